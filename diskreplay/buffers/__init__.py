@@ -1,1 +1,1 @@
-"""What a user holds: buffers that add, sample, commit and checkpoint."""
+"""The buffers that a user holds, which add, sample, commit and checkpoint."""

@@ -1,4 +1,4 @@
-"""Vector environments that reset by themselves: the modes, and what they hide, the final observations."""
+"""Vector environments that reset by themselves: the modes, and the final observations that they hide."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if hasattr(vector, "AutoresetMode"):
 else:  # Gymnasium 1.0 has one mode, and no name for it
 
     class AutoresetMode(enum.Enum):  # type: ignore[no-redef]
-        """As of Gymnasium 1.1."""
+        """The modes of resetting, as in Gymnasium 1.1."""
 
         NEXT_STEP = "NextStep"
         SAME_STEP = "SameStep"
@@ -26,7 +26,7 @@ else:  # Gymnasium 1.0 has one mode, and no name for it
 
 
 def final_observations(next_obs: Any, info: Mapping[str, Any]) -> Any:
-    """The true next observations of a vector environment that resets in the same step.
+    """Return the true next observations of a vector environment that resets in the same step.
 
     With Gymnasium's ``AutoresetMode.SAME_STEP`` (and Gymnasium 0.29's vector environments) ``step`` returns the
     observation after the reset, and the final one in ``info["final_obs"]`` (``info["final_observation"]``), an object

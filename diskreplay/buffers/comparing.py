@@ -1,4 +1,4 @@
-"""Whether a store that is there is the one that was asked for."""
+"""The check that a store that is there is the one that was asked for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
 PADDINGS = {Start.ZEROS: "zero", Start.REPEAT: "reset"}
-"""As ``create`` calls them."""
+"""The names that ``create`` has for these start codes."""
 
 
 def is_there(path: PathLike, spec: StoreSpec, schema: Schema, files: Files | None, url: str | None) -> bool:
-    """Whether a store is at ``path``, or under the URL that it is pushed to.
+    """Tell whether a store is at ``path``, or under the URL that it is pushed to.
 
     Args:
         spec, schema: of the store that would be made: InputError where the one that is there has others.
@@ -47,7 +47,7 @@ def is_there(path: PathLike, spec: StoreSpec, schema: Schema, files: Files | Non
 
 
 def found(path: PathLike, files: Files) -> Store | None:
-    """The store; None where nothing is there, or an empty directory."""
+    """Return the store, or None if nothing is there, or an empty directory."""
     full = full_path(path)
     try:
         return Store(full, files)
@@ -60,7 +60,7 @@ def found(path: PathLike, files: Files) -> Store | None:
 
 
 def _schemas(asked: Schema, stored: Schema, spec: StoreSpec) -> list[str]:
-    """What differs, in words; what was not asked for is not compared."""
+    """Return the differences in words; what was not asked for is not compared."""
     facts: list[tuple[str, object, object]] = [
         ("observation_space", asked.observation_space, stored.observation_space),
         ("action_space", asked.action_space, stored.action_space),
@@ -100,7 +100,7 @@ def _columns(schema: Schema) -> dict[str, Any]:
 
 
 def _settings(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
-    """What differs of a class's own settings, which are mappings by the class's name."""
+    """Return the differences of a class's own settings, which are mappings by the class's name."""
     found = []
     for kind, settings in asked.items():
         has = stored.get(kind)

@@ -1,4 +1,4 @@
-"""Copies of open buffers, as pickle, deepcopy and processes that are spawned make them: by path, and opened there.
+"""The copies of open buffers that pickle, deepcopy and spawned processes make: by path, and opened there.
 
 A copy of a buffer with ``mode="r"`` stands at its checkpoint, or at the last commit; its view, and its sampler with its
 priorities, are copies too. It draws batches of its own, as the child of a fork does: see
@@ -16,7 +16,7 @@ from diskreplay.engine.engine import Engine
 
 
 def reduce(kind: Any, engine: Engine, options: dict[str, Any]) -> tuple[Any, ...]:
-    """What pickle keeps of a buffer of a class; ``options`` are those of its ``open`` beside the ones of all.
+    """Return what pickle keeps of a buffer of a class; ``options`` are those that only its ``open`` has.
 
     Raises ClosedError for a closed buffer, TypeError for one that cannot be opened a second time.
     """

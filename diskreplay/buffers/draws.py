@@ -1,4 +1,4 @@
-"""What is drawn from an open store, and what it looks like: its sampler and its view."""
+"""The draws from an open store: its sampler chooses them, its view makes batches of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from diskreplay.views.view import Explains, View
 
 
 class Draws(Generic[SomeBatch]):
-    """Draws batches of one store; a hook of its engine, whose lock guards every call.
+    """The draws of batches of one store; a hook of its engine, whose lock guards every call.
 
     It does not refer to the engine, which refers to it: a buffer that is forgotten is closed at once.
 
@@ -54,14 +54,14 @@ class Draws(Generic[SomeBatch]):
         self._rng = engine.rng
         self._facts = {"view": view.to_json(), "sampler": sampler_facts(sampler), "priorities": None}
         self._checked = not is_own(sampler)
-        """What a user's own sampler draws is looked at."""
+        """True if the sampler is a user's own, whose draws are checked."""
         self._alone = contextlib.nullcontext() if self._checked else engine.lock.exclusive
-        """Around what a sampler does: one of the user's own may ask the buffer."""
+        """The context of what a sampler does: one of the user's own may ask the buffer."""
 
     # Drafts of batches, as `Engine.read` takes them
 
     def draft(self, batch_size: int, reads: Reads) -> SomeBatch:
-        """As many items as the sampler draws; NotEnoughDataError where fewer are held."""
+        """Return as many items as asked for, drawn by the sampler; raise NotEnoughDataError if fewer are held."""
         held = len(self._streams)
         if batch_size > held:
             raise NotEnoughDataError(
@@ -81,7 +81,7 @@ class Draws(Generic[SomeBatch]):
         return self.shown.draft(self._schema, self._streams.all, *drawn, self._rng, reads)
 
     def draft_within(self, batch_size: int, within: Selection, reads: Reads) -> SomeBatch:
-        """Items of a selection, uniformly drawn."""
+        """Return items of a selection, drawn uniformly."""
         streams = self._streams.all
         self.check_selection(within)
         whole = len(streams) == 1 and within.ranges.least >= streams[0].log.first_id
@@ -89,30 +89,30 @@ class Draws(Generic[SomeBatch]):
         return self.shown.draft(self._schema, streams, ids, np.ones(batch_size, np.float32), self._rng, reads)
 
     def draft_ids(self, ids: Ids, reads: Reads) -> SomeBatch:
-        """The items that ids name; EvictedError or InputError where one is none (any more)."""
+        """Return the items that ids name; raise EvictedError or InputError if one is none (any more)."""
         self._streams.check(self.view, ids)
         return self.shown.draft(self._schema, self._streams.all, ids, np.ones(len(ids), np.float32), None, reads)
 
     # The sampler
 
     def draw(self, count: int, rng: Any = None) -> tuple[Ids, NDArray[np.float32]]:
-        """Has the sampler draw ids and weights, ``(count,)`` each; by the store's own generator if ``rng`` is None."""
+        """Have the sampler draw ids and weights, ``(count,)`` each, by the store's generator if ``rng`` is None."""
         with self._alone:
             return self.sampler.sample(rng or self._rng, self._streams.windows(), self.standing, count)
 
     def standing(self, ids: Ids) -> NDArray[np.int8]:
-        """The standing of ids of the windows as items of the view."""
+        """Return the standing of ids of the windows as items of the view."""
         return self._streams.standing(self.view, ids)
 
     def _standing_now(self, ids: Ids) -> NDArray[np.int8]:
-        """As :meth:`standing`, of ids that may have left the windows."""
+        """Return the standing of ids as :meth:`standing`, also of some that have left the windows."""
         here = shuffle.in_windows(self._streams.all, ids)
         found = np.full(len(ids), NEVER, np.int8)
         found[here] = self.standing(ids[here])
         return found
 
     def update(self, index: Any, priorities: Any) -> bool:
-        """Gives the sampler priorities; False, with nothing done, while they may not be updated."""
+        """Give the sampler priorities; return False, with nothing done, while they may not be updated."""
         if self.priorities is None:
             raise InputError(f"{self.sampler!r} has no priorities; create or open the store with Proportional()")
         if not self.ready:
@@ -123,11 +123,11 @@ class Draws(Generic[SomeBatch]):
         return True
 
     def check_given(self, ids: Ids) -> None:
-        """InputError where an id is that of no item, and never was."""
+        """Raise InputError if an id is that of no item, and never was."""
         self._streams.check_given(self.view, ids)
 
     def check_selection(self, within: Any) -> None:
-        """InputError where it is no selection of this store as it is now."""
+        """Raise InputError if it is not a selection of this store as it is now."""
         if not isinstance(within, Selection):
             raise InputError(f"within must be a selection, as rb.select(where) gives it, got {within!r:.100}")
         streams: list[OpenStream] = self._streams.all

@@ -1,4 +1,4 @@
-"""Batches of several stores as one, without copying what is large.
+"""The joining of batches of several stores into one, without copying what is large.
 
 Each batch asks for its large arrays one after another. Those of the first are made long enough for all; the others are
 given the places behind them. What was read that way is joined by looking at all of it at once. Small arrays, and large
@@ -28,10 +28,10 @@ class Joint:
     def __init__(self, counts: Sequence[int]) -> None:
         self._starts = list(itertools.accumulate(counts, initial=0))
         self._wholes: list[Array] = []
-        """Large arrays with the items of all parts, in the order in which they are asked for."""
+        """The large arrays with the items of all parts, in the order in which they are asked for."""
 
     def part(self, number: int) -> Empty:
-        """What makes the large arrays of a part."""
+        """Return a function that makes the large arrays of a part."""
         start, stop, size = self._starts[number], self._starts[number + 1], self._starts[-1]
         numbers = itertools.count()
 
@@ -49,7 +49,7 @@ class Joint:
         return empty
 
     def join(self, batches: Sequence[Batch]) -> Batch:
-        """The batches of the parts as one; all are of one class, and each field of one shape and dtype."""
+        """Return the batches of the parts as one; all are of one class, and each field of one shape and dtype."""
         first = batches[0]
         if len(batches) == 1:
             return first
@@ -70,7 +70,7 @@ class Joint:
         return np.concatenate(values) if whole is None else whole
 
     def _whole(self, arrays: Sequence[Array]) -> Array | None:
-        """One array over all of these, where they lie behind one another in a large one; else None."""
+        """Return one array over all of these if they lie behind one another in a large one, else None."""
         first = arrays[0]
         owner = first.base
         if owner is None or not any(owner is (whole if whole.base is None else whole.base) for whole in self._wholes):

@@ -1,4 +1,4 @@
-"""What closing keeps of a sampler, and the next opening to write goes on with (docs/design/0029).
+"""The state of a sampler that closing keeps, and with which the next opening to write goes on (docs/design/0029).
 
 It counts for the rows that it was kept with, until priorities are updated: before the first update since, a mark takes
 its place on disk. So whoever opens the store finds what fits its rows, or is told that there was more.
@@ -27,7 +27,7 @@ WHAT = "the priorities that were there"
 
 
 class Keeping:
-    """What is kept of the sampler of a store that is written. The lock of writers guards every call.
+    """The kept state of the sampler of a store that is written; the lock of writers guards every call.
 
     ``draws.ready`` says whether priorities may be updated: what is on disk promises nothing of them.
 
@@ -47,9 +47,9 @@ class Keeping:
         draws.ready = False
         self.found: Checkpoint | None = None
         self._rows: kept.Rows | None = {}
-        """Of what is on disk; those of a mark, or of something damaged, are none. None where nothing is there."""
+        """The rows on disk, none for those of a mark or of something damaged; None if nothing is there."""
         self._taken = False
-        """Whether the sampler knows what is on disk, and nothing else."""
+        """True if the sampler knows what is on disk, and nothing else."""
         try:
             there = kept.read(writer.files, writer.path)
             self._rows = None if there is None else kept.rows(there.cut)
@@ -77,12 +77,12 @@ class Keeping:
         begins_anew(sampler, WHAT, why)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Those of what was found, ``(n,)`` by name; CorruptionError where they are damaged."""
+        """Return the arrays ``(n,)`` of the state that was found, by name; raise CorruptionError for damaged ones."""
         assert self.found is not None
         return kept.read_arrays(self._writer.files, self._writer.path, self.found)
 
     def before_update(self, engine: Engine) -> None:
-        """Sees to it that nobody finds priorities from before an update, whatever ends the program after it.
+        """See to it that nobody finds priorities from before an update, whatever ends the program after it.
 
         A buffer with a companion goes back to what was saved, as to a checkpoint. One that stopped writing does so,
         too: none of its newer rows is there either.
@@ -94,7 +94,7 @@ class Keeping:
         self._draws.ready = True
 
     def keep(self, engine: Engine) -> str:
-        """Keeps what the next opening goes on with, where that is new; why it cannot be kept, or ""."""
+        """Keep what the next opening goes on with, if that is new; return why it cannot be kept, or ""."""
         companion, writer, draws = engine.companion, self._writer, self._draws
         if writer.failure is not None:
             return ""
@@ -127,7 +127,7 @@ class Keeping:
 
 
 def _state(engine: Engine) -> State:
-    """What is kept: all that a checkpoint holds beside rows, but the random state only where a companion needs it."""
+    """Return what a checkpoint holds beside rows, but the random state only if a companion needs it."""
     state, arrays = engine.state()
     if engine.companion is None:
         del state["rng"]
@@ -135,5 +135,5 @@ def _state(engine: Engine) -> State:
 
 
 def _cut(engine: Engine) -> dict[str, Commit]:
-    """The commit that each stream of a store stands at, by its name."""
+    """Return the commit at which each stream of a store stands, by its name."""
     return {stream.disk.name: stream.disk.commit_record for stream in engine.streams}

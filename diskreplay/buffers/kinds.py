@@ -1,4 +1,4 @@
-"""Finds the class that a store was made with."""
+"""The search for the class that a store was made with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples per insert, kept within bounds between one writer and one learner, in one process or in two.
+"""The ratio of samples to inserts, kept within bounds between one writer and one learner, in one process or in two.
 
 1. Inserts are the rows x environments that the streams of the store ever held: what their commit records say, and the
    newest row of the stream that is written here.
@@ -26,15 +26,15 @@ from diskreplay.errors import InputError, RateLimitError, StateError
 from diskreplay.storage.commit import MAX_SAMPLED
 
 POLL_SECONDS = 0.01
-"""How often a side that waits looks at the other one's records."""
+"""The seconds between two looks of a waiting side at the other one's records."""
 PUBLISHED_SHARE = 0.125
-"""Of the band between the bounds, in samples: who has gone so far since the last commit commits."""
+"""The share of the band between the bounds, in samples, after which a side commits."""
 TOLERANCE = 0.1
-"""Of the samples that ``min_size`` inserts allow: the error buffer where none is given."""
+"""The default error buffer, as a share of the samples that ``min_size`` inserts allow."""
 
 
 class RateLimiter:
-    """Says when a step may be added and when a batch may be sampled, so that the two keep their ratio.
+    """A limiter that says when to add a step and when to sample a batch, so that the two keep their ratio.
 
     Over a buffer that writes. In one process both sides use one limiter; in two processes each makes one, with the same
     arguments, over its own buffer of the store. The counts are the store's: they come back with its
@@ -66,7 +66,7 @@ class RateLimiter:
         # Exact, in whole numbers: rounded, a band that is just wide enough could hold both sides back.
         ratio, error = Fraction(repr(self._ratio)), Fraction(repr(self._error))
         self._unit = math.lcm(ratio.denominator, error.denominator)
-        """What a sample is in the units in which an insert is ``_rate``, and the bounds are counted."""
+        """The size of a sample in the units in which an insert is ``_rate``, and the bounds are counted."""
         self._rate, self._band = int(ratio * self._unit), int(error * self._unit)
         self._least, self._most = self._min_size * self._rate - self._band, self._min_size * self._rate + self._band
         self._publish = PUBLISHED_SHARE * 2 * self._error
@@ -77,17 +77,17 @@ class RateLimiter:
 
     @property
     def inserts(self) -> int:
-        """Transitions, rows x environments, that were ever added to the store, as far as this process knows."""
+        """The number of transitions, rows x environments, ever added to the store, as far as this process knows."""
         return self._log.end * self._envs + self._other_inserts
 
     @property
     def samples(self) -> int:
-        """Transitions that were ever announced to be sampled, as far as this process knows."""
+        """The number of transitions ever announced to be sampled, as far as this process knows."""
         return self._writer.sampled + self._other_samples
 
     @property
     def most_inserts(self) -> int:
-        """Up to how many ``inserts`` writers may go, all together, for the samples that are counted so far.
+        """The number of ``inserts`` up to which all writers together may go, for the samples counted so far.
 
         For who gives several writers leave to add. A step that begins below ``min_size`` may pass it, as one writer's.
         """
@@ -95,11 +95,11 @@ class RateLimiter:
 
     @property
     def band_inserts(self) -> int:
-        """How many inserts lie between the bounds."""
+        """The number of inserts between the bounds."""
         return 2 * self._band // self._rate
 
     def check_step(self, num_envs: int) -> None:
-        """InputError where the band is too narrow for a stream with so many environments, which may come."""
+        """Raise InputError if the band is too narrow for a stream with ``num_envs`` environments, which may come."""
         if num_envs > self.band_inserts:
             least = Fraction(num_envs * self._rate, 2 * self._unit)
             raise InputError(
@@ -116,11 +116,11 @@ class RateLimiter:
     # Before adding
 
     def may_add(self) -> bool:
-        """Whether the next step of all environments may be added now; looks again at the records where it seems not."""
+        """Tell whether the next step of all environments may be added now; if it seems not, look at the records."""
         return self._add_fits() or (self._look_again() and self._add_fits())
 
     def wait_to_add(self, timeout: float | None = None) -> None:
-        """Returns when the next step of all environments may be added; at once, nearly always.
+        """Wait until the next step of all environments may be added, which is at once, nearly always.
 
         Args:
             timeout: seconds to wait; for ever if None.
@@ -143,12 +143,12 @@ class RateLimiter:
     # Before sampling
 
     def may_sample(self, count: int) -> bool:
-        """Whether ``count`` transitions may be sampled now; counts nothing. Looks again where it seems not."""
+        """Tell whether ``count`` transitions may be sampled now, without counting them; look again if it seems not."""
         count = self._checked(count)
         return self._sample_fits(count) or (self._look_again() and self._sample_fits(count))
 
     def wait_to_sample(self, count: int, timeout: float | None = None) -> None:
-        """Counts ``count`` transitions as sampled, when that many may be; at once, nearly always.
+        """Count ``count`` transitions as sampled once that many may be, which is at once, nearly always.
 
         Where it had to look at other streams, the buffer has gone on to their newest commits.
 
@@ -189,7 +189,7 @@ class RateLimiter:
         return checked
 
     def _check_band(self, what: str, count: int) -> None:
-        """InputError where the band is too narrow for what the two sides do at once."""
+        """Raise InputError if the band is too narrow for what the two sides do at once."""
         if count > self._largest:
             least = Fraction(count * self._unit + self._most_envs * self._rate, 2 * self._unit)
             raise InputError(
@@ -200,7 +200,7 @@ class RateLimiter:
     # The other side
 
     def _look(self) -> None:
-        """Takes the counts of the other streams over, as they are open here."""
+        """Take over the counts of the other streams, as they are open here."""
         with self._engine.lock:
             self._take_over()
 
@@ -208,7 +208,7 @@ class RateLimiter:
         own = self._writer.name
         records = {name: commit for name, commit in self._engine.streams.commits.items() if name != own}
         self._shared = bool(records)
-        """Whether there are other streams, in whose processes it matters what is committed here."""
+        """True if there are other streams, in whose processes it matters what is committed here."""
         self._other_inserts = sum(commit.end * commit.num_envs for commit in records.values())
         self._other_samples = sum(commit.sampled for commit in records.values())
         self._most_envs = max(self._envs, *(commit.num_envs for commit in records.values()), 1)
@@ -216,13 +216,13 @@ class RateLimiter:
         """The largest batch: with a larger one, both sides could wait for each other."""
 
     def _look_again(self) -> bool:
-        """Goes on to the newest commits of the other streams; True."""
+        """Go on to the newest commits of the other streams, and return True."""
         self._engine.refresh()
         self._look()
         return True
 
     def _wait(self, what: str, fits: Any, timeout: float | None, count: int = 0) -> None:
-        """Commits, so that the other side sees what was done here, and returns when it has done enough itself."""
+        """Commit, so that the other side sees what was done here, and wait until it has done enough itself."""
         if timeout is not None:
             timeout = checked_number("timeout", timeout)
         start = time.monotonic()
@@ -237,7 +237,7 @@ class RateLimiter:
             time.sleep(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout - waited))
 
     def _standing(self) -> str:
-        """The counts, and who writes the other streams."""
+        """Return the counts, and who writes the other streams, in words."""
         files, streams = self._engine.store.files, self._engine.streams.commits
         others = [
             f"{name!r} is {'written by ' + holder if holder.startswith('process') else 'not being written'}"

@@ -10,11 +10,11 @@ from diskreplay.prefetch import Prefetcher
 from diskreplay.views.batch import SomeBatch
 
 MOST_BEGUN = 4
-"""Batches of a remote store that are downloaded at the same time, beside the one that is waited for."""
+"""The most batches of a remote store that are downloaded at the same time, beside the one that is waited for."""
 
 
 class Loader(Prefetcher[SomeBatch]):
-    """An endless iterator of batches; also a context manager. :meth:`close` ends its thread, as does forgetting it.
+    """An endless iterator and context manager of batches; its thread ends with :meth:`close`, or once it is forgotten.
 
     An error of sampling is raised by ``next``, and ends the loader.
     """
@@ -24,7 +24,7 @@ class Loader(Prefetcher[SomeBatch]):
 
 
 def begun_ahead(begin: Callable[[], Callable[[], SomeBatch]], count: int) -> Callable[[], SomeBatch]:
-    """What samples batches of which ``count`` more are begun always: their downloads go on at the same time.
+    """Return a function that samples batches while ``count`` more are begun: their downloads run at the same time.
 
     ``begin`` begins one; what it gives ends it.
     """

@@ -48,7 +48,7 @@ from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import SomeBatch
 
 PART_SHIFT = 59
-"""Bits of an index that a part's own may have: its stream's number has the last 11 of them."""
+"""The bits of an index that a part's own may have: its stream's number has the last 11 of them."""
 MAX_PARTS = 1 << (63 - PART_SHIFT)
 MAX_STREAMS = 1 << (PART_SHIFT - 48)
 STATE = "mixture"
@@ -60,7 +60,7 @@ PartToOpen = PathLike | tuple[PathLike, Mapping[str, Any]]
 
 
 class Mixture(Subscripted, Generic[SomeBatch]):
-    """Samples from several stores, from each its share, as when learning online with prior data.
+    """A mixture of several stores that samples from each its share, as when learning online with prior data.
 
     Steps are added to the parts themselves. Several threads may sample; what one thread draws, another adds to.
 
@@ -90,9 +90,9 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         self._fractions = tuple(float(fraction) for fraction in given)
         _check_fit(self._parts)
         self._lock = Lock("the mixture")
-        """Held while what was drawn is counted."""
+        """The lock held while what was drawn is counted."""
         self._given = [0] * len(parts)
-        """Items that each part has given so far."""
+        """The number of items that each part has given so far."""
         self._restored: Restored | None = None
 
     @classmethod
@@ -105,7 +105,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         or_last_commit: bool = False,
         buffer: type[SampledBuffer[Any]] = ReplayBuffer,
     ) -> Self:
-        """Opens the stores of a mixture at their last commits, or at a checkpoint of the mixture.
+        """Open the stores of a mixture at their last commits, or at a checkpoint of the mixture.
 
         At a checkpoint, parts that are written are where they were; a part that is only read draws with the sampler and
         random state that it had, from what its store holds now.
@@ -155,12 +155,12 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     @property
     def fractions(self) -> tuple[float, ...]:
-        """As they were given."""
+        """The fractions, as they were given."""
         return self._fractions
 
     @property
     def capacity(self) -> int:
-        """Transitions that the windows of the parts can hold together, each part's as its own ``capacity`` says."""
+        """The number of transitions that the windows of the parts can hold together, by each part's ``capacity``."""
         return sum(part.capacity for part in self._parts)
 
     @property
@@ -170,11 +170,11 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """The space of an action of the first part, likewise."""
+        """The space of an action of the first part; those of the others have its shapes and dtypes."""
         return self._parts[0].action_space
 
     def __len__(self) -> int:
-        """Transitions in the windows of all parts."""
+        """Return the number of transitions in the windows of all parts."""
         return sum(len(part) for part in self._parts)
 
     def __repr__(self) -> str:
@@ -183,7 +183,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
     # Sampling
 
     def sample(self, batch_size: int) -> SomeBatch:
-        """A batch of ``batch_size`` transitions: those of the first part first, then those of the second, and so on.
+        """Return a batch of ``batch_size`` transitions, those of the first part first, then of the second, and so on.
 
         Its fields are those of the parts' batches; ``index`` names each transition in the mixture, and :meth:`split`
         takes it apart; ``weight`` is as each part gives it.
@@ -217,7 +217,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         return cast(SomeBatch, joint.join(batches))
 
     def split(self, index: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The number of the part, and the index in it, of each of ``index`` ``(B,)``: two arrays int64 ``(B,)``.
+        """Return the part's number, and the index in it, of each of ``index`` ``(B,)``: two arrays int64 ``(B,)``.
 
         Raises InputError where an index is none of a mixture of so many parts.
         """
@@ -229,7 +229,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         return numbers, ids & ((1 << PART_SHIFT) - 1)
 
     def update_priorities(self, index: Any, priorities: Any) -> None:
-        """Tells each part whose sampler has priorities the TD errors of its transitions; those of others are ignored.
+        """Give each part whose sampler has priorities the TD errors of its transitions; those of others are ignored.
 
         Args:
             index: ``(B,)`` integers, of batches of this mixture. Those that have left the window since are ignored.
@@ -259,7 +259,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
                     part.update_priorities(own[here], errors[here])
 
     def write(self, name: str, index: Any, values: Any) -> None:
-        """Gives values of a column that is written later to the parts that are written; those of others are ignored.
+        """Give values of a column that is written later to the parts that are written; those of others are ignored.
 
         Args:
             name: of the column.
@@ -287,7 +287,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
                     part.write(name, ids, chosen)
 
     def get(self, index: Any) -> SomeBatch:
-        """The transitions that ``index``, int64 ``(B,)`` of batches of this mixture, names, in this order.
+        """Return the transitions that ``index``, int64 ``(B,)`` of batches of this mixture, names, in this order.
 
         Raises EvictedError where one has left the window, InputError where one was never given.
         """
@@ -307,7 +307,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         return found
 
     def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader[SomeBatch]:
-        """An endless iterator of batches that a background thread samples ahead.
+        """Return an endless iterator of batches that a background thread samples ahead.
 
         Args:
             batch_size: of each.
@@ -320,12 +320,12 @@ class Mixture(Subscripted, Generic[SomeBatch]):
     # What is kept
 
     def commit(self) -> None:
-        """Makes everything that was added to the parts durable; raises what ``commit`` of a buffer raises."""
+        """Make everything that was added to the parts durable, with errors as ``commit`` of a buffer."""
         for part in self._written():
             part.commit()
 
     def refresh(self) -> bool:
-        """Goes on to the newest commits of the streams that others write; whether anything changed."""
+        """Go on to the newest commits of the streams that others write, and return True if anything changed."""
         return any([part.refresh() for part in self._parts])
 
     def checkpoint(
@@ -336,7 +336,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         attachments: Given | None = None,
         keep: int | None = None,
     ) -> None:
-        """Commits, and names this point in all parts that are written: :meth:`open` with this name goes on from it.
+        """Commit, and name this point in all parts that are written: :meth:`open` with this name goes on from it.
 
         It also holds how much each part has given, and the sampler and random state of the parts that are only read;
         their rows are not pinned. The first part that is written has the attachments.
@@ -364,24 +364,24 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     @property
     def restored(self) -> Restored | None:
-        """The checkpoint of the mixture that it was opened at; None where it was opened at last commits, or made."""
+        """The checkpoint at which the mixture was opened, or None if it was opened at last commits, or made."""
         return self._restored
 
     def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
-        """Opens a file that a checkpoint of the mixture took along; as ``attachment`` of a buffer."""
+        """Open a file that a checkpoint of the mixture took along, as ``attachment`` of a buffer does."""
         return self._written()[0].attachment(name, checkpoint)
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the mixture's checkpoints, by their numbers; ReadOnlyError where no part is written."""
+        """The names of the mixture's checkpoints, by their numbers; ReadOnlyError is raised if no part is written."""
         return [one.name for one in self._written()[0].engine.store.checkpoints() if GIVEN in _held(one)]
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
-        """The metadata that the checkpoint was made with; CheckpointError when there is none of that name."""
+        """Return the metadata that the checkpoint was made with; raise CheckpointError if there is no such one."""
         return self._written()[0].checkpoint_metadata(name)
 
     def drop_checkpoint(self, name: str) -> None:
-        """Forgets a checkpoint in all parts; their next commits give back the space that only it needed."""
+        """Forget a checkpoint in all parts; their next commits give back the space that only it needed."""
         keeper, *others = self._written()
         if name not in self.checkpoints:
             raise CheckpointError(f"there is no checkpoint {name!r} of the mixture; there are {self.checkpoints}")
@@ -391,14 +391,14 @@ class Mixture(Subscripted, Generic[SomeBatch]):
                 part.drop_checkpoint(name)
 
     def _written(self) -> list[SampledBuffer[SomeBatch]]:
-        """The parts that are written, the keeper first."""
+        """Return the parts that are written, the keeper first."""
         found = [part for part in self._parts if not part.engine.read_only]
         if not found:
             raise ReadOnlyError("no part of the mixture is written; open one with mode='r+' to keep checkpoints in it")
         return found
 
     def _state(self) -> State:
-        """What has been drawn, and the state of the parts that are only read."""
+        """Return what has been drawn, and the state of the parts that are only read."""
         read: list[Any] = []
         arrays: dict[str, NDArray[Any]] = {}
         for number, part in enumerate(self._parts):
@@ -417,7 +417,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         return {STATE: {GIVEN: list(self._given), FRACTIONS: list(self._fractions), READ: read}}, arrays
 
     def _restore(self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], name: str) -> None:
-        """Goes on from what a checkpoint holds; CorruptionError where that is no state."""
+        """Go on from what a checkpoint holds; raise CorruptionError if that is not a state."""
         for number, (part, stored) in enumerate(zip(self._parts, state[READ], strict=True)):
             if stored is not None:
                 mark = f"part{number}."
@@ -437,7 +437,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
     # End
 
     def close(self) -> None:
-        """Closes all parts, the last one first; raises what ``close`` of a buffer raises, when all were closed."""
+        """Close all parts, the last one first, with errors as ``close`` of a buffer once all were closed."""
         with contextlib.ExitStack() as closing:
             for part in self._parts:
                 closing.callback(part.close)
@@ -450,7 +450,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
 
 def _of_part(number: int, part: SampledBuffer[Any], call: Callable[[], Made]) -> Made:
-    """What a call gives; where a part has not enough data, the error names it."""
+    """Return what a call gives; if a part does not have enough data, the error names it."""
     try:
         return call()
     except NotEnoughDataError as error:
@@ -458,7 +458,7 @@ def _of_part(number: int, part: SampledBuffer[Any], call: Callable[[], Made]) ->
 
 
 def _check_fit(parts: Sequence[SampledBuffer[Any]]) -> None:
-    """InputError where the batches of two parts cannot be one; asks each for a batch of nothing."""
+    """Raise InputError if the batches of two parts cannot be one; each is asked for an empty batch."""
     empty = [part.get(np.empty(0, np.int64)) for part in parts]
     for number, batch in enumerate(empty[1:], 1):
         of = f"the batches of part {number}, {parts[number].path!r}, do not fit those of part 0, {parts[0].path!r}"
@@ -472,7 +472,7 @@ def _check_fit(parts: Sequence[SampledBuffer[Any]]) -> None:
 
 
 def _layout(name: str, value: Any) -> list[tuple[str, str]]:
-    """Of each array of a nested value its name, and the dtype and shape of an item."""
+    """Return the name, and the dtype and shape of an item, of each array of a nested value."""
     if value is None:
         return [(name, "None")]
     if isinstance(value, Mapping | tuple):
@@ -482,7 +482,7 @@ def _layout(name: str, value: Any) -> list[tuple[str, str]]:
 
 
 def _to_mixture(index: Ids, number: int, part: SampledBuffer[Any]) -> Ids:
-    """The indices of a part as those of the mixture."""
+    """Return the indices of a part as those of the mixture."""
     newest = part.engine.streams.newest
     if newest >= MAX_STREAMS:
         raise InputError(
@@ -493,7 +493,7 @@ def _to_mixture(index: Ids, number: int, part: SampledBuffer[Any]) -> Ids:
 
 
 def _checked_part(part: PartToOpen) -> tuple[str, dict[str, Any]]:
-    """A part's path and options."""
+    """Return a part's path and options."""
     path, options = part if isinstance(part, tuple) else (part, {})
     if not isinstance(options, Mapping):
         raise InputError(f"a part must be a path, or a path and a dict of options, got {part!r:.200}")
@@ -511,7 +511,7 @@ def _key(store: Store) -> str:
 
 
 def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_commit: bool) -> Checkpoint | None:
-    """The keeper's checkpoint of that name; None where the last commits are to be opened in its place."""
+    """Return the keeper's checkpoint of that name, or None to open the last commits in its place."""
     if not written:
         raise InputError("a mixture without a part that is written has no checkpoints")
     path, options = written[0]
@@ -523,7 +523,7 @@ def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_comm
 
 
 def _check_going_back(written: Sequence[tuple[str, dict[str, Any]]], name: str) -> None:
-    """Raises what stands against going back in any part, before the first part has gone back."""
+    """Raise what stands against going back in any part, before the first part has gone back."""
     for path, options in written:
         store = _store(path, options)
         stream = written_stream(store, of(Opening, options))
@@ -532,13 +532,13 @@ def _check_going_back(written: Sequence[tuple[str, dict[str, Any]]], name: str) 
 
 
 def _held(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """What a checkpoint holds of a mixture; empty where it holds nothing."""
+    """Return what a checkpoint holds of a mixture, empty if it holds nothing."""
     found = checkpoint.state.get(STATE)
     return found if isinstance(found, Mapping) else {}
 
 
 def _stored(cut: Checkpoint, wanted: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """What a checkpoint holds of a mixture.
+    """Return what a checkpoint holds of a mixture.
 
     CheckpointError where it is none of a mixture of so many parts, InputError where a part that is read is another
     store, or is to be written, or the other way round; nothing was opened yet.
@@ -562,7 +562,7 @@ def _stored(cut: Checkpoint, wanted: Sequence[tuple[str, dict[str, Any]]]) -> di
 
 
 def _leftovers(store: Store, keeper: Store) -> list[str]:
-    """Checkpoints of a part whose keeper has none of that name: it died while making or dropping it."""
+    """Return the checkpoints of a part whose keeper has none of that name: it died while making or dropping it."""
     if store.path == keeper.path:
         return []
     kept = set(keeper.checkpoint_names())
@@ -570,7 +570,7 @@ def _leftovers(store: Store, keeper: Store) -> list[str]:
 
 
 def _drop_leftovers(kind: type[SampledBuffer[Any]], path: str, options: Mapping[str, Any], keeper: Store) -> None:
-    """Drops what is left of the keeper's checkpoints in a part that is to be written."""
+    """Drop what is left of the keeper's checkpoints in a part that is to be written."""
     names = _leftovers(_store(path, options), keeper)
     if names:
         with kind.open(path, **options) as part:
@@ -581,7 +581,7 @@ def _drop_leftovers(kind: type[SampledBuffer[Any]], path: str, options: Mapping[
 def _restore_reader(
     part: SampledBuffer[Any], stored: Mapping[str, Any], arrays: dict[str, NDArray[Any]], name: str
 ) -> None:
-    """Gives a part that is only read its random state, and its sampler's where that can be taken over."""
+    """Give a part that is only read its random state, and its sampler's if that can be taken over."""
     with part.engine.lock:
         resumed = resume_sampler(part.sampler, part.view, stored, lambda: arrays, f"the state of checkpoint {name!r}")
         if resumed and isinstance(part.sampler, Prioritized):

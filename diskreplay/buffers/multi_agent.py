@@ -35,7 +35,7 @@ def _check(kind: type, stored: Mapping[str, Any], *more: Any, **shown: Any) -> N
 
 
 class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch]):
-    """Steps of ``n_agents`` agents on disk, made by :meth:`create` or :meth:`open`; otherwise as :class:`ReplayBuffer`.
+    """A replay buffer of ``n_agents`` agents, made by :meth:`create` or :meth:`open`, else as :class:`ReplayBuffer`.
 
     A transition is one step of one environment with all its agents.
     """
@@ -46,7 +46,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
     ) -> None:
-        """Not for users. ``options`` are those of :class:`SampledBuffer`."""
+        """Take a store and the ``options`` of :class:`SampledBuffer`; users call :meth:`create` or :meth:`open`."""
         self._agents = layout.from_json(store.settings.get(layout.KEY))
         super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
 
@@ -65,7 +65,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         sampler: Sampler | None = None,
         **options: Unpack[AgentsCreateOptions],
     ) -> Self:
-        """Makes a new store at ``path`` and opens it for writing.
+        """Make a new store at ``path`` and open it for writing.
 
         Args:
             path: as of :meth:`diskreplay.ReplayBuffer.create`.
@@ -105,7 +105,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         sampler: Sampler | None = None,
         **options: Unpack[AgentsEitherOptions],
     ) -> Self:
-        """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
+        """Open the store at ``path``, or make it, as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
         agents = observation_space, action_space, n_agents
         spec = cls._spec(agents, options, capacity=capacity, num_envs=num_envs)
         return open_or_make_buffer(cls, path, spec, options, view=view, sampler=sampler)
@@ -122,7 +122,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         sampler: Sampler | None = None,
         **options: Unpack[OpenOptions],
     ) -> Self:
-        """Opens the store at ``path`` at its last commit, or at a checkpoint; as :meth:`diskreplay.ReplayBuffer.open`.
+        """Open the store at ``path`` at a commit or a checkpoint, as :meth:`diskreplay.ReplayBuffer.open`.
 
         NotAStoreError where the store is not of this class.
         """
@@ -130,7 +130,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
 
     @staticmethod
     def _spec(of_agents: tuple[Any, Any, int], options: Mapping[str, Any], **sizes: int) -> StoreSpec:
-        """Of a new store; ``of_agents`` are one agent's spaces and the number of agents."""
+        """Return the spec of a new store; ``of_agents`` are one agent's spaces and the number of agents."""
         agents, *spaces = layout.lay_out(*of_agents, of(AgentsSpec, options))
         columns, settings = agents.columns(options["columns"]), {layout.KEY: agents.to_json()}
         return of(StoreSpec, options, *spaces, **sizes, columns=columns, settings=settings)
@@ -143,7 +143,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         state: Any = None, next_state: Any = None, available_actions: Any = None, next_available_actions: Any = None,
         agent_mask: Any = None, mean_action: Any = None, valid: Any = None, **extra: Any,
     ) -> None:  # fmt: skip
-        """Adds one step of each environment; arrays lead with ``num_envs`` when it is above 1.
+        """Add one step of each environment; arrays lead with ``num_envs`` when it is above 1.
 
         Args:
             obs, next_obs: ``(n_agents, *obs_shape)``; next ones as of :meth:`diskreplay.ReplayBuffer.add`: at an

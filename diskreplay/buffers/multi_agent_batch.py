@@ -1,4 +1,4 @@
-"""What ``sample`` and ``minibatches`` of the multi-agent buffers give."""
+"""The batches that ``sample`` and ``minibatches`` of the multi-agent buffers give."""
 
 from __future__ import annotations
 

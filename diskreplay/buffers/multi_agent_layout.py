@@ -1,4 +1,4 @@
-"""How the steps of several agents stand in a store.
+"""The layout of the steps of several agents in a store.
 
 1. The observation is a Dict of ``obs`` (all agents, ``(n_agents, *obs_shape)``), ``state`` and ``available_actions``,
    so that what follows a step, at an episode's end too, comes from the engine as every next observation does.
@@ -30,16 +30,16 @@ OBS, STATE, AVAILABLE = "obs", "state", "available_actions"
 AGENT_MASK, AGENT_REWARD, MEAN_ACTION = "agent_mask", "agent_reward", "mean_action"
 OWN_COLUMNS = (AGENT_MASK, AGENT_REWARD, MEAN_ACTION)
 AGENTS_LEAF = f"obs/{OBS}"
-"""The agents' observations, as the store names them."""
+"""The name of the agents' observations in the store."""
 KEY = "agents"
-"""Where a store's settings have the layout."""
+"""The name of the layout among a store's settings."""
 
 MAX_AGENTS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Agents:
-    """What a store of several agents' steps holds.
+    """The layout of a store of several agents' steps.
 
     Attributes:
         n_agents: agents of each environment.
@@ -59,7 +59,7 @@ class Agents:
     first_action: int
 
     def columns(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The store's further columns: the layout's own, and those of the user."""
+        """Return the store's further columns: the layout's own, and those of the user."""
         if given is not None and not isinstance(given, Mapping):
             raise InputError(f"columns must be a mapping of names to dtypes, got {given!r}")
         taken = sorted({*OWN_COLUMNS} & {*(given or {})})
@@ -73,7 +73,7 @@ class Agents:
         return {**own, **(given or {})}
 
     def observation(self, obs: Any, state: Any, available_actions: Any, which: str = "") -> dict[str, Any]:
-        """The observation of a step, or the next one (``which`` is then "next_"); InputError where a part is wrong."""
+        """Return the observation of a step, or with ``which="next_"`` the next one; raise InputError for bad parts."""
         found = {OBS: obs}
         for name, value, held in ((STATE, state, self.state), (AVAILABLE, available_actions, self.available_actions)):
             if held != (value is not None):
@@ -89,7 +89,7 @@ class Agents:
     def values(
         self, lead: tuple[int, ...], reward: Any, agent_mask: Any, mean_action: Any, extra: Mapping[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """The engine's reward of a step, and the values of its further columns."""
+        """Return the engine's reward of a step, and the values of its further columns."""
         taken = sorted({*OWN_COLUMNS} & extra.keys())
         if taken:
             raise InputError(f"add: {taken[0]!r} is no column of yours")
@@ -119,7 +119,7 @@ class Agents:
 def lay_out(
     observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], n_agents: int, spec: AgentsSpec
 ) -> tuple[Agents, gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """The layout, and the store's observation and action spaces; InputError or SchemaError for a bad argument."""
+    """Return the layout and the store's spaces; raise InputError or SchemaError for a bad argument."""
     agents = _checked(observation_space, action_space, n_agents, spec)
     parts = [(OBS, _of_all(observation_space, agents.n_agents))]
     if spec.state_space is not None:
@@ -155,7 +155,7 @@ def _checked(observation_space: Any, action_space: Any, n_agents: int, spec: Age
 
 
 def _of_all(space: gymnasium.Space[Any], count: int) -> gymnasium.Space[Any]:
-    """The space of ``count`` agents.
+    """Return the space of ``count`` agents.
 
     As Gymnasium's ``batch_space``, but for MultiBinary and MultiDiscrete: it makes a Box of them, in which every number
     lies that the dtype can hold.
@@ -180,7 +180,7 @@ class AgentsStore:
 
     @property
     def n_agents(self) -> int:
-        """Agents of each environment."""
+        """The number of agents of each environment."""
         return self._agents.n_agents
 
     @property
@@ -196,7 +196,7 @@ class AgentsStore:
 
 
 def _of_one(space: Any) -> gymnasium.Space[Any]:
-    """The space of one agent, which :func:`_of_all` made that of all of."""
+    """Return the space of one agent, from that of all agents that :func:`_of_all` made."""
     if isinstance(space, spaces.Box):
         return spaces.Box(space.low[0], space.high[0], space.shape[1:], space.dtype.type)
     if isinstance(space, spaces.MultiBinary):
@@ -211,7 +211,7 @@ def _of_one(space: Any) -> gymnasium.Space[Any]:
 
 
 def from_json(stored: Any) -> Agents:
-    """The layout of a document by ``to_json``; NotAStoreError where it is none."""
+    """Return the layout of a document by ``to_json``; raise NotAStoreError if it is none."""
     try:
         fields = {field.name: stored[field.name] for field in dataclasses.fields(Agents)}
         shape = fields.pop("mean_action_shape")
@@ -223,7 +223,7 @@ def from_json(stored: Any) -> Agents:
 
 
 def onehot(actions: NDArray[Any], agents: Agents) -> NDArray[np.float32]:
-    """Actions of a Discrete space, ``(...)``, as ``(..., n_actions)`` float32."""
+    """Return actions of a Discrete space, ``(...)``, as ``(..., n_actions)`` float32."""
     choices = np.arange(agents.n_actions or 0) + agents.first_action
     found: NDArray[np.float32] = (np.asarray(actions)[..., None] == choices).astype(np.float32)
     return found

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 
 class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRolloutBatch]):
-    """Steps of ``n_agents`` agents under the present policy; otherwise as :class:`RolloutBuffer`.
+    """A rollout buffer of ``n_agents`` agents under the present policy, otherwise as :class:`RolloutBuffer`.
 
     Values, log-probabilities, advantages and returns are per agent, ``(n_agents,)``.
     """
@@ -39,7 +39,7 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
     ) -> None:
-        """Not for users. ``options`` are those of :class:`StoredBuffer`."""
+        """Take a store and the ``options`` of :class:`StoredBuffer`; users call :meth:`create` or :meth:`open`."""
         self._agents = layout.from_json(self._stored_settings(store.settings).get(layout.KEY))
         super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
 
@@ -60,7 +60,7 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
         normalize_advantage: bool = True,
         **options: Unpack[AgentsCreateOptions],
     ) -> Self:
-        """Makes a new store at ``path`` and opens it for writing.
+        """Make a new store at ``path`` and open it for writing.
 
         Args:
             path, observation_space, action_space, n_agents, num_envs, state_space, available_actions, rewards,
@@ -97,7 +97,7 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
         normalize_advantage: bool = True,
         **options: Unpack[AgentsEitherOptions],
     ) -> Self:
-        """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
+        """Open the store at ``path``, or make it, as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
         spec = cls._agents_spec(
             (observation_space, action_space, n_agents), steps, num_envs, options, td_lambda=td_lambda,
             gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
@@ -108,7 +108,7 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
     def _agents_spec(
         cls, of_agents: tuple[Any, Any, int], steps: int, num_envs: int, options: Mapping[str, Any], **own: Any
     ) -> StoreSpec:  # fmt: skip
-        """Of a new store; ``of_agents`` are one agent's spaces and the number of agents."""
+        """Return the spec of a new store; ``of_agents`` are one agent's spaces and the number of agents."""
         if own["td_lambda"] is not None:
             own["td_lambda"] = check_share("td_lambda", own["td_lambda"])
         agents, *spaces = layout.lay_out(*of_agents, of(AgentsSpec, options))
@@ -118,7 +118,7 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
 
     @property
     def td_lambda(self) -> float | None:
-        """Of TD(lambda) targets; None where advantages are estimated."""
+        """The lambda of TD(lambda) targets, or None if advantages are estimated."""
         return self._settings.get("td_lambda")
 
     def add(
@@ -127,7 +127,7 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
         available_actions: Any = None, next_available_actions: Any = None, agent_mask: Any = None,
         mean_action: Any = None, valid: Any = None, **extra: Any,
     ) -> None:  # fmt: skip
-        """Adds one step of each environment; arrays lead with ``num_envs`` when it is above 1.
+        """Add one step of each environment; arrays lead with ``num_envs`` when it is above 1.
 
         Args:
             obs, action, reward, next_obs, terminated, truncated, state, next_state, available_actions,

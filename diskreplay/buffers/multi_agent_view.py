@@ -39,7 +39,7 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class AgentsView(View[MultiAgentBatch]):
-    """Items of ``view`` as :class:`MultiAgentBatch`."""
+    """A view whose items are those of ``view``, as :class:`MultiAgentBatch`."""
 
     view: View
     agents: Agents
@@ -90,7 +90,7 @@ class AgentsView(View[MultiAgentBatch]):
 
 
 def onehot_later(actions: Array, agents: Agents, mask: Array | None, reads: Reads) -> Array:
-    """One-hot actions ``(..., N, n_actions)``, complete after ``reads``; zeros where the mask, if any, is False."""
+    """Return one-hot actions ``(..., N, n_actions)``, complete after ``reads``, zeros where the mask is False."""
     out = np.zeros((*actions.shape, agents.n_actions or 0), np.float32)
 
     def fill() -> None:
@@ -103,7 +103,7 @@ def onehot_later(actions: Array, agents: Agents, mask: Array | None, reads: Read
 
 
 class _Several:
-    """The steps of a batch, and those after them; needs the buffer's lock.
+    """The steps of a batch, and those after them; its methods are called with the buffer's lock held.
 
     Args:
         ids: of the items, ``(B,)``.
@@ -125,7 +125,7 @@ class _Several:
             self.place = np.flatnonzero(mask)
 
     def following(self, name: str) -> Array:
-        """A column's values at the row that continues each transition, or else at its last row."""
+        """Return a column's values at the row that continues each transition, or else at its last row."""
 
         def find(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
             log = stream.log
@@ -136,7 +136,7 @@ class _Several:
         return self._values(name, Samples(self.schema, self.streams, self.ids).each(find))
 
     def returns(self, name: str) -> Array:
-        """Discounted sums of a column's values over the steps of each transition, complete after the reads."""
+        """Return discounted sums of a column's values over the steps of each transition, complete after the reads."""
 
         def span(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
             return stream.log.returns(rows, envs, self.n_step, self.gamma)[1] - rows

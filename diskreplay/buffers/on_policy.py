@@ -1,4 +1,4 @@
-"""What the rollout buffers share: steps of the present policy, their returns and advantages, minibatches.
+"""The base of the rollout buffers: steps of the present policy, their returns and advantages, minibatches.
 
 1. Steps are rows of a store whose window is one rollout. What the policy said of them (value, log-probability) and the
    value of each final observation stand in columns of their own, so that a half-collected rollout survives a restart.
@@ -41,7 +41,7 @@ SomeBatch = TypeVar("SomeBatch", bound=Arrays)
 VALUE, LOG_PROB, FINAL_VALUE = "value", "log_prob", "final_value"
 OWN_COLUMNS = (VALUE, LOG_PROB, FINAL_VALUE)
 EPSILON = 1e-8
-"""Added to the standard deviation that advantages are divided by."""
+"""The number that is added to the standard deviation by which advantages are divided."""
 
 Normalizer = Any
 """An object with ``denormalize(values) -> values``, as critics have that learn normalised values."""
@@ -49,7 +49,7 @@ Normalizer = Any
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """What :meth:`OnPolicyBuffer.finish` computed, and of which rows: of no others does it count."""
+    """The result of :meth:`OnPolicyBuffer.finish`, and the rows for which alone it counts."""
 
     begin: int
     end: int
@@ -64,19 +64,19 @@ class RolloutRows:
     begin: int
     end: int
     ids: Ids
-    """``(T * num_envs,)``."""
+    """The ids ``(T * num_envs,)`` of the steps."""
     reward: Array
     value: Array
     final_value: Array
-    """NaN where it was not given."""
+    """The values of final observations, NaN if none was given."""
     terminated: Array
-    """True for steps that are no transition, too; likewise ``cut``."""
+    """True for a last step, and, as in ``cut``, for a step that is no transition."""
     cut: Array
-    """Whether the next step does not continue this one."""
+    """True if the next step does not continue this one."""
 
 
 class Estimates:
-    """What :meth:`OnPolicyBuffer.finish` computed last; a hook of its engine, to which it does not refer.
+    """The newest result of :meth:`OnPolicyBuffer.finish`; a hook of its engine, to which it does not refer.
 
     Args:
         engine: the store.
@@ -90,7 +90,7 @@ class Estimates:
         self._streams = engine.streams
 
     def of(self, stream: OpenStream) -> dict[str, Array]:
-        """Advantages and returns of the rows that a stream holds; empty where they are not computed."""
+        """Return advantages and returns of the rows that a stream holds, empty if they are not computed."""
         finished, log = self.finished, stream.log
         if finished is None or (finished.begin, finished.end) != (log.begin, log.end):
             return {}
@@ -108,7 +108,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     """A store whose window is one rollout."""
 
     KIND = "rollout"
-    """Where the store's settings have this class's own."""
+    """The name of this class's own settings among the store's."""
     WALKED_BY = "buffer.minibatches(64) and buffer.episode_minibatches(8) give batches of all its steps, after finish()"
     RULES = Rules(check=lambda kind, stored, *more: kind._stored_settings(stored), grows=False)
     FREEDOMS = Freedoms(unknown=FINAL_VALUE)
@@ -116,7 +116,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
     ) -> None:
-        """Not for users. ``options`` are those of :class:`StoredBuffer`."""
+        """Take a store and the ``options`` of :class:`StoredBuffer`; users call :meth:`create` or :meth:`open`."""
         self._settings = self._stored_settings(store.settings)
         super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
         self._computed = Estimates(self.engine)
@@ -136,7 +136,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         cls, spaces: tuple[Any, Any], steps: int, num_envs: int, value_shape: tuple[int, ...],
         options: Mapping[str, Any], **own: Any,
     ) -> StoreSpec:  # fmt: skip
-        """Of a new store; ``own`` are settings that the class keeps in it.
+        """Return the spec of a new store; ``own`` are settings that the class keeps in it.
 
         InputError where an argument breaks its rule.
         """
@@ -158,7 +158,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     @classmethod
     @shared(OpenOptions)
     def open(cls, path: PathLike, **options: Unpack[OpenOptions]) -> Self:
-        """Opens the store at ``path`` at its last commit, or at a checkpoint; as :meth:`diskreplay.ReplayBuffer.open`.
+        """Open the store at ``path`` at a commit or a checkpoint, as :meth:`diskreplay.ReplayBuffer.open`.
 
         At a checkpoint advantages and returns are as they were; otherwise :meth:`finish` is to be called again.
         NotAStoreError where the store is not of this class.
@@ -169,43 +169,43 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     @property
     def gamma(self) -> float:
-        """Discount factor."""
+        """The discount factor."""
         return float(self._settings["gamma"])
 
     @property
     def gae_lambda(self) -> float:
-        """Of generalised advantage estimation."""
+        """The lambda of generalised advantage estimation."""
         return float(self._settings["gae_lambda"])
 
     @property
     def normalize_advantage(self) -> bool:
-        """Whether minibatches have normalised advantages."""
+        """True if minibatches have normalised advantages."""
         return bool(self._settings["normalize_advantage"])
 
     @property
     def steps(self) -> int:
-        """Steps of each environment in a full rollout."""
+        """The number of steps of each environment in a full rollout."""
         return self._stream.log.rows
 
     @property
     def full(self) -> bool:
-        """Whether the rollout takes no more steps until it is cleared."""
+        """True if the rollout takes no more steps until it is cleared."""
         with self.engine.lock:
             return self._stream.log.end - self._stream.log.begin >= self._stream.log.rows
 
     @property
     def finished(self) -> bool:
-        """Whether advantages and returns have been computed since the newest step."""
+        """True if advantages and returns have been computed since the newest step."""
         return bool(self._estimates)
 
     @property
     def _estimates(self) -> dict[str, Array]:
-        """Advantages and returns of the rows that are held; empty where they are not computed."""
+        """The advantages and returns of the rows that are held, empty if they are not computed."""
         return {} if self.engine.closed else self._computed.of(self._stream)
 
     @property
     def _stream(self) -> OpenStream:
-        """The stream that is written; opened with mode "r", the first."""
+        """The stream that is written, or with mode "r" the first."""
         self.engine.check_open()
         return self.engine.streams.shown
 
@@ -215,7 +215,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         final_value: Any, extra: dict[str, Any],
     ) -> None:  # fmt: skip
-        """Adds one step of each environment; StateError where the rollout is full."""
+        """Add one step of each environment; raise StateError if the rollout is full."""
         with self.engine.write_lock:
             self.engine.writable()
             if self.full:
@@ -236,7 +236,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return self.schema.column(VALUE).shape
 
     def clear(self) -> None:
-        """Forgets the rollout; what goes on are the environments: a frame stack still reaches back into it.
+        """Forget the rollout, while the environments go on: a frame stack still reaches back into it.
 
         Raises ReadOnlyError, ClosedError or StateError when this buffer takes no rows.
         """
@@ -252,7 +252,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         self, last_value: Any, value_fn: Callable[[Any], Any] | None = None, *,
         value_normalizer: Normalizer | None = None,
     ) -> None:  # fmt: skip
-        """Computes advantages and returns of the steps collected, by generalised advantage estimation.
+        """Compute advantages and returns of the steps collected, by generalised advantage estimation.
 
         A terminated step is not bootstrapped. One after which an episode was truncated, or just left, is bootstrapped
         with the value of its final observation: ``final_value`` of ``add``, or else ``value_fn``.
@@ -288,7 +288,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         self._computed.finished = Finished(steps.begin, steps.end, rounded_off)
 
     def _collected(self) -> RolloutRows:
-        """The steps of the window; NotEnoughDataError where there is none."""
+        """Return the steps of the window; raise NotEnoughDataError if there is none."""
         with self.engine.lock:
             log = self._stream.log
             if log.begin == log.end:
@@ -318,7 +318,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return {"advantage": advantage, "returns": advantage + value}
 
     def _rewards(self, samples: Samples) -> Array:
-        """``(n,)``, or ``(n, *value_shape)``."""
+        """Return the rewards ``(n,)``, or ``(n, *value_shape)``."""
         return samples.resident(REWARD)
 
     def _values(self, samples: Samples, name: str) -> Array:
@@ -330,7 +330,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return given.astype(np.float64)
 
     def _final_values(self, ids: Ids, missing: Array, value_fn: Callable[[Any], Any] | None) -> Array:
-        """What ``value_fn`` says of the final observations of the steps ``missing``, ``(T, E)``."""
+        """Return what ``value_fn`` says of the final observations of the steps ``missing``, ``(T, E)``."""
         if value_fn is None:
             row, env = np.argwhere(missing)[0].tolist()
             raise InputError(
@@ -350,7 +350,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     # Reading
 
     def minibatches(self, batch_size: int, epochs: int = 1, *, drop_last: bool = False) -> Iterator[SomeBatch]:
-        """All steps of the rollout in random order, ``epochs`` times.
+        """Iterate over all steps of the rollout in random order, ``epochs`` times.
 
         Args:
             batch_size: steps of every batch but an epoch's last.
@@ -370,7 +370,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     def episode_minibatches(
         self, batch_size: int, epochs: int = 1, *, max_length: int | None = None, drop_last: bool = False
     ) -> Iterator[SomeBatch]:
-        """All episodes of the rollout, or what of them is in it, in random order and padded to one length.
+        """Iterate over the episodes of the rollout, or their parts in it, in random order and padded to one length.
 
         Args:
             batch_size, epochs, drop_last: as of :meth:`minibatches`, counting episodes.
@@ -385,7 +385,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return self._batches(ids, batch_size, epochs, drop_last, lambda chosen: self._episodes(chosen, length))
 
     def get(self, index: Any) -> SomeBatch:
-        """The steps that ``index``, int64 ``(B,)``, names; StateError before :meth:`finish`."""
+        """Return the steps that ``index``, int64 ``(B,)``, names; raise StateError before :meth:`finish`."""
         ids = np.atleast_1d(np.asarray(index))
         if ids.dtype.kind not in "iu" or ids.ndim != 1:
             raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
@@ -428,11 +428,11 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return Passes(begin, epochs)
 
     def _batch(self, samples: Samples, ids: Ids, mask: Array) -> SomeBatch:
-        """The batch of samples, split as ``mask``, ``(B,)`` or ``(B, T)``, is. Needs the lock."""
+        """Return the batch of samples, split as ``mask``, ``(B,)`` or ``(B, T)``; the caller holds the lock."""
         raise NotImplementedError
 
     def _fields(self, samples: Samples, ids: Ids, mask: Array) -> dict[str, Any]:
-        """The fields that every rollout's batch has, and the extra columns."""
+        """Return the fields that every rollout's batch has, and the extra columns."""
         schema = self.schema
         leaves = [samples.current(leaf) for leaf in range(len(schema.stacks))]
         extra = samples.extra()
@@ -460,7 +460,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return {**split_fields, "index": ids, "mask": mask}
 
     def _ready(self, samples: Samples, batch: SomeBatch) -> SomeBatch:
-        """The batch when everything is read."""
+        """Return the batch once everything is read."""
         samples.reads.finish()
         if not self.normalize_advantage:
             return batch
@@ -468,7 +468,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return dataclasses.replace(given, advantage=normalized(given.advantage, self._counted(batch)))  # type: ignore[no-any-return]
 
     def _counted(self, batch: SomeBatch) -> Array:
-        """Which advantages are normalised, a mask of the shape of the first axes of them."""
+        """Return the mask of the advantages that are normalised, of the shape of their first axes."""
         mask: Array = vars(batch)["mask"]
         return mask
 
@@ -490,7 +490,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
 
 def with_steps_of(spec: StoreSpec, buffer: Rollout) -> Rollout:
-    """A buffer that ``open_or_create`` opened; InputError, and it is closed, where it has other steps than the spec."""
+    """Return a buffer that ``open_or_create`` opened; close it and raise InputError if its steps are not the spec's."""
     if buffer.num_envs != spec.num_envs or buffer.steps * buffer.num_envs != spec.capacity:
         has = f"steps={buffer.steps}, num_envs={buffer.num_envs}"
         buffer.close()
@@ -499,7 +499,7 @@ def with_steps_of(spec: StoreSpec, buffer: Rollout) -> Rollout:
 
 
 def normalized(advantage: Array, counted: Array) -> Array:
-    """Advantages with mean 0 and standard deviation 1 over what counts, 0 elsewhere; one alone stays as it is."""
+    """Return advantages with mean 0 and standard deviation 1 over those counted, 0 elsewhere, a single one as it is."""
     held = advantage[counted]
     if held.size < 2:
         return advantage

@@ -1,4 +1,4 @@
-"""Making and opening a buffer, and its store: which one, where, and what of it."""
+"""The making and opening of a buffer, and its store: which one, where, and what of it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Buffer = TypeVar("Buffer", bound=StoredBuffer)
 APPEND = "a"
 """The mode of a buffer that opens only the stream that it writes."""
 LATEST = "latest"
-"""Of checkpoints: the newest one, whatever its name is."""
+"""The name that stands for the newest checkpoint, whatever its own is."""
 
 
 def make_buffer(
     kind: type[Buffer], path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any
 ) -> Buffer:
-    """A buffer of a class over a new store at ``path``, and its one stream; ``shown`` as of the class's rules."""
+    """Return a buffer of a class over a new store at ``path``, and its one stream; the class's rules take ``shown``."""
     run, opening, schema = of(Run, options), of(Opening, options), schemas.build(spec)
     kept = {**kind.RULES.kept(schema, **shown), **spec.settings, **provenance.setting(spec.provenance)}
     if is_url(path):
@@ -55,7 +55,7 @@ def open_buffer(
     kind: type[Buffer], path: PathLike, options: Mapping[str, Any], num_envs: int | None = None,
     capacity: int | None = None, **shown: Any,
 ) -> Buffer:  # fmt: skip
-    """A buffer over the store that is there; ``num_envs`` and ``capacity`` are those of the stream to write."""
+    """Return a buffer over the store that is there; ``num_envs`` and ``capacity`` are those of the stream to write."""
     run, opening = of(Run, options), of(Opening, options)
 
     def check(stored: Mapping[str, Any], schema: Schema) -> None:
@@ -69,7 +69,7 @@ def open_buffer(
 def open_or_make_buffer(
     kind: type[Buffer], path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any
 ) -> Buffer:
-    """A buffer over the store that is there, which must be as the spec says, or over a new one."""
+    """Return a buffer over the store that is there, which must be as the spec says, or over a new one."""
     run, schema = of(Run, options), schemas.build(spec)
 
     def there() -> bool:
@@ -89,7 +89,7 @@ def open_store(
     path: PathLike, opening: Opening, url: str | None, modes: tuple[str, ...], num_envs: int | None,
     capacity: int | None, check: Callable[[Mapping[str, Any], Schema], object],
 ) -> tuple[Store, str | None, Checkpoint | None]:  # fmt: skip
-    """The store at ``path``, the stream to write in it, made where it is new, and the checkpoint to return to.
+    """Return the store at ``path``, the stream to write, made if it is new, and the checkpoint to go back to.
 
     Args:
         url: that it is pushed to.
@@ -145,7 +145,7 @@ def open_store(
 
 
 def written_stream(store: Store, opening: Opening) -> str | None:
-    """The stream that ``open`` writes: the store's first where none is named; None with mode "r"."""
+    """Return the stream that ``open`` writes, the store's first if none is named, or None with mode "r"."""
     if opening.mode == "r":
         return None
     return store.stream_names()[0] if opening.stream is None else opening.stream
@@ -155,7 +155,7 @@ def find_checkpoint(
     store: Store, name: str, stream: str | None, or_last_commit: bool,
     counts: Callable[[Checkpoint], bool] = lambda checkpoint: True, what: str = "the store",
 ) -> Checkpoint | None:  # fmt: skip
-    """The checkpoint of that name, or the latest one for "latest"; CheckpointError where there is none.
+    """Return the checkpoint of that name, or the latest one for "latest"; raise CheckpointError if there is none.
 
     Args:
         store: that holds it.

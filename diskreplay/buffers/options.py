@@ -31,7 +31,7 @@ Made = TypeVar("Made")
 
 @dataclasses.dataclass(frozen=True)
 class AgentsSpec:
-    """What each step of several agents holds; see :meth:`diskreplay.MultiAgentReplayBuffer.create`."""
+    """The options that the buffers' ``create`` and ``open`` share."""
 
     state_space: gymnasium.Space[Any] | None = None
     available_actions: bool = False
@@ -41,7 +41,7 @@ class AgentsSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """Where in a store a buffer stands, and through what it reaches the store."""
+    """The parts of each step of several agents; see :meth:`diskreplay.MultiAgentReplayBuffer.create`."""
 
     mode: Literal["r", "r+", "a"] = "r+"
     stream: str | None = None
@@ -54,7 +54,7 @@ class Opening:
 
 
 class RunOptions(TypedDict, total=False):
-    """Of a buffer that is open; nothing of them is stored."""
+    """The place of a buffer in a store, and the files through which it reaches the store."""
 
     cache_bytes: int
     commit_rows: int
@@ -65,7 +65,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class StoreOptions(RunOptions, total=False):
-    """Of a new store, whoever acts in it."""
+    """The options of a buffer that is open; nothing of them is stored."""
 
     columns: Mapping[str, Any] | None
     later: Mapping[str, Any] | None
@@ -80,7 +80,7 @@ class StoreOptions(RunOptions, total=False):
 
 
 class CreateOptions(StoreOptions, total=False):
-    """Of a new store."""
+    """The options of a new store, whoever acts in it."""
 
     frame_stack: int | Mapping[str, int]
     stack_axis: Literal["auto", 0, -1] | None
@@ -89,14 +89,14 @@ class CreateOptions(StoreOptions, total=False):
 
 
 class EitherOptions(CreateOptions, total=False):
-    """Of a store that is opened, or made where there is none."""
+    """The options of a new store."""
 
     checkpoint: str | None
     take_over: bool
 
 
 class AgentsCreateOptions(StoreOptions, total=False):
-    """Of a new store of several agents."""
+    """The options of a store that is opened, or made if there is none."""
 
     state_space: gymnasium.Space[Any] | None
     available_actions: bool
@@ -105,14 +105,14 @@ class AgentsCreateOptions(StoreOptions, total=False):
 
 
 class AgentsEitherOptions(AgentsCreateOptions, total=False):
-    """Of a store of several agents that is opened, or made where there is none."""
+    """The options of a new store of several agents."""
 
     checkpoint: str | None
     take_over: bool
 
 
 class OpenOptions(RunOptions, total=False):
-    """Of a store that is opened."""
+    """The options of a store of several agents that is opened, or made if there is none."""
 
     mode: Literal["r", "r+", "a"]
     stream: str | None
@@ -125,11 +125,11 @@ class OpenOptions(RunOptions, total=False):
 
 
 FIELDS = {field.name: field for kind in (AgentsSpec, StoreSpec, Opening, Run) for field in dataclasses.fields(kind)}
-"""Of all options, in the order in which ``help`` shows them."""
+"""The fields of all options, in the order in which ``help`` shows them."""
 
 
 def shared(options: type) -> Callable[[Callable[Given, Made]], Callable[Given, Made]]:
-    """Decorates a function with ``**options`` of a TypedDict: it is called with all of them, defaults filled in.
+    """Decorate a function with ``**options`` of a TypedDict, so that it is called with all of them, defaults too.
 
     Help and completion show them one by one. Another name is refused with TypeError, and the option it may be for.
     """
@@ -165,7 +165,7 @@ def shared(options: type) -> Callable[[Callable[Given, Made]], Callable[Given, M
 
 
 def of(kind: Callable[..., Made], options: Mapping[str, Any], *first: Any, **more: Any) -> Made:
-    """A dataclass of its first fields, of ``more``, and of those of the options that are fields of it."""
+    """Return a dataclass made of its first fields, of ``more``, and of those options that are fields of it."""
     known: Any = kind
     names = [field.name for field in dataclasses.fields(known)]
     return kind(*first, **{**{name: options[name] for name in names if name in options}, **more})

@@ -1,4 +1,4 @@
-"""Whose sampler is whose: one with priorities belongs to one buffer, since the ids of two stores are the same numbers.
+"""The owners of samplers: one with priorities belongs to one buffer, as the ids of two stores are the same numbers.
 
 It is free again when its buffer is closed: for the same store, whose priorities it goes on with, or, after
 ``sampler.clear()``, for any other.
@@ -25,21 +25,21 @@ class Owned(NamedTuple):
 
 
 _owned: dict[int, Owned] = {}
-"""By ``id`` of the sampler: a user's own may be equal to another, or not hashable."""
+"""The owners by ``id`` of the sampler: a user's own may be equal to another, or not hashable."""
 
 
 def store_key(schema: Schema, path: str) -> str:
-    """Give what tells a store from others: its identity, or its path while it is not made yet."""
+    """Return what tells a store from others: its identity, or its path while it is not made yet."""
     return schema.identity or path
 
 
 def _with_parts(sampler: Sampler | None) -> tuple[Sampler | None, ...]:
-    """A sampler and, of a mixture, those that it is made of."""
+    """Return a sampler, followed by those that it is made of if it is a mixture."""
     return (sampler, *sampler.samplers) if isinstance(sampler, SamplerMixture) else (sampler,)
 
 
 def check_free(sampler: Sampler | None, store: str | None, take_over: bool = False) -> None:
-    """InputError where a sampler with priorities is another buffer's.
+    """Raise InputError if a sampler with priorities is another buffer's.
 
     Args:
         sampler: as it was given.
@@ -67,7 +67,7 @@ def _check_free(sampler: Sampler | None, store: str | None, take_over: bool) -> 
 
 
 def take(sampler: Sampler, engine: Engine) -> None:
-    """Makes an open store the one that a sampler belongs to."""
+    """Make an open store the one that a sampler belongs to."""
     for part in _with_parts(sampler):
         if isinstance(part, Prioritized):
             _take(part, engine)

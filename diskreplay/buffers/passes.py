@@ -1,4 +1,4 @@
-"""Iterators over batches that go on after an interrupt. A generator would be over: what is raised in it ends it.
+"""Iterators over batches that go on after an interrupt, where a generator would be over.
 
 What an iterator has come to is one value, replaced by one assignment when a batch is ready. Interrupted before that,
 the next call reads the same batch again.
@@ -16,12 +16,12 @@ Made = TypeVar("Made")
 
 
 class Passes(Iterator[Made], Generic[Made]):
-    """What several passes give, one after another; ``begin`` makes the iterator of each when it is its turn."""
+    """The items of several passes, one after another; ``begin`` makes the iterator of each when it is its turn."""
 
     def __init__(self, begin: Callable[[], Iterator[Made]], epochs: int) -> None:
         self._begin = begin
         self._at: tuple[int, Iterator[Made] | None] = epochs, None
-        """Passes that are left, the present one included, and the present one."""
+        """The number of passes that are left, with the present one, and the present one."""
 
     def __next__(self) -> Made:
         while True:
@@ -38,7 +38,7 @@ class Passes(Iterator[Made], Generic[Made]):
 
 
 class Slices(Iterator[Made], Generic[Made]):
-    """What ``read`` gives for ``batch_size`` ids after another of ``order`` ``(n,)``."""
+    """The results of ``read`` for slices of ``batch_size`` ids of ``order`` ``(n,)``, one after another."""
 
     def __init__(
         self, order: NDArray[np.int64], batch_size: int, drop_last: bool, read: Callable[[NDArray[Any]], Made]

@@ -1,4 +1,4 @@
-"""Where steps come from: the environment, its arguments and wrappers, and the versions that they were recorded with.
+"""The origin of steps: the environment, its arguments and wrappers, and the versions that they were recorded with.
 
 A store keeps such a mapping as it was given; nothing in it is needed to read rows. What :func:`provenance` makes has
 
@@ -29,11 +29,11 @@ from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import PROVENANCE
 
 OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
-"""Arguments that ``gymnasium.make_vec`` adds to a specification and ``gymnasium.make`` does not take."""
+"""The arguments that ``gymnasium.make_vec`` adds to a specification and ``gymnasium.make`` does not take."""
 
 
 def checked(given: Any) -> dict[str, Any]:
-    """A mapping as a store keeps it; empty for None. InputError for anything that is no mapping of JSON values."""
+    """Return a mapping as a store keeps it, empty for None; raise InputError for anything but JSON values."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -45,13 +45,13 @@ def checked(given: Any) -> dict[str, Any]:
 
 
 def setting(given: Any) -> dict[str, Any]:
-    """The setting of a new store, where one is given; InputError as of :func:`checked`."""
+    """Return the setting of a new store, empty if none is given, with errors as :func:`checked`."""
     given = checked(given)
     return {PROVENANCE: given} if given else {}
 
 
 def provenance(env: Any) -> dict[str, Any]:
-    """What a store should know of the environment that its steps come from: for ``create(..., provenance=...)``.
+    """Return what a store should know of the environment of its steps, for ``create(..., provenance=...)``.
 
     Args:
         env: a Gymnasium environment with its wrappers, or a vector environment. Of one that Gymnasium did not make,
@@ -80,7 +80,7 @@ def provenance(env: Any) -> dict[str, Any]:
 
 
 def _action_meanings(env: Any) -> list[str]:
-    """What each action does, as Atari environments say; empty where an environment says nothing, or fails to."""
+    """Return what each action does, as Atari environments tell it, or nothing if that is not told."""
     try:
         return [str(one) for one in env.get_action_meanings()]
     except Exception:  # code of the environment's own: it must not keep anyone from recording
@@ -92,7 +92,7 @@ def _without(arguments: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, 
 
 
 def _document(spec: EnvSpec) -> dict[str, Any] | None:
-    """The specification as JSON; None where an argument of the environment or of a wrapper is none."""
+    """Return the specification as JSON, or None if an argument of the environment or of a wrapper is not JSON."""
     try:
         return plain("env_spec", json.loads(spec.to_json()))
     except (TypeError, ValueError, InputError):
@@ -117,7 +117,7 @@ def _versions(env: Any, spec: EnvSpec | None) -> dict[str, str]:
 
 
 def common(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of rows from several stores: what is the same in all, and as ``sources`` each that is another."""
+    """Return the common provenance of rows from several stores, and as ``sources`` each that differs."""
     different = [one for at, one in enumerate(each) if one not in each[:at]]
     if len(different) <= 1:
         return different[0] if different else {}

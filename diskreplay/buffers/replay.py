@@ -17,7 +17,7 @@ from diskreplay.views.batch import Batch, SomeBatch
 from diskreplay.views.view import View
 
 Shown = TypeVar("Shown", bound=Batch, default=Batch)
-"""The batch of the view that is given. Of one in the buffer's own variable pyright would not learn the batch."""
+"""The batch of the view that is given; pyright would not learn it from the buffer's own variable."""
 
 
 class ReplayBuffer(SampledBuffer[SomeBatch]):
@@ -44,7 +44,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         sampler: Sampler | None = None,
         **options: Unpack[CreateOptions],
     ) -> ReplayBuffer[Shown]:
-        """Makes a new store at ``path`` and opens it for writing.
+        """Make a new store at ``path`` and open it for writing.
 
         Args:
             path: a directory that does not exist or is empty.
@@ -113,7 +113,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         sampler: Sampler | None = None,
         **options: Unpack[EitherOptions],
     ) -> ReplayBuffer[Shown]:
-        """The one line of a program that is started again: opens the store at ``path``, or makes it as :meth:`create`.
+        """Open the store at ``path``, or make it as :meth:`create`: the one line of a program that is started again.
 
         Args:
             path, observation_space, action_space, capacity, num_envs, view, sampler and all others: as of
@@ -142,7 +142,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         sampler: Sampler | None = None,
         **options: Unpack[OpenOptions],
     ) -> ReplayBuffer[Shown]:
-        """Opens the store at ``path`` at its last commit, or at a checkpoint.
+        """Open the store at ``path`` at its last commit, or at a checkpoint.
 
         Priorities and random state come back with a checkpoint; at a last commit, a buffer that writes goes on with the
         priorities that ``close`` kept. In a process that is forked later, a buffer with mode "r" draws batches of its
@@ -185,7 +185,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
         valid: Any = None, **extra: Any,
     ) -> None:  # fmt: skip
-        """Adds one step of each environment.
+        """Add one step of each environment.
 
         Arrays lead with ``num_envs`` when it is above 1. Nothing is kept of the arguments; they may be reused.
 
@@ -214,7 +214,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
         valid: Any = None, **extra: Any,
     ) -> None:  # fmt: skip
-        """Adds ``T`` steps of each environment, just as :meth:`add` would one after another, but several times faster.
+        """Add ``T`` steps of each environment as :meth:`add` would one after another, but several times faster.
 
         Args:
             obs, action, reward, next_obs, terminated, truncated, valid, **extra: as of :meth:`add`, arrays that lead

@@ -17,7 +17,7 @@ from diskreplay.views.batch import RolloutBatch
 
 
 class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
-    """Steps of the present policy: observations on disk, the rest in RAM; made by :meth:`create` or :meth:`open`.
+    """A rollout buffer: observations on disk, the rest in RAM; made by :meth:`create` or :meth:`open`.
 
     Collect with :meth:`add` until :attr:`full`, call :meth:`finish`, learn from :meth:`minibatches`, :meth:`clear`.
     """
@@ -37,7 +37,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
         normalize_advantage: bool = True,
         **options: Unpack[CreateOptions],
     ) -> Self:
-        """Makes a new store at ``path`` and opens it for writing.
+        """Make a new store at ``path`` and open it for writing.
 
         Args:
             path, observation_space, action_space, num_envs: as of :meth:`diskreplay.ReplayBuffer.create`.
@@ -72,7 +72,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
         normalize_advantage: bool = True,
         **options: Unpack[EitherOptions],
     ) -> Self:
-        """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
+        """Open the store at ``path``, or make it, as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
         spec = cls._spec(
             (observation_space, action_space), steps, num_envs, (), options,
             gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
@@ -83,7 +83,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,
         value: Any, log_prob: Any, final_value: Any = None, valid: Any = None, **extra: Any,
     ) -> None:  # fmt: skip
-        """Adds one step of each environment; arrays lead with ``num_envs`` when it is above 1.
+        """Add one step of each environment; arrays lead with ``num_envs`` when it is above 1.
 
         Args:
             obs, action, reward, next_obs, terminated, truncated, valid, **extra: as of

@@ -1,4 +1,4 @@
-"""What the replay buffers share: a store whose transitions a sampler draws and a view shows."""
+"""The base of the replay buffers: a store whose transitions a sampler draws and a view shows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from diskreplay.views.view import View
 
 
 def _kept(schema: Schema, view: View | None = None, sampler: Sampler | None = None) -> dict[str, Any]:
-    """What a new store keeps: its view and its sampler."""
+    """Return what a new store keeps: its view and its sampler."""
     owners.check_free(sampler, None)
     view, sampler = settings({}, view, sampler)
     view.check(schema)
@@ -51,13 +51,13 @@ def _check_shown(
     kind: type, stored: Mapping[str, Any], schema: Schema, path: PathLike, take_over: bool, view: View | None = None,
     sampler: Sampler | None = None,
 ) -> None:  # fmt: skip
-    """InputError where a view or a sampler does not go with a store that is there."""
+    """Raise InputError if a view or a sampler does not go with a store that is there."""
     owners.check_free(sampler, owners.store_key(schema, named(path)), take_over)
     settings(stored, view, sampler)[0].check(schema)
 
 
 class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
-    """A store that is sampled from; what ``add`` takes is the business of the classes over this one."""
+    """A store that is sampled from; the classes over this one say what ``add`` takes."""
 
     RULES = Rules(("r", "r+", APPEND), _kept, _check_shown)
 
@@ -71,7 +71,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         sampler: Sampler | None = None,
         **options: Any,
     ) -> None:
-        """Not for users: see :meth:`create` and :meth:`open`. ``options`` are those of :class:`StoredBuffer`."""
+        """Take a store and the ``options`` of :class:`StoredBuffer`; users call :meth:`create` or :meth:`open`."""
         owners.check_free(sampler, owners.store_key(store.schema, store.path))
         state = checkpoint.state if checkpoint else {}
         view, drawing = settings({**store.settings, **state}, view, given := sampler)
@@ -105,11 +105,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         owners.take(drawing, engine)
 
     def _showing(self, view: View[Any]) -> View[SomeBatch]:
-        """What makes the batches: the view, or one over it."""
+        """Return the view that makes the batches: ``view``, or one over it."""
         return view
 
     open: ClassVar[Callable[..., Any]]
-    """Opens a store at its last commit, or at a checkpoint; see :meth:`diskreplay.ReplayBuffer.open`."""
+    """The method that opens a store at a commit or a checkpoint; see :meth:`diskreplay.ReplayBuffer.open`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return copies.reduce(type(self), self.engine, {"view": self.view, "sampler": self.sampler})
@@ -118,23 +118,23 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
     @property
     def view(self) -> View:
-        """What a sample looks like."""
+        """The view, which says what a sample looks like."""
         return self.draws.view
 
     @property
     def sampler(self) -> Sampler:
-        """Which transitions a sample holds."""
+        """The sampler, which says which transitions a sample holds."""
         return self.draws.sampler
 
     def clear(self) -> None:
-        """Forgets all transitions of the stream that is written, and all priorities; ids go on.
+        """Forget all transitions of the stream that is written, and all priorities; ids go on.
 
         The next commit gives the disk space back, but for what a checkpoint pins. Raises what :meth:`commit` raises.
         """
         self.engine.clear()
 
     def resize(self, capacity: int) -> None:
-        """Lets the window of the stream that is written hold more transitions, or fewer, and commits.
+        """Let the window of the stream that is written hold more transitions, or fewer, and commit.
 
         Ids, priorities and the episodes that are under way go on. With fewer the oldest rows are evicted; the disk
         space of those that a checkpoint pins comes back when that is dropped. What was evicted does not come back.
@@ -148,7 +148,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         self.engine.resize(capacity)
 
     def _thumbnails(self) -> str:
-        """Of a few transitions from the oldest to the newest; nothing is drawn, and no random state moves."""
+        """Return pictures of a few transitions from oldest to newest; no draw is made, and no random state moves."""
         items = self.items()
         if not len(items):
             return ""
@@ -162,7 +162,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     # Sampling
 
     def sample(self, batch_size: int, *, within: Selection | None = None) -> SomeBatch:
-        """A batch of ``batch_size`` transitions.
+        """Return a batch of ``batch_size`` transitions.
 
         Args:
             batch_size: of them.
@@ -180,7 +180,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         return self.engine.read(self.draws.draft, batch_size)
 
     def update_priorities(self, index: Any, priorities: Any) -> None:
-        """Tells a prioritized sampler the TD errors of transitions.
+        """Tell a prioritized sampler the TD errors of transitions.
 
         Args:
             index: ``(B,)`` integers, of batches. Those that have left the window since are ignored.
@@ -198,7 +198,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             self.before_update()
 
     def before_update(self) -> None:
-        """Has nobody find priorities from before an update; :meth:`update_priorities` calls it.
+        """See to it that nobody finds priorities from before an update; :meth:`update_priorities` calls it.
 
         Raises what that does for it.
         """
@@ -210,7 +210,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 self.keeping.before_update(self.engine)
 
     def get(self, index: Any) -> SomeBatch:
-        """The transitions that ``index``, int64 ``(B,)`` of some batch, names.
+        """Return the transitions that ``index``, int64 ``(B,)`` of some batch, names.
 
         Raises EvictedError where one has left the window, InputError where one was never given.
         """
@@ -218,7 +218,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         return self.engine.read(self.draws.draft_ids, ids)
 
     def items(self) -> NDArray[np.int64]:
-        """The index of everything that the view shows in the windows of all streams, ascending: what :meth:`get` takes.
+        """Return the index of all that the view shows in the windows of all streams, ascending, for :meth:`get`.
 
         As it is now: what a writer adds or evicts later changes nothing in it.
         """
@@ -230,7 +230,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             return found
 
     def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader[SomeBatch]:
-        """An endless iterator of batches that a background thread samples ahead.
+        """Return an endless iterator of batches that a background thread samples ahead.
 
         Args:
             batch_size: of each.
@@ -249,7 +249,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         self, batch_size: int, epochs: int = 1, *, within: Selection | None = None,
         pool_bytes: int = shuffle.POOL_BYTES, drop_last: bool = False,
     ) -> Iterator[SomeBatch]:  # fmt: skip
-        """Walks all transitions of the windows without replacement, for offline training.
+        """Walk all transitions of the windows without replacement, for offline training.
 
         Each pass reads every chunk once, from many places of the log at the same time, into a shuffle pool of about
         ``pool_bytes``. What is added meanwhile is not part of the pass.

@@ -1,4 +1,4 @@
-"""Episodes that were chosen, for ``sample`` and ``shuffled`` to keep to."""
+"""The choice of episodes to which ``sample`` and ``shuffled`` can keep."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Selection:
         self.where = where.text
         self._parts: list[tuple[EpisodeTable, list[Facts]]] = []
         self._timelines = {stream.log.stream: (stream.disk.path, _timeline(stream)) for stream in streams}
-        """Of the streams that it is of, by their numbers: after going back the ids are those of other steps."""
+        """The path and timeline of each stream, by number: after going back the ids are those of other steps."""
         for stream in streams:
             table = table_of(stream.log)
             wanted, known = chosen_rows(where, table, stream.facts, stream.disk.name)
@@ -47,7 +47,7 @@ class Selection:
             np.concatenate(none + [np.full(len(t), t.num_envs) for t in tables]),
             np.concatenate(none + [t.stop - t.start for t in tables]),
         )
-        """Of the ids of its transitions."""
+        """The ranges of the ids of its transitions."""
 
     def __len__(self) -> int:
         return sum(len(table) for table, _ in self._parts)
@@ -57,22 +57,22 @@ class Selection:
 
     @property
     def transitions(self) -> int:
-        """Of all its episodes."""
+        """The number of transitions in all its episodes."""
         return self.ranges.count
 
     @property
     def episodes(self) -> list[Episode]:
-        """In the order of streams, first rows and environments."""
+        """The episodes, in the order of streams, first rows and environments."""
         return [episode for table, facts in self._parts for episode in listed(table, facts)]
 
     def is_of(self, streams: Sequence[OpenStream]) -> bool:
-        """Whether these are the streams whose episodes it has; there may be more of them since."""
+        """Tell whether the streams are those whose episodes it has; there may be more streams since."""
         known = self._timelines
         found = sum(known.get(one.log.stream) == (one.disk.path, _timeline(one)) for one in streams)
         return found == len(known)
 
     def holds(self, ids: Ids) -> NDArray[np.bool_]:
-        """Which ids are those of its transitions."""
+        """Tell which ids are those of its transitions."""
         found = np.zeros(len(ids), bool)
         for table, _ in self._parts:
             here = np.flatnonzero(stream_of(ids) == table.stream)

@@ -34,11 +34,11 @@ from diskreplay.views.view import View
 
 POOL_BYTES = 128 << 20
 POOL_SLACK = 3
-"""What a round may hold at most, over ``pool_bytes``: context and what is left of the round before."""
+"""The size to which a round may grow, over ``pool_bytes``: context and what is left of the round before."""
 POOL_SPARE_BYTES = 64 << 20
-"""Likewise, whatever ``pool_bytes`` is: the context of a small pool is large beside it."""
+"""The size that a round may always have: the context of a small pool is large beside it."""
 SMALL_CHUNK_ROWS = 1024
-"""Rows that a cursor moves on by when no column is on disk alone."""
+"""The number of rows that a cursor moves on by when no column is on disk alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,18 +52,18 @@ class Cursor:
     stop: int
 
     def ids_to(self, row: int) -> Ids:
-        """The ids up to a row."""
+        """Return the ids up to a row."""
         ids: Ids = pack(self.stream, np.arange(self.row, row), self.env, self.num_envs)
         return ids
 
     def next_row(self, chunk_rows: int) -> int:
-        """The row before the next chunk's last, or the end of the segment."""
+        """Return the row before the next chunk's last, or the end of the segment."""
         chunk_end = (self.row + 1) // chunk_rows * chunk_rows + chunk_rows
         return self.stop if chunk_end >= self.stop else chunk_end - 1
 
 
 class Pass(Iterator[SomeBatch]):
-    """The batches of one pass; see the module's docstring. Takes the engine's lock for each batch.
+    """The batches of one pass, as the module's docstring says; the engine's lock is taken for each batch.
 
     What left the window is left out; so is what ``among`` says no to.
     """
@@ -104,12 +104,12 @@ class Pass(Iterator[SomeBatch]):
                 return batch
 
     def _streams(self) -> list[OpenStream]:
-        """The streams as they are open now, which a refresh may replace. Needs the lock."""
+        """Return the streams as they are open now, which a refresh may replace; the caller holds the lock."""
         self._engine.check_open()
         return self._engine.streams.all
 
     def _pooled(self) -> Sequence[OpenStream]:
-        """The streams with the pool as their cache. Needs the lock."""
+        """Return the streams with the pool as their cache; the caller holds the lock."""
         seen = self._streams()
         if list(seen) != list(self._seen):
             self._over_pool = [stream.with_cache(self._pool) for stream in seen]
@@ -118,7 +118,7 @@ class Pass(Iterator[SomeBatch]):
         return self._over_pool
 
     def _round(self, cursors: Sequence[Cursor], waiting: Ids) -> tuple[Sequence[Cursor], Ids]:
-        """Moves every cursor on; those that are left, and the ids that wait with the round's among them."""
+        """Move every cursor on; return the cursors with rows left, and the ids that wait, the round's among them."""
         rows = [cursor.next_row(self._chunk_rows) for cursor in cursors]
         engine = self._engine
         with engine.lock:
@@ -133,7 +133,7 @@ class Pass(Iterator[SomeBatch]):
         return [cursor for cursor in moved if cursor.row < cursor.stop], waiting
 
     def _draft(self, ids: Ids, reads: Reads) -> SomeBatch:
-        """The batch of those of the ids that have not left the window."""
+        """Return the batch of those of the ids that have not left the window."""
         streams, reads.tables = self._pooled(), self._tables
         present = ids[in_windows(streams, ids)]
         weight = np.ones(len(present), np.float32)
@@ -141,7 +141,7 @@ class Pass(Iterator[SomeBatch]):
 
 
 def _cut(streams: Sequence[OpenStream], rng: np.random.Generator, count: int, chunk_rows: int) -> list[Cursor]:
-    """About ``count`` cursors over all lanes (stream and environment), of equal length, cut at chunk borders."""
+    """Return about ``count`` cursors over all lanes (stream and environment), of equal length, cut at chunk borders."""
     total = sum((stream.log.end - stream.log.begin) * stream.log.num_envs for stream in streams)
     length = max(1, -(-total // count) // chunk_rows) * chunk_rows
     cursors = []
@@ -156,7 +156,7 @@ def _cut(streams: Sequence[OpenStream], rng: np.random.Generator, count: int, ch
 
 
 def _shuffled(streams: Sequence[OpenStream], ids: Ids, view: View, rng: np.random.Generator) -> Ids:
-    """Those of the ids that are transitions of the window, permuted."""
+    """Return those ids that are transitions of the window, permuted."""
     ids = ids[in_windows(streams, ids)]
     for stream in streams:
         here = np.flatnonzero(stream_of(ids) == stream.log.stream)
@@ -166,7 +166,7 @@ def _shuffled(streams: Sequence[OpenStream], ids: Ids, view: View, rng: np.rando
 
 
 def in_windows(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:
-    """Which ids have not left their window since."""
+    """Tell which ids have not left their window since."""
     present = np.zeros(len(ids), bool)
     for stream in streams:
         present |= (ids >= stream.log.first_id) & (ids < stream.log.stop_id)
@@ -174,7 +174,7 @@ def in_windows(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:
 
 
 def _load(pool: ChunkCache, streams: Sequence[OpenStream], ids: Ids, context: int, reach: int) -> None:
-    """Decodes the chunks of a round's rows, of the context before and the next observation after them, into the pool.
+    """Decode the chunks of a round's rows, their context and the next observation after them, into the pool.
 
     Chunks that no row of this round needs are dropped first; the last of the round before is still needed. The next
     round reads the chunk after each that is read now.

@@ -1,4 +1,4 @@
-"""What a buffer finds again beside its rows: view and sampler, as JSON."""
+"""The state that a buffer finds again beside its rows: view and sampler, as JSON."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
 
 UPDATED = "updated"
-"""Whether priorities were ever given to the sampler of a state; where it is missing, they may have been."""
+"""The key that tells whether a sampler was ever given priorities; where it is missing, it may have been."""
 
 
 def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | None) -> tuple[View, Sampler]:
-    """The given view and sampler, else the stored ones, else the plainest."""
+    """Return the given view and sampler, else the stored ones, else the plainest."""
     try:
         if view is None:
             view = registry.from_json(stored["view"]) if "view" in stored else Transition()
@@ -50,7 +50,7 @@ def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | No
 
 
 def sampler_facts(sampler: Sampler) -> dict[str, Any]:
-    """``to_json`` of a sampler; InputError where a store could not keep it."""
+    """Return ``to_json`` of a sampler; raise InputError if a store could not keep it."""
     facts = sampler.to_json()
     if samplers.is_own(sampler):
         return facts
@@ -60,7 +60,7 @@ def sampler_facts(sampler: Sampler) -> dict[str, Any]:
 
 
 def sampler_state(sampler: Prioritized) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """What a sampler must find again to go on bit for bit: facts for JSON, and arrays; InputError for anything else."""
+    """Return all that a sampler needs to go on bit for bit, facts for JSON and arrays; raise InputError otherwise."""
     if samplers.is_own(sampler):
         return sampler.state()
     state = sampler.state()
@@ -78,7 +78,7 @@ def sampler_state(sampler: Prioritized) -> tuple[dict[str, Any], dict[str, NDArr
 def resume_sampler(
     sampler: Sampler, view: View, stored: Mapping[str, Any], arrays: Callable[[], dict[str, NDArray[Any]]], what: str
 ) -> bool:
-    """Has a sampler go on from a state that was stored, or warns that it begins anew; whether it goes on.
+    """Have a sampler go on from a stored state, or warn that it begins anew; return True if it goes on.
 
     One without a state has nothing to go on with. One that was used before keeps what it knows.
 
@@ -106,17 +106,17 @@ def resume_sampler(
 
 
 def begins_anew(sampler: Sampler, what: str, why: str) -> None:
-    """Warns that a sampler goes on without ``what`` was stored."""
+    """Warn that a sampler goes on without ``what``, which was stored."""
     warn_outside(f"{sampler!r} begins anew, without {what}: {why}", SamplerWarning)
 
 
 def _named(kinds: list[Any]) -> str:
-    """A sampler in words, by its kinds; of a mixture the first is its own."""
+    """Return a sampler in words, by its kinds; of a mixture the first is its own."""
     return f"{kinds[0]} of {', '.join(map(str, kinds[1:]))}" if len(kinds) > 1 else str(kinds[0]) if kinds else "none"
 
 
 def check_items(sampler: Sampler, view: View, stored: Mapping[str, Any], name: str) -> None:
-    """InputError where the priorities of a checkpoint are those of other items than the view's."""
+    """Raise InputError if the priorities of a checkpoint are those of other items than the view's."""
     if isinstance(sampler, Prioritized) and not registry.same_items(stored, view.to_json()):
         raise InputError(
             f"the priorities of checkpoint {name!r} are those of items of {stored}, not of {view!r}; give a sampler too"
@@ -124,7 +124,7 @@ def check_items(sampler: Sampler, view: View, stored: Mapping[str, Any], name: s
 
 
 def restore_sampler(sampler: Sampler, facts: Any, arrays: dict[str, NDArray[Any]], name: str) -> None:
-    """Gives a sampler its state back; CorruptionError where that is none."""
+    """Give a sampler its state back; raise CorruptionError if it is not one."""
     if isinstance(sampler, Prioritized) and facts is not None:
         try:
             sampler.restore(facts, arrays)

@@ -1,4 +1,4 @@
-"""What every buffer has: facts of its store, rows that are added, commits and checkpoints.
+"""The base of every buffer: facts of its store, rows that are added, commits and checkpoints.
 
 An :class:`~diskreplay.engine.engine.Engine` does the work. What a sample looks like is the business of the classes over
 this one.
@@ -49,7 +49,7 @@ class Restored:
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What a class of buffers says of stores that are made and opened for it; see :mod:`diskreplay.buffers.opening`.
+    """The rules by which a class of buffers makes and opens its stores; see :mod:`diskreplay.buffers.opening`.
 
     ``shown`` are arguments of its constructor, of what it shows of the rows.
 
@@ -68,16 +68,16 @@ class Rules:
 
 
 class StoredBuffer(Subscripted):
-    """What the buffers share. One thread may add while several sample.
+    """The base of all buffers; one thread may add while several sample.
 
     Attributes:
         engine: the open store, for adapters of other libraries; see docs/architecture.md, "The engine's interface".
     """
 
     FREEDOMS: Freedoms = NO_FREEDOMS
-    """Of ``add``."""
+    """The freedoms of ``add``."""
     RULES: Rules = Rules()
-    """Of making and opening a store."""
+    """The rules of making and opening a store."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         if not (args and isinstance(args[0], Store)):
@@ -97,7 +97,7 @@ class StoredBuffer(Subscripted):
         only_written: bool = False,
         capacity: int | None = None,
     ) -> None:
-        """``stream`` is the one to write, None for none; ``forget`` is told of a stream whose rows were taken back.
+        """Open the ``stream`` to write, or none; ``forget`` is told of a stream whose rows were taken back.
 
         ``only_written``: open no other stream. ``capacity``: that the stream to write is to have, if it has less.
         """
@@ -117,28 +117,28 @@ class StoredBuffer(Subscripted):
 
     @property
     def schema(self) -> Schema:
-        """Spaces, columns, the capacity that the store was made with: what does not change."""
+        """The spaces, columns and first capacity of the store, which do not change."""
         return self.engine.schema
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Where the steps come from, as ``create`` was told; empty where it was not. A copy."""
+        """A copy of the origin of the steps that ``create`` was told, empty if it was told none."""
         return copy.deepcopy(self.engine.store.provenance)
 
     @property
     def stream(self) -> str | None:
-        """Name of the stream that is written; None with mode "r"."""
+        """The name of the stream that is written, or None with mode "r"."""
         return self.engine.stream
 
     @property
     def num_envs(self) -> int:
-        """Environments of the stream that is written, or of the first."""
+        """The number of environments of the stream that is written, or of the first."""
         writer = self.engine.streams.writer
         return writer.commit_record.num_envs if writer else self.schema.num_envs
 
     @property
     def capacity(self) -> int:
-        """Transitions that fit into the window of the stream that is written, or of the first.
+        """The number of transitions that fit into the window of the stream that is written, or of the first.
 
         Of a rollout that is ``steps * num_envs``. ``stats()["capacity"]`` adds up all streams.
         """
@@ -158,7 +158,7 @@ class StoredBuffer(Subscripted):
         return self.schema.action_space
 
     def __len__(self) -> int:
-        """Transitions in the windows of all streams, committed or not; ClosedError after :meth:`close`."""
+        """Return the number of transitions in the windows of all streams; raise ClosedError after :meth:`close`."""
         with self.engine.lock:
             if self.engine.closed:
                 self.engine.check_open()
@@ -169,7 +169,7 @@ class StoredBuffer(Subscripted):
         return f"<{type(self).__name__} {self.path!r}: {held}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: what the buffer holds, and thumbnails of observations that are pictures."""
+        """Return HTML for notebooks: what the buffer holds, and thumbnails of observations that are pictures."""
         if self.engine.closed:
             return notebooks.heading(repr(self))
         facts, every = self.stats(), self.episodes
@@ -185,17 +185,17 @@ class StoredBuffer(Subscripted):
         return notebooks.heading(type(self).__name__) + notebooks.table((), rows) + self._thumbnails()
 
     def _thumbnails(self) -> str:
-        """Pictures of what is held, as HTML."""
+        """Return pictures of what is held, as HTML."""
         return ""
 
     @property
     def episodes(self) -> list[Episode]:
-        """Episodes in the windows of all streams, in the order of streams, first rows and environments."""
+        """The episodes in the windows of all streams, in the order of streams, first rows and environments."""
         with self.engine.lock:
             return [episode for stream in self.engine.whole() for episode in episodes(stream.log, stream.facts)]
 
     def select(self, where: str) -> Selection:
-        """The episodes for which a condition holds, for ``sample`` and ``shuffled`` to keep to: ``within=selection``.
+        """Return the episodes for which a condition holds; ``sample(n, within=...)`` and ``shuffled`` keep to them.
 
         It is of the episodes as they are now, committed or not. Selecting again finds what was added since.
 
@@ -212,11 +212,11 @@ class StoredBuffer(Subscripted):
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the checkpoints of all makers, oldest first: by their numbers, whatever clocks say."""
+        """The names of the checkpoints of all makers, oldest first: by their numbers, whatever clocks say."""
         return self.engine.store.checkpoint_names()
 
     def zarr(self) -> zarr.Group:
-        """The committed store as zarr-python sees it, read-only.
+        """Return the committed store as zarr-python sees it, read-only.
 
         ``rb.zarr()["streams/0/obs"]`` is an array ``(rows, num_envs, *shape)`` of single frames; rows that left the
         window, and those past the last commit, read as zeros.
@@ -227,7 +227,7 @@ class StoredBuffer(Subscripted):
         return zarr.open_group(self.engine.store.files.zarr(self.path), mode="r")
 
     def stats(self) -> dict[str, Any]:
-        """Facts about the open buffer: transitions, capacity, bytes cached; of each stream rows, commits, and ``ends``.
+        """Return facts about the open buffer: transitions, capacity, bytes cached, and rows, commits, ends by stream.
 
         ``ends`` counts the episodes of its window by what ended them: "terminated", "truncated", or "cut off" by an
         observation that was not the next one of the step before, or by :meth:`cut`.
@@ -259,7 +259,7 @@ class StoredBuffer(Subscripted):
     # Adding
 
     def cut(self, envs: Any = None) -> None:
-        """Ends the episodes of environments without a flag: their next step begins a new one.
+        """End the episodes of environments without a flag: their next step begins a new one.
 
         For an episode that is left, not ended, as when the environment is reset in the middle of it. It is followed as
         a truncated one is: its last transition is bootstrapped. Before the first step, and after one that ended, it
@@ -277,7 +277,7 @@ class StoredBuffer(Subscripted):
         self.engine.cut(wanted)
 
     def begin_episode(self, env: int | None = None, **facts: Any) -> None:
-        """Says that the next step begins a new episode, and what is known of it: its seed, tags, the policy's version.
+        """Tell that the next step begins an episode, and what is known of it: its seed, tags, the policy's version.
 
         As :meth:`cut`, with facts, which are durable with the commit that has the step. Without a step they are lost.
 
@@ -291,7 +291,7 @@ class StoredBuffer(Subscripted):
         self.engine.begin_episode(env, facts)
 
     def annotate_episode(self, episode: Episode | None = None, /, env: int | None = None, **facts: Any) -> None:
-        """Says more of an episode, as at its end: facts are added, and those of the same name replaced.
+        """Tell more of an episode, such as at its end: facts are added, and those of the same name replaced.
 
         They are durable with the next commit.
 
@@ -307,7 +307,7 @@ class StoredBuffer(Subscripted):
         self.engine.annotate_episode(episode, env, facts)
 
     def write(self, name: str, index: Any, values: Any) -> None:
-        """Gives rows that are already there values of a column that was declared as ``later``, in the place of others.
+        """Give rows that are already there values of a column declared as ``later``, in place of earlier values.
 
         Batches show them from now on, as ``extra[name]``; ``extra[name + "_known"]`` says which rows have a value, the
         others are zeros. They are durable with the next commit.
@@ -326,7 +326,7 @@ class StoredBuffer(Subscripted):
         self.engine.write(name, index, values)
 
     def commit(self) -> None:
-        """Makes everything added so far durable.
+        """Make everything added so far durable.
 
         Raises ReadOnlyError, ClosedError or StateError when this buffer writes nothing, WriteFailedError when the file
         system refuses; the last commit is then intact, and the store takes no more rows until it is reopened.
@@ -334,7 +334,7 @@ class StoredBuffer(Subscripted):
         self.engine.commit()
 
     def push(self, timeout: float | None = None) -> None:
-        """Commits, and waits until the remote store has everything: rows, and the checkpoints of this store.
+        """Commit, and wait until the remote store has everything: rows, and the checkpoints of this store.
 
         Args:
             timeout: seconds to wait at the most.
@@ -352,7 +352,7 @@ class StoredBuffer(Subscripted):
         attachments: Given | None = None,
         keep: int | None = None,
     ) -> None:
-        """Commits, and names this point: rows, sampler and random state stay available until it is dropped.
+        """Commit, and name this point: rows, sampler and random state stay available until it is dropped.
 
         A buffer that reads a remote store (a URL, ``mode="r"``) makes one, too: over the commits that it stands at.
 
@@ -375,24 +375,24 @@ class StoredBuffer(Subscripted):
         engine.pushes.warn()
 
     def drop_checkpoint(self, name: str) -> None:
-        """Forgets a checkpoint; the next commit gives back the space that only it needed.
+        """Forget a checkpoint; the next commit gives back the space that only it needed.
 
         Of a remote store that was opened by its URL, `diskreplay gc` gives it back.
         """
         checkpointing.drop(self.engine, name)
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
-        """The metadata that the checkpoint was made with; CheckpointError when there is none of that name."""
+        """Return the metadata that the checkpoint was made with; raise CheckpointError if there is no such one."""
         return self.engine.store.checkpoint(name).metadata
 
     @property
     def restored(self) -> Restored | None:
-        """The checkpoint that this buffer was opened at; None where it was opened at a last commit, or made."""
+        """The checkpoint at which this buffer was opened, or None if it was opened at a last commit, or made."""
         found = self.engine.restored
         return None if found is None else Restored(found.name, copy.deepcopy(found.metadata))
 
     def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
-        """Opens a file that a checkpoint took along: a binary file to be read, in any order.
+        """Open a file that a checkpoint took along: a binary file to be read, in any order.
 
         Args:
             name: of the file.
@@ -417,7 +417,7 @@ class StoredBuffer(Subscripted):
         return self.engine.store.open_attachment(found, name)
 
     def refresh(self) -> bool:
-        """Goes on to the newest commits of the streams that others write; whether anything changed.
+        """Go on to the newest commits of the streams that others write, and return True if anything changed.
 
         Of a store under a URL, raises RemoteError where the storage fails, StoreNotFoundError where the store was
         removed and RemoteConflictError where another has taken its place; the buffer stays where it was.
@@ -427,7 +427,7 @@ class StoredBuffer(Subscripted):
     # End
 
     def close(self) -> None:
-        """Commits, and gives the stream to the next writer. Closing twice does nothing.
+        """Commit, and give the stream to the next writer; a second call does nothing.
 
         Priorities are kept for the next opening to write, as long as no other rows are committed before it. A buffer
         that is forgotten is closed, and what is still open when the interpreter ends is committed, and its priorities
@@ -452,5 +452,5 @@ class StoredBuffer(Subscripted):
             error.add_note(f"{type(lost).__name__}: {lost}")  # what ended the block is what there is to know
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A buffer with mode "r" is copied and pickled by its path; see :mod:`diskreplay.buffers.copies`."""
+        """Return the pickle of a buffer with mode "r", which holds its path; see :mod:`diskreplay.buffers.copies`."""
         return copies.reduce(type(self), self.engine, {})

@@ -1,4 +1,4 @@
-"""Buffers in square brackets and in loops: what works, and a sentence where something does not."""
+"""Buffers in square brackets and in loops: what works, and a sentence for what does not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 
 class Subscripted:
-    """Gives ``rb[ids]`` to a class with ``get``, and says what to use in the place of ``for x in rb``."""
+    """A class with ``get`` that also takes ``rb[ids]``, and says what to use in place of ``for x in rb``."""
 
     WALKED_BY = (
         "rb.sample(256) gives a random batch, rb.shuffled(256) batches of all transitions, each once, and rb.items() "
@@ -15,11 +15,11 @@ class Subscripted:
     """The methods that go through a buffer of this class, in words."""
 
     def get(self, index: Any) -> Any:
-        """The transitions that ``index``, int64 ``(B,)`` of some batch, names."""
+        """Return the transitions that ``index``, int64 ``(B,)`` of some batch, names."""
         raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Any:
-        """The same as ``get(index)``; TypeError for a slice or a name."""
+        """Return the same as ``get(index)``; raise TypeError for a slice or a name."""
         if isinstance(index, slice | str | tuple):
             raise TypeError(
                 f"a {type(self).__name__} takes ids, as rb[batch.index], and not {index!r:.80}: {self.WALKED_BY}"

@@ -1,4 +1,4 @@
-"""Takes a stream over from another buffer of this process, which commits and is closed.
+"""The taking over of a stream from another buffer of this process, which commits and is closed.
 
 So a cell of a notebook that opens a store can be run again.
 
@@ -12,7 +12,7 @@ from diskreplay.storage.store import Store
 
 
 def close_writer(store: Store, stream: str) -> None:
-    """Closes the buffer of this process that writes a stream of a store; does nothing where there is none.
+    """Close the buffer of this process that writes a stream of a store, if there is one.
 
     Raises what ``close`` of that buffer raises; it is closed all the same.
     """

@@ -1,4 +1,4 @@
-"""CleanRL's replay buffers over a store on disk: of ``cleanrl_utils.buffers``, and of ``rainbow_atari.py``.
+"""CleanRL's replay buffers over a store on disk, with the names of ``cleanrl_utils.buffers`` and ``rainbow_atari.py``.
 
 Neither needs CleanRL or Stable-Baselines3, only torch.
 
@@ -46,7 +46,7 @@ __all__ = ["PrioritizedBatch", "PrioritizedReplayBuffer", "ReplayBuffer", "Repla
 
 CACHE_BYTES = 256 << 20
 ANY_ACTION = unbounded((), np.int64)
-"""Rainbow's buffer is not told how many actions there are."""
+"""The space of Rainbow's actions: its buffer is not told how many there are."""
 
 FrameStack = int | Literal["auto"]
 
@@ -94,7 +94,7 @@ class PrioritizedBatch(NamedTuple):
 
 
 class _Rows:
-    """The store of a buffer, made by its first step where frames are to be seen from that.
+    """The store of a buffer; the first step makes it where that step must show how frames are stacked.
 
     Args:
         owner: the buffer; the store is closed when it is forgotten.
@@ -128,7 +128,7 @@ class _Rows:
             self._open(owner, {})
 
     def _open(self, owner: object, stacked: Mapping[str, Any], checkpoint: str | None = None) -> None:
-        """Opens the store that is there, or makes one."""
+        """Open the store that is there, or make one."""
         settings = {**self._settings, **({} if checkpoint is None else {"checkpoint": checkpoint})}
         create = {**self._facts, **stacked}
         ring = "sampler" in self._facts  # priorities that are kept by places
@@ -139,7 +139,7 @@ class _Rows:
         self.store = store
 
     def add(self, owner: object, steps: Sequence[tuple[Array, ...]]) -> None:
-        """Adds rows.
+        """Add rows.
 
         Args:
             owner: the buffer.
@@ -161,7 +161,7 @@ class _Rows:
 
     @property
     def ring(self) -> RingPositions | None:
-        """The positions of the rows; None before there is a store."""
+        """The positions of the rows, or None before there is a store."""
         return None if self.store is None else self._ring
 
     @property
@@ -173,7 +173,7 @@ class _Rows:
         return self.store is not None and self._ring.full
 
     def filled(self) -> Store:
-        """The store; NotEnoughDataError where it holds nothing."""
+        """Return the store; raise NotEnoughDataError if it holds nothing."""
         if self.store is None or not len(self.store):
             raise NotEnoughDataError("the buffer is empty; add some steps")
         return self.store
@@ -255,22 +255,22 @@ class ReplayBuffer:
         return self._rows.full
 
     def size(self) -> int:
-        """Rows that are held."""
+        """Return the number of rows held."""
         return self.buffer_size if self.full else self.pos
 
     def close(self) -> None:
-        """Commits, and gives the store to the next writer; the buffer takes and gives nothing any more."""
+        """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
         self._rows.close()
 
     @uninterrupted
     def reset(self) -> None:
-        """Forgets all transitions."""
+        """Forget all transitions."""
         if self.store is not None:
             self.store.clear()
 
     @uninterrupted
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """Adds one step of each environment; arrays lead with ``n_envs``, which may be left out where it is 1.
+        """Add one step of each environment; arrays lead with ``n_envs``, which may be left out if it is 1.
 
         Args:
             obs, next_obs: observations; floating point ones in any precision.
@@ -285,14 +285,14 @@ class ReplayBuffer:
 
     @uninterrupted
     def extend(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """Adds several steps at once; each argument of :meth:`add` leads with their number. Raises what it raises."""
+        """Add several steps at once, with errors as :meth:`add`; each of its arguments leads with their number."""
         arguments = {
             "obs": obs, "next_obs": next_obs, "action": action, "reward": reward, "done": done, "infos": infos,
         }  # fmt: skip
         self._rows.add(self, [self._checked(*step) for step in given.by_step(arguments)])
 
     def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Array, ...]:
-        """The arguments of ``store.add`` for one step; all lead with ``n_envs``."""
+        """Return the arguments of ``store.add`` for one step; all lead with ``n_envs``."""
         lead, timeout, finite = (self.n_envs,), np.zeros(self.n_envs, bool), self._rows.finite
         if self.handle_timeout_termination:
             timeout = given.time_limits(infos, self.n_envs)
@@ -308,7 +308,7 @@ class ReplayBuffer:
 
     @uninterrupted
     def sample(self, batch_size: int) -> ReplayBufferSamples:
-        """``batch_size`` transitions, drawn with replacement; NotEnoughDataError where there is none."""
+        """Return ``batch_size`` transitions, drawn with replacement; raise NotEnoughDataError if there is none."""
         store = self._rows.filled()
         batch_size, ring = check_count("batch_size", batch_size), self._rows.ring
         assert ring is not None
@@ -355,7 +355,7 @@ class ReplayBuffer:
         return self._array(lambda batch: batch.truncated, (), np.float32)
 
     def _array(self, pick: Callable[[Batch], NDArray[Any]], shape: tuple[int, ...], dtype: Any) -> DiskArray:
-        """A field of the transitions by position; zeros where there is none."""
+        """Return a field of the transitions by position, with zeros where there is none."""
         whole = (self.buffer_size, self.n_envs, *shape)
         return rows_of_ring(self._rows.filled, lambda: self._rows.ring, whole, dtype, pick)
 
@@ -430,12 +430,12 @@ class PrioritizedReplayBuffer:
         return 1.0 if self.store is None else float(_sampler(self.store).maxima[0])
 
     def close(self) -> None:
-        """Commits, and gives the store to the next writer; the buffer takes and gives nothing any more."""
+        """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
         self._rows.close()
 
     @uninterrupted
     def add(self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any) -> None:
-        """Adds one step; every argument may have a leading axis of one environment.
+        """Add one step; every argument may have a leading axis of one environment.
 
         Raises InputError, with nothing added, for wrong shapes, observations that are not uint8, and rewards that are
         not finite.
@@ -449,7 +449,7 @@ class PrioritizedReplayBuffer:
 
     @uninterrupted
     def sample(self, batch_size: int) -> PrioritizedBatch:
-        """``batch_size`` transitions, each from an equal slice of the priorities' total, see :class:`PrioritizedBatch`.
+        """Return ``batch_size`` transitions, each drawn from an equal slice of the priorities' total.
 
         Raises NotEnoughDataError where no transition has all of its steps yet.
         """
@@ -470,7 +470,7 @@ class PrioritizedReplayBuffer:
 
     @uninterrupted
     def update_priorities(self, indices: Any, priorities: Any) -> None:
-        """Gives transitions of batches new priorities, ``|priority| + eps``; those that have left are ignored.
+        """Set the priorities of transitions to ``|priority| + eps``; transitions that have left the buffer are ignored.
 
         Args:
             indices: ``(B,)``, of batches; of one that repeats the last priority counts.
@@ -488,7 +488,7 @@ def _sampler(store: Store) -> Proportional:
 
 
 def _shape(what: str, space: spaces.Space[Any]) -> tuple[int, ...]:
-    """Of a space's arrays; InputError where it is nested."""
+    """Return the shape of a space's arrays; raise InputError if the space is nested."""
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise InputError(f"{what} must be Box, Discrete, MultiDiscrete or MultiBinary, got {space}")
     assert space.shape is not None
@@ -496,14 +496,14 @@ def _shape(what: str, space: spaces.Space[Any]) -> tuple[int, ...]:
 
 
 def _flat(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """The space of actions as they are stored: continuous ones flat, unbounded, and never float64."""
+    """Return the space of actions as they are stored: continuous ones flat, unbounded, and never float64."""
     if not isinstance(space, spaces.Box):
         return space
     return unbounded((int(np.prod(space.shape)),), np.float32 if space.dtype == np.float64 else space.dtype)
 
 
 def _device(device: Any) -> torch.device:
-    """As CleanRL has it: "auto" for CUDA; and the CPU where there is no CUDA."""
+    """Return the device as CleanRL chooses it: "auto" is CUDA, and CUDA becomes the CPU where there is none."""
     found = torch.device("cuda" if device == "auto" else device)
     return torch.device("cpu") if found.type == "cuda" and not torch.cuda.is_available() else found
 

@@ -1,4 +1,4 @@
-"""Attributes that other libraries keep as arrays in RAM, read from the store when somebody looks at them."""
+"""Arrays that other libraries keep in RAM as attributes; here their entries are read from the store when indexed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DiskArray:
 
     @property
     def nbytes(self) -> int:
-        """What the array would take in RAM."""
+        """The number of bytes that the array would take in RAM."""
         return self.size * self.dtype.itemsize
 
     def __len__(self) -> int:
@@ -88,12 +88,12 @@ class DiskArray:
         return values[where][(*within, *rest)]
 
     def _chosen(self, positions: NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:
-        """The entries at flat positions, each once, and where among them that of each position is."""
+        """Return the entries at flat positions, each read once, and for each position its place among them."""
         wanted, where = np.unique(positions, return_inverse=True)
         return self._at(wanted), where.reshape(np.shape(positions))
 
     def _can_be_read_alone(self, first: tuple[Any, ...]) -> bool:
-        """Whether a key of the leading axes says which entries are wanted; the rest is left to numpy, which reads all.
+        """Tell whether a key of the leading axes names the entries; otherwise all are read, and numpy takes the key.
 
         A mask counts where there is one leading axis.
         """
@@ -112,7 +112,7 @@ class DiskArray:
 
 
 def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
-    """``value`` broadcast to a shape as numpy's assignment does; one axis more or less of length 1 does not matter.
+    """Return ``value`` broadcast to a shape as numpy's assignment does, give or take one axis of length 1.
 
     Raises InputError for what is no number, and for what an integer or a bool cannot hold.
     """
@@ -134,5 +134,5 @@ def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
 
 
 def squeezed(shape: Shape) -> Shape:
-    """A shape without its axes of length 1."""
+    """Return a shape without its axes of length 1."""
     return tuple(n for n in shape if n != 1)

@@ -45,7 +45,7 @@ Array = NDArray[Any]
 
 
 class _EveryRow(Transition):
-    """Transitions, those without an effect too: ``obs`` shows them, and ``sample`` leaves them out by itself."""
+    """A view of all transitions, also those without an effect; ``sample`` leaves these out by itself."""
 
     def standing(self, stream: OpenStream, ids: NDArray[np.int64]) -> NDArray[np.int8]:
         return np.ones(len(ids), np.int8)
@@ -67,7 +67,7 @@ class _Newest:
 
     @property
     def ended(self) -> bool:
-        """Whether it is its episode's last."""
+        """True if it is its episode's last."""
         return self.effect is not None and self.effect[2]
 
 
@@ -115,7 +115,7 @@ class ReplayBuffer:
     # Opening
 
     def _open(self, frame: Array | None = None) -> None:
-        """Opens the store, or makes it for frames like the first one."""
+        """Open the store, or make it for frames like the first one."""
         create: dict[str, Any] = {}
         if frame is not None:
             count = 1 if frame.ndim == 1 else self.frame_history_len
@@ -131,11 +131,11 @@ class ReplayBuffer:
         self.store = store
 
     def _stack_shape(self, frame_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """A state has no history."""
+        """Return the shape of an observation; a state has no history."""
         return frame_shape if len(frame_shape) == 1 else (*frame_shape[:2], frame_shape[2] * self.frame_history_len)
 
     def _check_store(self, store: Store) -> None:
-        """InputError where a store is not of such a buffer."""
+        """Raise InputError if a store was not made by such a buffer."""
         schema, stack = store.schema, store.schema.stacks[0]
         image = len(schema.observation_space.shape or ()) > 1
         frames = self.frame_history_len if image else 1
@@ -152,11 +152,11 @@ class ReplayBuffer:
         return self.store
 
     def commit(self) -> None:
-        """Makes the frames durable that the store has: all but the newest."""
+        """Make durable all frames but the newest one, which is not in the store yet."""
         self._opened().commit()
 
     def close(self) -> None:
-        """Stores the newest frame if it ended its episode, commits, and gives the store to the next writer.
+        """Store the newest frame if it ended its episode, commit, and give the store to the next writer.
 
         A newest frame whose next one is not known is dropped.
         """
@@ -177,7 +177,7 @@ class ReplayBuffer:
         return RowWindow(0, 0) if self.store is None else window(self.store)
 
     def _waiting(self) -> _Newest | None:
-        """The newest frame, where it is no row yet."""
+        """Return the newest frame if it is not a row yet, or None."""
         newest = self._newest
         return newest if newest is not None and newest.row == self._window().end else None
 
@@ -217,7 +217,7 @@ class ReplayBuffer:
     def _array(
         self, pick: Callable[[Batch], Array], shape: tuple[int, ...], dtype: Any, pick_newest: Callable[[_Newest], Any]
     ) -> DiskArray | None:
-        """A field of the rows by index, and of the newest frame, None where it has none. Zeros where there is none."""
+        """Return a field by index of the rows and the newest frame, zeros elsewhere; None before there is a store."""
         store = self.store
         if store is None:
             return None
@@ -240,7 +240,7 @@ class ReplayBuffer:
 
     @uninterrupted
     def store_frame(self, frame: Any) -> int:
-        """Stores one frame.
+        """Store one frame.
 
         Args:
             frame: ``(img_h, img_w, img_c)`` or ``(img_h, img_w)`` uint8, or a state ``(n,)``; other whole numbers are
@@ -265,7 +265,7 @@ class ReplayBuffer:
 
     @uninterrupted
     def store_effect(self, idx: int, action: int, reward: float, done: bool) -> None:
-        """Stores what came of an action that was chosen at the newest frame.
+        """Store what came of an action that was chosen at the newest frame.
 
         Args:
             idx: of the newest frame, as ``store_frame`` returned it. A second call for it replaces the first.
@@ -293,7 +293,7 @@ class ReplayBuffer:
         self._newest = dataclasses.replace(newest, effect=effect)
 
     def _check_frame(self, frame: Any) -> Array:
-        """A copy of the frame, ``(img_h, img_w, img_c)`` or ``(n,)``, in the dtype that is stored."""
+        """Return a copy of the frame, ``(img_h, img_w, img_c)`` or ``(n,)``, in the dtype that is stored."""
         given = array("a frame", frame)
         if not 1 <= given.ndim <= 3 or given.dtype.kind not in "uifb" or not given.size:
             kinds = "(img_h, img_w, img_c), (img_h, img_w) or (n,)"
@@ -315,7 +315,7 @@ class ReplayBuffer:
         return self._opened().schema.obs_columns[0].dtype
 
     def _append(self, newest: _Newest, following: Array | None) -> None:
-        """Makes the newest frame a row; ``following`` is the frame after it."""
+        """Make the newest frame a row; ``following`` is the frame after it."""
         action, reward, done = newest.effect or (np.int32(0), np.float32(0), False)
         if following is None or done:
             following = np.zeros_like(newest.recent[-1])
@@ -323,7 +323,7 @@ class ReplayBuffer:
         self._opened().add(stack, action, reward, after, done, False, valid=None if newest.effect else False)
 
     def _stack(self, recent: tuple[Array, ...]) -> Array:
-        """The observation of which ``recent`` are the frames, the newest last; zeros stand for those that lack."""
+        """Return the observation of the frames ``recent``, the newest last, with zeros for those that are missing."""
         newest = recent[-1]
         if newest.ndim == 1:
             return newest
@@ -333,7 +333,7 @@ class ReplayBuffer:
     # Sampling
 
     def can_sample(self, batch_size: int) -> bool:
-        """Whether ``batch_size`` different transitions can be sampled."""
+        """Tell whether ``batch_size`` different transitions can be sampled."""
         return batch_size <= self._transitions
 
     @property
@@ -342,7 +342,7 @@ class ReplayBuffer:
 
     @uninterrupted
     def sample(self, batch_size: int) -> tuple[Array, Array, Array, Array, Array]:
-        """``batch_size`` different transitions.
+        """Return ``batch_size`` different transitions.
 
         Returns:
             ``obs_batch`` (B, img_h, img_w, img_c * frame_history_len) uint8, or (B, n) of states; ``act_batch`` (B,)
@@ -370,8 +370,9 @@ class ReplayBuffer:
         )  # fmt: skip
 
     def encode_recent_observation(self) -> Array:
-        """The newest frames: ``(img_h, img_w, img_c * frame_history_len)`` uint8, oldest first, zeros for those before
-        the episode began; ``(n,)`` of states.
+        """Return the newest frames, ``(img_h, img_w, img_c * frame_history_len)`` uint8, or the newest state, ``(n,)``.
+
+        Frames are oldest first, with zeros for those before the episode began.
 
         Raises StateError before the first frame.
         """
@@ -381,5 +382,5 @@ class ReplayBuffer:
 
 
 def _part_of_effect(number: int) -> Callable[[_Newest], Any]:
-    """Gives action, reward or done of the newest frame."""
+    """Return a function that gives the action, reward or done of the newest frame."""
     return lambda newest: None if newest.effect is None else newest.effect[number]

@@ -1,4 +1,4 @@
-"""Values that a caller gives, as the arrays that a store takes: a call is checked whole before the first store changes.
+"""The values that a caller gives, as the arrays that a store takes; a call is checked whole before a store changes.
 
 1. A shape may differ from the one that is wanted by axes of length 1, and by nothing else: nothing is broadcast or cut.
 2. Floating point numbers are rounded where the store holds such. Any other number must fit without loss.
@@ -26,11 +26,11 @@ Shape = tuple[int, ...]
 TIME_LIMIT = "TimeLimit.truncated"
 
 MAPPINGS, SEQUENCES = (dict, Mapping), (list, tuple, Sequence)
-"""For ``isinstance``, which asks the abstract class last: that takes several times as long."""
+"""The classes for ``isinstance``, which asks the abstract class last: that takes several times as long."""
 
 
 def array(what: str, value: Any) -> Array:
-    """``value`` as an array of whatever dtype; InputError where its parts are of different shapes."""
+    """Return ``value`` as an array of any dtype; raise InputError if its parts have different shapes."""
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -38,7 +38,7 @@ def array(what: str, value: Any) -> Array:
 
 
 def number(what: str, value: Any, rule: str, kinds: str = "fiub") -> Any:
-    """One number, as Python has it, of these kinds of dtypes; InputError, with the ``rule``, for anything else."""
+    """Return one number as Python has it, of these kinds of dtypes; raise InputError, with the ``rule``, otherwise."""
     found = array(what, value)
     if found.size != 1 or found.dtype.kind not in kinds:
         raise InputError(f"{what} must be {rule}, got {value!r:.80}")
@@ -49,7 +49,7 @@ def numbers(
     what: str, value: Any, shape: Shape, dtype: Any, *, within: spaces.Space[Any] | None = None,
     finite: bool = False,
 ) -> Array:  # fmt: skip
-    """``value`` as an array of a shape and dtype; it may share the value's memory.
+    """Return ``value`` as an array of a shape and dtype; it may share the value's memory.
 
     Args:
         what: the argument, for messages.
@@ -80,7 +80,7 @@ def numbers(
 
 
 def _converted(what: str, given: Array, kind: np.dtype[Any]) -> Array:
-    """An array in another dtype, rounded where that is one of floating point numbers; it may be too large for that."""
+    """Return an array in another dtype, rounded if that is a float, for which a number may be too large."""
     with np.errstate(all="ignore"):
         found: Array = given.astype(kind)
     if kind.kind != "f" and not np.array_equal(found, given):
@@ -89,17 +89,17 @@ def _converted(what: str, given: Array, kind: np.dtype[Any]) -> Array:
 
 
 def flags(what: str, value: Any, shape: Shape) -> NDArray[np.bool_]:
-    """True and False, or 1 and 0, as an array of a shape; InputError for anything else."""
+    """Return True and False, or 1 and 0, as a bool array of a shape; raise InputError for anything else."""
     return numbers(what, value, shape, np.bool_)
 
 
 def rewards(what: str, value: Any, shape: Shape, dtype: Any = np.float32) -> Array:
-    """Finite numbers as an array of a shape and floating point dtype; InputError for anything else."""
+    """Return finite numbers as an array of a shape and floating point dtype; raise InputError for anything else."""
     return numbers(what, value, shape, dtype, finite=True)
 
 
 def of_space(what: str, value: Any, space: spaces.Space[Any], lead: Shape = (), *, finite: bool = False) -> Any:
-    """Values of a space, ``(*lead, *shape)``; of a Dict space a dict of such, whose further keys are left out.
+    """Return values of a space, ``(*lead, *shape)``; for a Dict space a dict of them, without further keys.
 
     Raises InputError for anything else.
     """
@@ -115,7 +115,7 @@ def of_space(what: str, value: Any, space: spaces.Space[Any], lead: Shape = (), 
 
 
 def actions(what: str, value: Any, space: spaces.Space[Any], lead: Shape, dtype: Any, *, finite: bool = False) -> Array:
-    """Actions of a space that is no Dict, ``(*lead, *shape)``; those that are given may have one axis for all of it.
+    """Return actions ``(*lead, *shape)`` of a space that is not a Dict; one that is given may be flat after ``lead``.
 
     Raises InputError for anything else.
     """
@@ -129,7 +129,7 @@ def actions(what: str, value: Any, space: spaces.Space[Any], lead: Shape, dtype:
 
 
 def time_limits(infos: Any, count: int) -> NDArray[np.bool_]:
-    """Which environments ran into a time limit, as a list of infos says it, or the one of a vector environment.
+    """Return which environments ran into a time limit, as a list of infos says it, or the info of a vector environment.
 
     Raises InputError where there are not ``count`` of them, or one is no dict.
     """
@@ -141,7 +141,7 @@ def time_limits(infos: Any, count: int) -> NDArray[np.bool_]:
 
 
 def by_step(arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """The arguments of each of several steps; every argument, also one that is a dict, leads with their number.
+    """Return the arguments of each of several steps; every array of every argument leads with their number.
 
     Raises InputError where they are not all of one length.
     """
@@ -152,7 +152,7 @@ def by_step(arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def stacked(parts: Sequence[Any]) -> Any:
-    """Nested arrays of one structure with an axis more, which is the first."""
+    """Return nested arrays of one structure stacked along a new first axis."""
     if isinstance(parts[0], Mapping):
         return {key: stacked([part[key] for part in parts]) for key in parts[0]}
     return np.stack(parts)

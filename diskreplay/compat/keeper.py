@@ -1,4 +1,4 @@
-"""What another library's buffer keeps beside its rows, so that a store that is opened goes on as it was closed.
+"""The state that another library's buffer keeps beside its rows, so that an opened store goes on as it was closed.
 
 1. Closing, and :meth:`Keeper.save`, keep priorities, random state and the :class:`RamState` as
    :mod:`diskreplay.buffers.keeping` does. They count as long as the committed rows are those that they were kept with,
@@ -34,24 +34,24 @@ from diskreplay.storage.store import Store as Stored
 Array = NDArray[Any]
 
 Assignment = Callable[[], object]
-"""Gives something in RAM a value that is known already."""
+"""A change of something in RAM to a value that is known already."""
 
 STATE = "held"
 
 
 def set_item(container: Any, key: Any, value: Any) -> Assignment:
-    """Sets ``container[key]``."""
+    """Return an assignment that sets ``container[key]``."""
     return functools.partial(operator.setitem, container, key, value)
 
 
 def set_attribute(owner: Any, name: str, value: Any) -> Assignment:
-    """Sets ``owner.name``."""
+    """Return an assignment that sets ``owner.name``."""
     return functools.partial(setattr, owner, name, value)
 
 
 @dataclasses.dataclass
 class RamState:
-    """What a buffer has in RAM that does not follow from its rows.
+    """The state that a buffer has in RAM and that does not follow from its rows.
 
     Attributes:
         marks: a number for each environment, such as ``start_ids``, int64.
@@ -66,7 +66,7 @@ class RamState:
     lasting: Collection[str] = ()
 
     def forget(self) -> None:
-        """Marks are 0 again, and arrays are made anew."""
+        """Set marks back to 0, and make arrays anew."""
         for name, values in self.marks.items():
             if name not in self.lasting:
                 values[:] = 0
@@ -76,13 +76,13 @@ class RamState:
                     found[name] = np.full_like(array, self.fills.get(name, 0))
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Facts for JSON, and arrays ``(n,)``."""
+        """Return facts for JSON, and arrays ``(n,)``."""
         marks = {name: values.tolist() for name, values in self.marks.items()}
         arrays = {f"{STATE}-{group}-{name}": values.ravel() for group, name, values in self._saved()}
         return {"marks": marks}, arrays
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Takes over what :meth:`to_state` gave, of a buffer with the same arguments."""
+        """Take over what :meth:`to_state` gave, for a buffer with the same arguments."""
         for name, values in self.marks.items():
             values[:] = facts["marks"][name]
         for group, name, values in self._saved():
@@ -98,7 +98,7 @@ class RamState:
 
 
 class Keeper:
-    """Keeps what goes with a buffer's rows; a :class:`~diskreplay.engine.hooks.Companion` of it.
+    """A :class:`~diskreplay.engine.hooks.Companion` of a buffer that keeps what goes with its rows.
 
     Args:
         buffer: that was just created or opened.
@@ -118,7 +118,7 @@ class Keeper:
 
     @contextlib.contextmanager
     def opening(self, owner: object) -> Iterator[None]:
-        """Around what is done until ``owner``, the other library's buffer, is ready.
+        """Run what is done until ``owner``, the other library's buffer, is ready.
 
         Afterwards closing saves. What ends it half-way closes the store, and leaves what was saved before.
         """
@@ -134,27 +134,27 @@ class Keeper:
 
     @property
     def ram(self) -> RamState:
-        """What is in RAM; StateError where a change of it was cut short."""
+        """The state in RAM; raises StateError if a change of it was cut short."""
         self.check_whole()
         assert self._ram is not None
         return self._ram
 
     def held(self) -> RowWindow:
-        """The entries of the ring that are held: the rows, and what waits to become one."""
+        """Return the entries of the ring that are held: the rows, and what waits to become one."""
         return window(self.buffer)
 
     def flushed(self) -> RingPositions:
-        """The ring, after what waits in RAM was added."""
+        """Return the ring after adding what waits in RAM."""
         self.flush()
         return self.ring
 
     def check_whole(self) -> None:
-        """StateError where a change was cut short, by a lack of memory or the like."""
+        """Raise StateError if a change was cut short, by a lack of memory or the like."""
         with self.buffer.engine.lock:
             self.buffer.engine.whole()
 
     def change(self, *assignments: Assignment) -> None:
-        """Does them all, and signals wait; ClosedError if the buffer is closed."""
+        """Make all assignments while signals wait; raise ClosedError if the buffer is closed."""
         with self.buffer.engine.lock:
             self.buffer.engine.check_open()
             with self.buffer.engine.lock.change:
@@ -162,7 +162,7 @@ class Keeper:
                     assign()
 
     def flush(self) -> None:
-        """Adds to the buffer what waits in RAM; nothing does here."""
+        """Add to the buffer what waits in RAM; here nothing does."""
 
     # As the buffer's companion
 
@@ -175,7 +175,7 @@ class Keeper:
         return {STATE: {"ptr": self.ring.pos, **facts}}, arrays
 
     def save(self) -> None:
-        """Commits, and makes what is kept durable."""
+        """Commit, and make what is kept durable."""
         buffer = self.buffer
         with buffer.engine.write_lock:
             self.flush()
@@ -186,7 +186,7 @@ class Keeper:
     # What was saved
 
     def restore(self, draws: bool = True, checkpoint: str | None = None) -> bool:
-        """Goes on as the buffer was closed; False where it was not closed, or never before.
+        """Go on as the buffer was closed; return False if it was not closed, or never before.
 
         The buffer has taken the priorities over already.
 
@@ -216,7 +216,7 @@ class Keeper:
 
 
 def newest_checkpoint(places: Sequence[Location]) -> str | None:
-    """What ``checkpoint="latest"`` means: the newest that the stores at all of the places have.
+    """Return what ``checkpoint="latest"`` means: the newest checkpoint that the stores at all places have.
 
     None where there is none yet, and the last commits are to be opened, or new stores made.
     """
@@ -231,7 +231,7 @@ def newest_checkpoint(places: Sequence[Location]) -> str | None:
 
 
 class PendingStep(Keeper):
-    """Holds the newest step back until the next one comes, whose observation is its next observation.
+    """A keeper that holds the newest step back until the next one comes, whose ``obs`` is its ``next_obs``.
 
     Args:
         buffer, ram: as of :class:`Keeper`.
@@ -254,23 +254,23 @@ class PendingStep(Keeper):
         return RowWindow(max(begin, end + 1 - self.ring.size), end + 1)
 
     def _waiting(self) -> dict[str, Any] | None:
-        """The newest step, where it is no row yet."""
+        """Return the newest step if it is not a row yet, or None."""
         newest = self._newest
         return newest[1] if newest is not None and newest[0] == window(self.buffer).end else None
 
     def put(self, step: dict[str, Any], *assignments: Assignment) -> None:
-        """Adds the step before as a row, and holds ``step`` back; the assignments are done as by :meth:`change`."""
+        """Add the step before as a row, and hold ``step`` back; the assignments are made as by :meth:`change`."""
         with self.buffer.engine.write_lock:
             self._release(step)
             self.change(set_attribute(self, "_newest", (window(self.buffer).end, step)), *assignments)
 
     def cut(self, env: int) -> list[Assignment]:
-        """What marks the newest step as the last of an environment's episode, truncated if it is not terminal."""
+        """Return the assignments that make the newest step an environment's last, truncated if it is not terminal."""
         step = self._waiting()
         return [] if step is None else [set_item(step["truncated"], env, not step["terminated"][env])]
 
     def flush(self) -> None:
-        """Adds the newest step's row now. Its next observation is its own: XuanCe's on-policy buffers show none."""
+        """Add the newest step's row now, with its own ``obs`` as ``next_obs``: XuanCe's on-policy buffers show none."""
         with self.buffer.engine.write_lock:
             self._release(self._waiting() or {})
 

@@ -1,4 +1,4 @@
-"""Where another library's buffer keeps its store: at a path, or in a temporary directory that is removed with it.
+"""The place of another library's buffer's store: a path, or a temporary directory that goes away with the buffer.
 
 Those libraries never close a buffer. Here its store is closed when the buffer is garbage collected, at the latest when
 the interpreter ends; :mod:`diskreplay.exits` says when that is safe. A forked process closes and removes nothing: the
@@ -44,21 +44,21 @@ class Location:
 
     @property
     def exists(self) -> bool:
-        """Whether a store is there already."""
+        """True if a store is there already."""
         return pathlib.Path(self.path, "zarr.json").exists()
 
 
 def global_seed() -> int:
-    """A seed drawn from numpy's global generator, which is what users of these libraries seed."""
+    """Return a seed drawn from numpy's global generator, which users of these libraries seed."""
     return int(np.random.randint(1 << 31))
 
 
 _temporary: set[str] = set()
-"""Directories that are removed with their buffers."""
+"""The directories that are removed with their buffers."""
 
 
 def close_with(owner: object, buffer: StoredBuffer) -> None:
-    """Closes ``buffer``, which commits, after ``owner`` was forgotten, at the latest when the interpreter ends."""
+    """Have ``buffer`` closed, which commits, once ``owner`` is forgotten, at the latest when the interpreter ends."""
     exits.when_forgotten(owner, functools.partial(_close, buffer))
 
 

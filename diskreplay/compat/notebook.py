@@ -53,9 +53,9 @@ __all__ = [
 ]
 
 EPSILON = 0.05
-"""Added to each TD error of a proportional buffer made from now on."""
+"""The number that is added to each TD error of a proportional buffer made from now on."""
 ALPHA = 0.5
-"""How much priorities count in buffers made from now on."""
+"""The exponent of priorities in buffers made from now on."""
 TD_INIT = 1
 """The TD error of new transitions of a proportional buffer made from now on."""
 
@@ -85,7 +85,7 @@ class SumTree:
         self._roots = _roots(self.capacity)
 
     def retrive(self, num: float) -> int:
-        """The first index whose cumulated weight is no smaller than ``num``, among those with a weight above 0.
+        """Return the first index whose cumulated weight is no smaller than ``num``, among those with a weight above 0.
 
         Raises NotEnoughDataError where no weight is above 0, InputError where ``num`` is NaN.
         """
@@ -108,7 +108,7 @@ class SumTree:
         return at - self.capacity + 1
 
     def update(self, delta: float, ind: int) -> None:
-        """Changes the weight at ``ind`` by ``delta``; InputError where there is none, or it would be below 0."""
+        """Change the weight at ``ind`` by ``delta``; raise InputError if there is none, or if it would fall below 0."""
         if not 0 <= ind < self.capacity:
             raise InputError(f"ind must be 0 to {self.capacity - 1}, got {ind!r}")
         at = ind + self.capacity - 1
@@ -122,7 +122,7 @@ class SumTree:
 
 
 def _roots(capacity: int) -> list[int]:
-    """The subtrees that hold all weights in the order of their indexes: the tree's root if they are a power of two."""
+    """Return the subtrees that hold all weights in order of index: one if the capacity is a power of 2."""
     left, right = [], []
     start, stop = capacity, 2 * capacity  # counted from 1, so that the parent of i is i // 2
     while start < stop:
@@ -137,15 +137,16 @@ def _roots(capacity: int) -> list[int]:
 
 
 class _PendingErrors(Keeper):
-    """Keeps TD errors until they count: callers give them one by one."""
+    """A keeper of TD errors until they count: callers give them one by one."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         super().__init__(buffer)
         self._waiting: dict[int, float] = {}
-        """TD errors by id. One may be of the id that the next transition will have: it counts once that is stored."""
+        """TD errors by id; the id that the next transition will have may be among them, and counts once that is stored.
+        """
 
     def give(self, identity: int, error: float) -> None:
-        """A transition's TD error, which counts from the next draw on."""
+        """Note a transition's TD error, which counts from the next draw on."""
         with self.buffer.engine.write_lock:
             many = len(self._waiting) >= min(MOST_WAITING, self.buffer.schema.capacity)
             if many or (identity in self._waiting and identity < window(self.buffer).end):
@@ -161,7 +162,7 @@ class _PendingErrors(Keeper):
                 self._waiting = {identity: error for identity, error in self._waiting.items() if identity >= end}
 
     def values(self) -> NDArray[np.float64]:
-        """What the sampler's index holds for each row of the window: ``p^alpha``, or TD errors where ranks count."""
+        """Return what the sampler's index holds for each row: ``p^alpha``, or TD errors if ranks count."""
         self.flush()
         with self.buffer.engine.lock:
             sampler_draws.probabilities(self.buffer, np.empty(0, np.int64))  # shows the sampler the newest rows
@@ -172,7 +173,7 @@ class _PendingErrors(Keeper):
 
 
 class _Memory(Sequence[Transition5 | None]):
-    """The transitions by their place in the ring, read when they are indexed; None where there is none."""
+    """The transitions by place in the ring, read when they are indexed; None where there is none."""
 
     def __init__(self, capacity: int, read: Callable[[int], Transition5 | None]) -> None:
         self._capacity = capacity
@@ -233,7 +234,7 @@ class Replay_Buffer:
     # The store
 
     def _open(self, state: Array | None = None, action: Array | None = None) -> None:
-        """Opens the store, or makes it for transitions like the first one."""
+        """Open the store, or make it for transitions like the first one."""
         facts = {"num_envs": 1, "capacity": self.capacity, "columns": {}, "sampler": self._sampler()}
         create: dict[str, Any] = {}
         if state is not None and action is not None:
@@ -261,13 +262,13 @@ class Replay_Buffer:
         return self.store
 
     def commit(self) -> None:
-        """Makes everything durable, priorities too."""
+        """Make everything durable, priorities too."""
         if self.store is None:
             raise StateError("there is no transition yet; remember one")
         self._keeper.save()
 
     def close(self) -> None:
-        """Commits, and gives the store to the next writer."""
+        """Commit, and give the store to the next writer."""
         if self.store is not None:
             self.store.close()
 
@@ -291,14 +292,14 @@ class Replay_Buffer:
         return min(self.ind_max, self.capacity)
 
     def _newest(self, place: int) -> int:
-        """The id of the transition that stands at a place."""
+        """Return the id of the transition that stands at a place."""
         return self.ind_max - 1 - (self.ind_max - 1 - place) % self.capacity
 
     # Remembering
 
     @uninterrupted
     def remember(self, state: Any, action: Any, reward: Any, next_state: Any, done: Any) -> None:
-        """Stores one transition; the first one's shapes are those of all.
+        """Store one transition; the first one's shapes are those of all.
 
         Args:
             state, next_state: numbers of any shape; uint8 is kept, everything else becomes float32.
@@ -335,13 +336,13 @@ class Replay_Buffer:
         self._opened.add(states[0], chosen, np.float32(value), states[1], bool(over), False)
 
     def _before(self) -> None:
-        """Called before a transition is stored."""
+        """Prepare for a transition that is about to be stored."""
 
     # Sampling
 
     @uninterrupted
     def sample(self, k: int) -> Any:
-        """``k`` different transitions.
+        """Return ``k`` different transitions.
 
         Returns:
             ``states``, ``actions``, ``rewards``, ``next_states``, ``dones``: tensors, ``actions`` int64, the others
@@ -357,7 +358,7 @@ class Replay_Buffer:
 
 
 class _PrioritisedBuffer(Replay_Buffer):
-    """What the buffers with priorities share."""
+    """The base of the buffers with priorities."""
 
     def __init__(
         self, capacity: int = int(1e6), batch_size: int | None = None, *, path: PathLike | None = None,
@@ -372,11 +373,11 @@ class _PrioritisedBuffer(Replay_Buffer):
 
     @property
     def alpha(self) -> float:
-        """How much priorities count."""
+        """The exponent of priorities."""
         return self._alpha
 
     def _draw(self, size: int, tensor: Any) -> Any:
-        """What ``sample`` returns for so many transitions."""
+        """Return what ``sample`` returns for a batch of ``size`` transitions."""
         store = self._opened
         self._keeper.flush()
         ids, _ = sampler_draws.draw(store, size)
@@ -388,7 +389,7 @@ class _PrioritisedBuffer(Replay_Buffer):
 
     @uninterrupted
     def insert(self, error: Any, index: int) -> None:
-        """The TD error of the transition at ``index``; only its magnitude counts.
+        """Set the TD error of the transition at ``index``; only its magnitude counts.
 
         An index of the last sample means the transition that was sampled: where that was overwritten since, its error
         is ignored.
@@ -426,7 +427,7 @@ class Proportion_Replay_Buffer(_PrioritisedBuffer):
 
     @property
     def weights(self) -> SumTree:
-        """The weights as of now, by place; changing it changes nothing here."""
+        """The weights as of now, by place; a change of the tree changes nothing here."""
         tree = SumTree(self.capacity)
         if len(self):
             ids = np.arange(*window(self._opened))
@@ -439,7 +440,7 @@ class Proportion_Replay_Buffer(_PrioritisedBuffer):
 
     @uninterrupted
     def sample(self, batch_size: int) -> Any:
-        """``batch_size`` transitions, one from each of so many equal slices of the total weight.
+        """Return ``batch_size`` transitions, one from each of as many equal slices of the total weight.
 
         Returns:
             ``index_set``, a list of their indexes; then as of :class:`Replay_Buffer`; then ``probs``, ``(B, 1)``
@@ -524,7 +525,7 @@ class Rank_Replay_Buffer(_PrioritisedBuffer):
 
     @uninterrupted
     def sample(self, batch_size: int | None = None) -> Any:
-        """As many transitions as the buffer was made for, one from each of so many segments of equal weight.
+        """Return as many transitions as the buffer was made for, one from each of as many segments of equal weight.
 
         Args:
             batch_size: not used, as in the notebook.
@@ -542,10 +543,10 @@ class Rank_Replay_Buffer(_PrioritisedBuffer):
         return self._draw(self.batch_size, tensor)
 
     def pop(self, index: int) -> None:
-        """Nothing to do: a transition keeps its rank until :meth:`insert` changes it."""
+        """Do nothing: a transition keeps its rank until :meth:`insert` changes it."""
 
     def update_segments(self) -> None:
-        """Nothing to do: segments follow from the number of transitions."""
+        """Do nothing: segments follow from the number of transitions."""
 
 
 def _actions(shape: tuple[int, ...]) -> spaces.Box:
@@ -569,7 +570,7 @@ def _whole(name: str, value: Any) -> Array:
 
 
 def _tensors() -> Any:
-    """``torch.from_numpy``."""
+    """Return ``torch.from_numpy``."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -578,7 +579,7 @@ def _tensors() -> Any:
 
 
 def _fields(tensor: Any, batch: Batch) -> Iterator[Any]:
-    """States, actions, rewards, next states and dones."""
+    """Yield states, actions, rewards, next states and dones."""
     yield tensor(_vstack(batch.obs)).float()
     yield tensor(_vstack(batch.action)).long()
     yield tensor(_vstack(batch.reward)).float()
@@ -587,6 +588,6 @@ def _fields(tensor: Any, batch: Batch) -> Iterator[Any]:
 
 
 def _vstack(values: Array) -> Array:
-    """``np.vstack`` of entries that are stacked already, ``(B, ...)``."""
+    """Return ``np.vstack`` of entries that are stacked already, ``(B, ...)``."""
     shape = values.shape[2:] if values.ndim > 2 else (math.prod(values.shape[1:]),)
     return np.ascontiguousarray(values).reshape(-1, *shape)

@@ -54,14 +54,14 @@ Array = NDArray[Any]
 
 
 class TrajectoryType(enum.Enum):
-    """What sampled arrays are."""
+    """The kind of sampled arrays: of numpy or of torch."""
 
     NUMPY = "numpy"
     TORCH = "torch"
 
 
 class GoalSelectionStrategy(enum.Enum):
-    """Whose achieved goal a relabelled trajectory is given; see :class:`diskreplay.Hindsight`."""
+    """The step whose achieved goal a relabelled trajectory is given; see :class:`diskreplay.Hindsight`."""
 
     FINAL = "final"
     FUTURE = "future"
@@ -81,7 +81,7 @@ class Trajectories:
 
 @dataclasses.dataclass
 class DictTrajectories:
-    """As :class:`Trajectories`; observations are dicts with ``observation`` and ``desired_goal``."""
+    """Trajectories whose observations are dicts with ``observation`` and ``desired_goal``."""
 
     observations: dict[str, Any]
     actions: Any
@@ -91,7 +91,7 @@ class DictTrajectories:
 
 
 class BaseBuffer(ABC):
-    """What all buffers have; for buffers of one's own too, which then keep what they add in its arrays.
+    """The base of all buffers, of your own too, which then keep what they add in its arrays.
 
     Args:
         env: a Gymnasium environment or vector environment.
@@ -139,7 +139,7 @@ class BaseBuffer(ABC):
         self._make()
 
     def _make(self) -> None:
-        """Makes the arrays: files that are mapped into memory, and take room on disk as they are filled."""
+        """Make the arrays: files that are mapped into memory, and take room on disk as they are filled."""
         self.pos, self.full = 0, False
         pathlib.Path(self._place.path).mkdir(parents=True, exist_ok=True)
         self.observations: Any = self._map("observations", self.obs_shape, self._obs_dtype)
@@ -153,19 +153,19 @@ class BaseBuffer(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Forgets everything."""
+        """Forget everything."""
         self.pos, self.full = 0, False
         for array in (self.observations, self.actions, self.rewards, self.dones):
             array[...] = 0
 
     @abstractmethod
     def add_trajectory(self, observation: Any, action: Any, reward: Any, next_observation: Any, done: Any) -> None:
-        """Adds one trajectory of each environment; arrays lead with ``num_envs`` where there are several."""
+        """Add one trajectory of each environment; arrays lead with ``num_envs`` if there are several."""
 
     def add_batch_trajectories(
         self, observations: Any, actions: Any, rewards: Any, next_observations: Any, dones: Any
     ) -> None:
-        """Adds several, one after the other; every array leads with their number.
+        """Add several trajectories, one after the other; every array leads with their number.
 
         Raises InputError, with nothing added, where they are not all of one length.
         """
@@ -174,7 +174,7 @@ class BaseBuffer(ABC):
 
     @abstractmethod
     def sample(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
-        """A batch of trajectories.
+        """Return a batch of trajectories.
 
         Args:
             batch_size: trajectories, of each environment unless ``flatten_env``.
@@ -184,14 +184,14 @@ class BaseBuffer(ABC):
 
     @abstractmethod
     def last(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
-        """The newest trajectories, the newest of all last."""
+        """Return the newest trajectories, the newest of all last."""
 
     @abstractmethod
     def all(self, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
-        """All trajectories that are held, oldest first."""
+        """Return all trajectories that are held, oldest first."""
 
     def _transform(self, values: Any, dtype: str | TrajectoryType) -> Any:
-        """Nested arrays as what ``dtype`` says."""
+        """Return nested arrays as the kind that ``dtype`` names."""
         if _type_of(dtype) is TrajectoryType.NUMPY:
             return values
         try:
@@ -262,15 +262,15 @@ class _DiskBuffer(BaseBuffer):
         return self._array(lambda batch: batch.terminated, (1,), np.float32)
 
     def close(self) -> None:
-        """Commits, and gives the store to the next writer; the buffer is of no use any more."""
+        """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
         self.store.close()
 
     def reset(self) -> None:
-        """Forgets all trajectories."""
+        """Forget all trajectories."""
         self.store.clear()
 
     def add_trajectory(self, observation: Any, action: Any, reward: Any, next_observation: Any, done: Any) -> None:
-        """Adds one trajectory of each environment.
+        """Add one trajectory of each environment.
 
         Args:
             observation, next_observation: ``(*obs_shape)``, or a dict; at an episode's end the true final observation.
@@ -287,14 +287,14 @@ class _DiskBuffer(BaseBuffer):
     def add_batch_trajectories(
         self, observations: Any, actions: Any, rewards: Any, next_observations: Any, dones: Any
     ) -> None:
-        """Adds several at once; every array leads with their number. Raises what :meth:`add_trajectory` raises."""
+        """Add several trajectories at once, with their number as first axis; errors are :meth:`add_trajectory`'s."""
         steps = [self._checked(*step) for step in _by_step(observations, actions, rewards, next_observations, dones)]
         if steps:
             self._ring.look()
             self.store.extend(*(given.stacked(parts) for parts in zip(*steps, strict=True)))
 
     def _checked(self, observation: Any, action: Any, reward: Any, next_observation: Any, done: Any) -> tuple[Any, ...]:
-        """The arguments of ``store.add`` for one trajectory of each environment."""
+        """Return the arguments of ``store.add`` for one trajectory of each environment."""
         lead = () if self.num_envs == 1 else (self.num_envs,)
         space, finite = self._observation_space, self.store.schema.finite
         return (
@@ -309,11 +309,11 @@ class _DiskBuffer(BaseBuffer):
     # Reading
 
     def _array(self, pick: Callable[[Batch], Any], shape: tuple[int, ...], dtype: Any) -> DiskArray:
-        """A field of the trajectories by position; zeros where there is none."""
+        """Return a field of the trajectories by position, with zeros where there is none."""
         return rows_of_ring(lambda: self.store, lambda: self._ring, (*self.batch_shape, *shape), dtype, pick)
 
     def _count(self, batch_size: int, flatten_env: bool) -> tuple[int, int, int]:
-        """Rows that hold ``batch_size`` trajectories, and the window; NotEnoughDataError where fewer are held."""
+        """Return how many rows hold a batch, and the window; raise NotEnoughDataError if fewer are held."""
         batch_size = check_count("batch_size", batch_size)
         rows = math.ceil(batch_size / self.num_envs) if flatten_env else batch_size
         begin, end = window(self.store)
@@ -322,7 +322,7 @@ class _DiskBuffer(BaseBuffer):
         return rows, begin, end
 
     def sample(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
-        """Rows drawn with replacement, each with the same probability; see :meth:`BaseBuffer.sample`.
+        """Return rows drawn with replacement, each with the same probability, as :meth:`BaseBuffer.sample` does.
 
         Raises NotEnoughDataError when nothing is held.
         """
@@ -333,13 +333,13 @@ class _DiskBuffer(BaseBuffer):
         return self._give(ids[:batch_size] if flatten_env else ids, flatten_env, dtype)
 
     def last(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
-        """See :meth:`BaseBuffer.last`; raises NotEnoughDataError when fewer are held."""
+        """Return the newest trajectories as :meth:`BaseBuffer.last`; raise NotEnoughDataError when fewer are held."""
         count, _, end = self._count(batch_size, flatten_env)
         ids = ids_of_all(self.store, np.arange(end - count, end))
         return self._give(ids[-batch_size:] if flatten_env else ids, flatten_env, dtype)
 
     def all(self, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
-        """See :meth:`BaseBuffer.all`."""
+        """Return all trajectories as :meth:`BaseBuffer.all`."""
         return self._give(ids_of_all(self.store, np.arange(*window(self.store))), flatten_env, dtype, recorded=True)
 
     def _give(
@@ -369,11 +369,11 @@ class _DiskBuffer(BaseBuffer):
 
 
 class ReplayBuffer(_DiskBuffer):
-    """For off-policy algorithms: any rows, in any order. Each observation is stored once; see :class:`BaseBuffer`."""
+    """A buffer for off-policy algorithms: any rows, each observation stored once; see :class:`BaseBuffer`."""
 
 
 class RolloutBuffer(_DiskBuffer):
-    """For on-policy algorithms: rows in the order in which they were added.
+    """A buffer for on-policy algorithms: rows in the order in which they were added.
 
     Attributes:
         next_observations: as ``observations``.
@@ -384,7 +384,7 @@ class RolloutBuffer(_DiskBuffer):
         return self._array(lambda batch: _observation(batch.next_obs), self.obs_shape, self._obs_dtype)
 
     def sample(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
-        """Consecutive rows from one that is drawn; see :meth:`BaseBuffer.sample`.
+        """Return consecutive rows from a drawn one on, as :meth:`BaseBuffer.sample` does.
 
         Raises NotEnoughDataError when fewer are held.
         """
@@ -467,7 +467,7 @@ class HERBuffer(_DiskBuffer):
         return dataclasses.replace(batch, obs=obs, next_obs=next_obs)
 
     def _draft(self, ids: NDArray[np.int64], reads: Reads) -> Batch:
-        """Relabelled transitions, as ``store.sample`` makes them of ids that it draws itself."""
+        """Return relabelled transitions, as ``store.sample`` makes them of ids that it draws itself."""
         store, held = self.store, transitions(self.store)
         if len(ids) > held:
             raise NotEnoughDataError(f"the buffer holds {held} trajectories, {len(ids)} were asked for; add more")
@@ -479,14 +479,14 @@ class HERBuffer(_DiskBuffer):
 
 
 def _layout(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of the arrays for a space; a single number has shape (1,)."""
+    """Return the shape and dtype of the arrays for a space; a single number has shape (1,)."""
     if isinstance(space, spaces.Dict | spaces.Tuple) or space.shape is None or space.dtype is None:
         raise InputError(f"a space must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of them, got {space}")
     return tuple(space.shape) or (1,), np.dtype(space.dtype)
 
 
 def _by_step(observations: Any, actions: Any, rewards: Any, following: Any, dones: Any) -> list[tuple[Any, ...]]:
-    """The arguments of ``add_trajectory`` for each of several."""
+    """Return the arguments of ``add_trajectory`` for each of several."""
     return given.by_step({
         "observations": observations, "actions": actions, "rewards": rewards, "next_observations": following,
         "dones": dones,
@@ -505,7 +505,7 @@ def _type_of(dtype: str | TrajectoryType) -> TrajectoryType:
 
 
 def _reward_function(env: Any) -> Callable[..., Any]:
-    """The environment's ``compute_reward``, below its wrappers; of a vector environment its first one's."""
+    """Return the ``compute_reward`` of an environment below its wrappers, or of a vector environment's first one."""
     inner = env.unwrapped
     single = inner.envs[0] if hasattr(inner, "envs") else env
     try:

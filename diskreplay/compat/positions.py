@@ -38,21 +38,21 @@ class RingPositions:
         self._held = held
         self.size = size
         self._origin = 0
-        """The number of an entry at position 0, or of where one would be."""
+        """The number of the entry at position 0, or of the one that would be there."""
         if pos is not None:
             self.turn(pos)
 
     @classmethod
     def of_rows(cls, buffer: StoredBuffer, pos: int | None = None) -> RingPositions:
-        """That of all rows that a buffer's window has room for."""
+        """Return the ring of all rows that a buffer's window has room for."""
         return cls(functools.partial(window, buffer), rows_of_window(buffer), pos)
 
     def turn(self, pos: int) -> None:
-        """The next entry is at ``pos``, if the ring is full."""
+        """Put the next entry at ``pos``, if the ring is full."""
         self._origin = self._held().end - pos
 
     def look(self) -> tuple[RowWindow, int, bool]:
-        """The entries, the position of the next one, and whether all positions are taken.
+        """Return the entries, the position of the next one, and whether all positions are taken.
 
         Call it before an entry is added: only here is it noticed that the ring was emptied.
         """
@@ -69,29 +69,29 @@ class RingPositions:
 
     @property
     def count(self) -> int:
-        """The entries that are held."""
+        """The number of entries held."""
         begin, end = self._held()
         return end - begin
 
     @property
     def full(self) -> bool:
-        """Whether all positions are taken."""
+        """True if all positions are taken."""
         return self.look()[2]
 
     def entries(self, positions: Ids) -> tuple[Ids, Ids]:
-        """The newest entries at positions, and which of them are held: places among the positions."""
+        """Return the newest entries at positions, and the places among the positions of those that are held."""
         (begin, end), pos, _ = self.look()
         entries = end - 1 - (pos - 1 - positions) % self.size
         return entries, np.flatnonzero(entries >= begin)
 
     def positions(self, entries: Ids) -> Ids:
-        """Where entries stand."""
+        """Return the positions of entries."""
         self.look()
         return (entries - self._origin) % self.size
 
 
 def ring_property(name: str, doc: str) -> Any:
-    """A property: an attribute of the ring of a buffer that has it as ``_ring``.
+    """Return a property that shows an attribute of the ring that a buffer has as ``_ring``.
 
     Typed as Any, since in XuanCe's base classes these are plain attributes, which mypy lets no property override.
     """
@@ -102,7 +102,7 @@ def ring_array(
     ring: Callable[[], RingPositions | None], lead: Shape, shape: Shape, dtype: DTypeLike,
     read: Callable[[Ids, Ids], Array], *, fill: float = 0, make: Callable[..., DiskArray] = DiskArray,
 ) -> DiskArray:  # fmt: skip
-    """A field by position, ``(*lead, *shape)``, read when it is indexed.
+    """Return a field by position, ``(*lead, *shape)``, read when it is indexed.
 
     Args:
         ring: gives the ring; None where there is no store yet.
@@ -131,7 +131,7 @@ def rows_of_ring(
     buffer: Callable[[], SampledBuffer[Any]], ring: Callable[[], RingPositions | None], shape: Shape, dtype: DTypeLike,
     pick: Callable[[Any], Array], make: Callable[..., DiskArray] = DiskArray,
 ) -> DiskArray:  # fmt: skip
-    """A field of single steps of all environments, ``(size, num_envs, ...)``; zeros where there is none.
+    """Return a field of single steps of all environments, ``(size, num_envs, ...)``, with zeros where there is none.
 
     Args:
         buffer: gives the one whose; asked only where there are entries.
@@ -153,7 +153,7 @@ def steps_of_ring(
     buffer: SampledBuffer[Any], ring: Callable[[], RingPositions], lead: Shape, shape: Shape, dtype: DTypeLike,
     pick: Callable[[Any], Array], fill: float = 0,
 ) -> DiskArray:  # fmt: skip
-    """A field of the transitions, ``(n_envs, size, *shape)``, as the view of a buffer shows it."""
+    """Return a field of the transitions, ``(n_envs, size, *shape)``, as the view of a buffer shows it."""
 
     def read(rows: Ids, envs: Ids) -> Array:
         return pick(buffer.get(ids_of(buffer, rows, envs)))

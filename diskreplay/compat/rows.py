@@ -1,4 +1,4 @@
-"""Which rows a store holds under another library's buffer: asked of the store each time, and counted nowhere else.
+"""The rows that a store holds under another library's buffer, asked of the store each time and counted nowhere else.
 
 This module and :mod:`diskreplay.compat.sampler_draws` are what reaches into a buffer of this package.
 """
@@ -36,12 +36,12 @@ class RowWindow(NamedTuple):
 
 
 def written(buffer: StoredBuffer) -> StreamLog:
-    """The log that a buffer writes; needs its lock. ClosedError where the buffer is closed."""
+    """Return the log that a buffer writes, with its lock held; raise ClosedError if the buffer is closed."""
     return written_stream(buffer).log
 
 
 def written_stream(buffer: StoredBuffer) -> OpenStream:
-    """The stream that a buffer writes; needs its lock. ClosedError where the buffer is closed."""
+    """Return the stream that a buffer writes, with its lock held; raise ClosedError if the buffer is closed."""
     buffer.engine.check_open()
     part = buffer.engine.streams.written
     assert part is not None, "compat buffers write their store"
@@ -49,26 +49,26 @@ def written_stream(buffer: StoredBuffer) -> OpenStream:
 
 
 def window(buffer: StoredBuffer) -> RowWindow:
-    """The rows that are held; ClosedError where the buffer is closed."""
+    """Return the rows that are held; raise ClosedError if the buffer is closed."""
     with buffer.engine.lock:
         log = written(buffer)
         return RowWindow(log.begin, log.end)
 
 
 def rows_of_window(buffer: StoredBuffer) -> int:
-    """How many rows the window has room for; ClosedError where the buffer is closed."""
+    """Return how many rows the window has room for; raise ClosedError if the buffer is closed."""
     with buffer.engine.lock:
         return written(buffer).rows
 
 
 def transitions(buffer: StoredBuffer) -> int:
-    """How many are held; ClosedError where the buffer is closed."""
+    """Return how many transitions are held; raise ClosedError if the buffer is closed."""
     with buffer.engine.lock:
         return len(written(buffer))
 
 
 def invalid_rows(buffer: StoredBuffer) -> Ids:
-    """The rows of a buffer of one environment that are no transition, ascending."""
+    """Return the rows of a buffer of one environment that are no transition, ascending."""
     with buffer.engine.lock:
         log = written(buffer)
         if not log.invalid:
@@ -77,7 +77,7 @@ def invalid_rows(buffer: StoredBuffer) -> Ids:
 
 
 def column(buffer: StoredBuffer, name: str, start: int, stop: int) -> Array:
-    """A column of rows ``[start, stop)``, ``(rows, num_envs, *shape)``: from disk where it is too large for RAM."""
+    """Return a column of rows ``[start, stop)``, ``(rows, num_envs, *shape)``, from disk if it is too large for RAM."""
     with buffer.engine.lock:
         log, envs = written(buffer), buffer.num_envs
         if name in log.resident:
@@ -89,31 +89,31 @@ def column(buffer: StoredBuffer, name: str, start: int, stop: int) -> Array:
 
 
 def ignore_resets(buffer: StoredBuffer) -> None:
-    """Takes it for meant that the observation after a reset is the ``next_obs`` of an end: nothing is said of it."""
+    """Give no warning where the observation after a reset is given as the ``next_obs`` of an end: it is meant."""
     with buffer.engine.lock:
         buffer.engine.check_open()
         buffer.engine.appender.watch.ignore_resets()
 
 
 def ids_of(buffer: StoredBuffer, rows: Ids, envs: Ids | int) -> Ids:
-    """Of rows and environments, as ``get`` takes them."""
+    """Return the ids of rows and environments, as ``get`` takes them."""
     return np.asarray(rows) * buffer.num_envs + envs
 
 
 def ids_of_all(buffer: StoredBuffer, rows: Ids) -> Ids:
-    """Of rows and all environments, row by row."""
+    """Return the ids of rows in all environments, row by row."""
     return ids_of(buffer, rows[:, None], np.arange(buffer.num_envs)).ravel()
 
 
 def read_once(buffer: SampledBuffer[Any], ids: Ids) -> Any:
-    """The batch that ids name, each read once however often it is named."""
+    """Return the batch that ids name; an id that stands there more than once is read once."""
     wanted, where = np.unique(ids, return_inverse=True)
     batch = buffer.get(wanted)
     return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
 
 
 def single_steps(buffer: SampledBuffer[Any], ids: Ids) -> Any:
-    """The batch of one step each that ids name, whatever the buffer's view makes of them.
+    """Return the batch of one step each that ids name, whatever the buffer's view makes of them.
 
     Raises EvictedError where one has left the window.
     """
@@ -127,7 +127,7 @@ def single_steps(buffer: SampledBuffer[Any], ids: Ids) -> Any:
 
 
 def read_part(buffer: SampledBuffer[Any], ids: Ids, draft: Callable[[Samples], Array]) -> Array:
-    """What ``draft`` makes of the rows that ids name: for a few columns, where ``get`` would read all.
+    """Return what ``draft`` makes of the rows that ids name: for a few columns, where ``get`` would read all.
 
     Raises EvictedError where one has left the window.
     """
@@ -143,7 +143,7 @@ def read_part(buffer: SampledBuffer[Any], ids: Ids, draft: Callable[[Samples], A
 def read_pairs(
     buffers: Sequence[SampledBuffer[Any]], rows: Sequence[Ids], places: Sequence[Ids], size: int
 ) -> tuple[Any, Any]:
-    """``obs`` and ``next_obs`` of rows of several buffers, ``(size, *shape)`` a leaf, in one read.
+    """Return ``obs`` and ``next_obs`` of rows of several buffers, ``(size, *shape)`` a leaf, in one read.
 
     Args:
         buffers: at least one, of one environment each, with the same spaces; of rows that are all transitions.
@@ -174,7 +174,7 @@ def read_pairs(
 
 
 def by_episodes(buffer: SampledBuffer[Any]) -> tuple[Ids, Ids]:
-    """The ids of what the view shows, episode after episode and in the order of time; and each one's episode."""
+    """Return the ids of what the view shows, episode by episode and in the order of time, and each one's episode."""
     with buffer.engine.lock:
         items, listed = buffer.items(), buffer.episodes
         envs = {stream.log.stream: stream.log.num_envs for stream in buffer.engine.streams}
@@ -189,7 +189,7 @@ def by_episodes(buffer: SampledBuffer[Any]) -> tuple[Ids, Ids]:
 
 
 class EpisodePlace(NamedTuple):
-    """Where a transition stands in its episode, as far as that is in the window.
+    """The place of a transition in its episode, as far as that is in the window.
 
     Attributes:
         first: id of the episode's first step.
@@ -210,12 +210,12 @@ class EpisodePlace(NamedTuple):
     facts: Mapping[str, Any]
 
     def ids(self, steps: Any) -> Any:
-        """Of steps of the episode."""
+        """Return the ids of steps of the episode."""
         return self.first + self.stride * steps
 
 
 def places(buffer: SampledBuffer[Any], ids: Ids, before: int = 0) -> list[tuple[EpisodePlace, Array]]:
-    """Where transitions stand, and their episode's rewards, from at most ``before`` steps ahead of each to its end.
+    """Return where transitions stand, with rewards from at most ``before`` steps ahead of each to its episode's end.
 
     Raises EvictedError where one has left the window.
     """
@@ -242,7 +242,7 @@ def places(buffer: SampledBuffer[Any], ids: Ids, before: int = 0) -> list[tuple[
 
 
 def _facts(stream: OpenStream, first: Ids, envs: Ids, terminated: Array) -> list[Mapping[str, Any]]:
-    """Of the episodes that have these first rows in the window; none of those that were terminated."""
+    """Return the facts of the episodes with these first rows in the window, none for those that were terminated."""
     if not len(stream.facts):
         return [{}] * len(first)
     noted = (
@@ -253,7 +253,7 @@ def _facts(stream: OpenStream, first: Ids, envs: Ids, terminated: Array) -> list
 
 
 def episode_places(buffer: SampledBuffer[Any]) -> list[EpisodePlace]:
-    """Of the first transition of each episode, in the order of :func:`by_episodes`."""
+    """Return the place of the first transition of each episode, in the order of :func:`by_episodes`."""
     with buffer.engine.lock:
         buffer.engine.check_open()
         logs = {stream.log.stream: stream.log for stream in buffer.engine.streams.all}

@@ -1,4 +1,4 @@
-"""Draws of a buffer's own sampler and generator that its public methods do not have."""
+"""Draws by a buffer's own sampler and generator that its public methods do not offer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diskreplay.ids import Ids
 
 
 def draw(buffer: SampledBuffer[Any], size: int, rng: Any = None) -> tuple[Ids, NDArray[np.float32]]:
-    """``size`` ids and their weights, as the sampler draws them; more than there are transitions too.
+    """Return ``size`` ids and their weights as the sampler draws them, even more than there are transitions.
 
     ``rng`` has ``random(size)``; the buffer's own generator if None.
     """
@@ -23,7 +23,7 @@ def draw(buffer: SampledBuffer[Any], size: int, rng: Any = None) -> tuple[Ids, N
 
 
 def draw_unique(buffer: SampledBuffer[Any], size: int) -> Ids:
-    """``size`` different ids of the window's, uniformly drawn by the buffer's own generator."""
+    """Return ``size`` different ids of the window, drawn uniformly by the buffer's own generator."""
     with buffer.engine.lock:
         buffer.engine.check_open()
         first = window(buffer).begin * buffer.num_envs
@@ -31,13 +31,13 @@ def draw_unique(buffer: SampledBuffer[Any], size: int) -> Ids:
 
 
 def integers(buffer: SampledBuffer[Any], most: int, size: int) -> Ids:
-    """``size`` whole numbers below ``most``, of the buffer's own generator."""
+    """Return ``size`` whole numbers below ``most``, drawn by the buffer's own generator."""
     with buffer.engine.lock:
         return buffer.engine.rng.integers(most, size=size)
 
 
 def probabilities(buffer: SampledBuffer[Any], ids: Ids) -> NDArray[np.float64]:
-    """Of ids in the next draw."""
+    """Return the probability of each id in the next draw."""
     with buffer.engine.lock:
         buffer.engine.check_open()
         return buffer.sampler.probability(ids, buffer.engine.streams.windows(), buffer.draws.standing)

@@ -1,4 +1,4 @@
-"""How many frames another library's observations are stacks of: as its user says, or as its first step shows."""
+"""The number of frames that another library's observations stack: as the user says, or as the first step shows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ OBS = "obs"
 
 
 def images_of(space: spaces.Space[Any]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the observations that may be stacked images, by key, ``obs`` where there is but one."""
+    """Return shapes of the observations that may be stacked images, by key, ``obs`` if there is but one."""
     parts = space.spaces if isinstance(space, spaces.Dict) else {OBS: space}
     return {key: part.shape for key, part in parts.items() if part.shape is not None and len(part.shape) >= 3}
 
 
 def stacks_named(images: Mapping[str, tuple[int, ...]], frame_stack: int | Mapping[str, int]) -> dict[str, Any]:
-    """Frames of each, and their axis, as a caller names them: the shorter one of the first and the last.
+    """Return the frames and their axis as a caller names them; the axis is the shorter one of the first and the last.
 
     They are arguments of ``create``, as those of :func:`stacks_seen` are.
     """
@@ -29,7 +29,7 @@ def stacks_named(images: Mapping[str, tuple[int, ...]], frame_stack: int | Mappi
 
 
 def stacks_seen(images: Mapping[str, tuple[int, ...]], before: Any, after: Any) -> dict[str, Any]:
-    """Frames of each, and their axis, as the first step shows them."""
+    """Return the frames and their axis as the first step shows them."""
     seen = {}
     for key, shape in images.items():
         pair = (before, after) if key == OBS and not isinstance(before, Mapping) else (before[key], after[key])
@@ -39,7 +39,7 @@ def stacks_seen(images: Mapping[str, tuple[int, ...]], before: Any, after: Any) 
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Axes along which frames may be stacked: none of the two of a picture, which may move by a row or a column."""
+    """Return the axes along which frames may be stacked: never those of a picture, which may scroll."""
     if len(shape) > 3 or shape[0] == shape[-1]:
         return 0, -1
     first, middle, last = shape
@@ -49,7 +49,7 @@ def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _frames(before: NDArray[Any], after: NDArray[Any], axis: int) -> int:
-    """How many frames are stacked: the most for which a stack is the one before it, moved on by a frame.
+    """Return how many frames are stacked: the most for which a stack is the one before it, moved on by a frame.
 
     Where all entries of the axis look the same there is nothing to see. Then three of uint8 are the colours of one
     frame, and any other number that is smaller than the other axes' are frames.

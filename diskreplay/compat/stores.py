@@ -1,4 +1,4 @@
-"""Makes the store of another library's buffer, or opens the one that is there."""
+"""The making or opening of the store of another library's buffer."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ SomeBuffer = TypeVar("SomeBuffer", ReplayBuffer, MultiAgentReplayBuffer)
 
 CREATE_OPTIONS = ("codec", "chunk_rows", "shard_rows")
 OPEN_OPTIONS = ("cache_bytes", "commit_rows", "commit_seconds", "take_over")
-"""Options that a store is opened with, too."""
+"""The options that a store can also be opened with."""
 TAKE_OVER = "take_over"
-"""The one of them that a store is only opened with."""
+"""The one of these options that a store can only be opened with."""
 
 
 def open_or_create(
     kind: type[SomeBuffer], place: Location, options: Mapping[str, Any], create: Mapping[str, Any],
     facts: Mapping[str, Any] | None = None, grows: bool = False, **settings: Any,
 ) -> SomeBuffer:  # fmt: skip
-    """The store at a place, or a new one.
+    """Return the store at a place, or a new one.
 
     Args:
         kind: of the buffer.
@@ -54,7 +54,7 @@ def open_or_create(
 
 
 def check_checkpoint(place: Location, name: str) -> list[str]:
-    """Names of all; InputError where there is no store at a place, CheckpointError where it has no such checkpoint."""
+    """Return all names; raise InputError without a store at a place, CheckpointError without such a checkpoint."""
     if not place.exists:
         raise InputError(f"there is no store, and so no checkpoint {name!r}, at {place.path!r}")
     found = Store(place.path, LocalFiles()).checkpoint_names()
@@ -64,14 +64,14 @@ def check_checkpoint(place: Location, name: str) -> list[str]:
 
 
 def numbered(names: Iterable[str], prefix: str) -> dict[str, int]:
-    """The checkpoints whose names are a prefix and a number, and their numbers."""
+    """Return the checkpoints whose names are a prefix and a number, with their numbers."""
     matches = {name: re.fullmatch(re.escape(prefix) + r"([0-9]+)", name) for name in names}
     return {name: int(match[1]) for name, match in matches.items() if match}
 
 
 @contextlib.contextmanager
 def closed_on_failure(buffer: StoredBuffer) -> Iterator[None]:
-    """Closes a buffer that has just been opened where what is done with it fails."""
+    """Close a buffer that has just been opened if the block fails."""
     try:
         yield
     except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
@@ -80,7 +80,7 @@ def closed_on_failure(buffer: StoredBuffer) -> Iterator[None]:
 
 
 def check_alike(buffer: SampledBuffer[Any], facts: Mapping[str, Any], grows: bool = False) -> None:
-    """InputError where a store was made for another buffer; where it ``grows``, one that is too small becomes larger.
+    """Raise InputError if a store was made for another buffer; with ``grows``, enlarge one that is too small.
 
     Args:
         buffer: the store.
@@ -114,7 +114,7 @@ def check_alike(buffer: SampledBuffer[Any], facts: Mapping[str, Any], grows: boo
 
 
 def check_ring(buffer: SampledBuffer[Any]) -> None:
-    """InputError where a store was resized: its rows stand at places of a ring, which are others by now."""
+    """Raise InputError if a store was resized: its rows stand at places of a ring, which are others by now."""
     made = buffer.schema.capacity
     if buffer.capacity != made:
         raise InputError(
@@ -124,5 +124,5 @@ def check_ring(buffer: SampledBuffer[Any]) -> None:
 
 
 def _drawing(sampler: Sampler) -> dict[str, Any]:
-    """What a sampler was made with, less what may be set later."""
+    """Return the arguments that a sampler was made with, without ``beta``, which may be set later."""
     return {name: value for name, value in sampler.to_json().items() if name != "beta"}

@@ -69,7 +69,7 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass
 class _Kept(RamState):
-    """What goes with the rows of an environment: weights, and how draws go on.
+    """The state that goes with the rows of an environment: weights, and how draws go on.
 
     Attributes:
         generators: that draw: of its ring and, kept with the first environment, of the buffer.
@@ -104,12 +104,12 @@ class _Env:
         self.left = window(store).end
 
     def leave(self) -> None:
-        """The environment is reset: the next step begins an episode."""
+        """End the environment's episode at its reset: the next step begins one."""
         self.store.cut()
         self.left = window(self.store).end
 
     def small(self) -> tuple[Array, dict[str, Array]]:
-        """The positions of all rows, oldest first, and what they hold that is kept in RAM: ``(rows, *shape)``."""
+        """Return the positions of all rows, oldest first, and the columns of theirs in RAM, ``(rows, *shape)``."""
         (begin, end), pos, _ = self.ring.look()
         size = len(self.store) if end > begin else 0
         capacity = self.store.schema.capacity
@@ -127,7 +127,7 @@ class _Env:
 
 
 class _Meta(Batch):  # type: ignore[misc]  # Tianshou is not followed by mypy
-    """What a buffer has in RAM, with observations of no entries; rows that are taken out of it have those on disk.
+    """The values of a buffer in RAM, with observations of no entries; rows taken out of it have theirs on disk.
 
     ``ReplayBuffer.update(ours)`` looks at shapes by ``items()`` and takes rows out.
     """
@@ -136,7 +136,7 @@ class _Meta(Batch):  # type: ignore[misc]  # Tianshou is not followed by mypy
 
     @classmethod
     def of(cls, owner: Any, batch: Any) -> _Meta:
-        """The arrays of a batch, of ``owner``, a buffer whose ``get`` reads observations."""
+        """Return the arrays of a batch, of ``owner``, a buffer whose ``get`` reads observations."""
         found = cls()
         object.__setattr__(found, "_owner", weakref.ref(owner))
         found.__dict__.update(batch.__dict__)
@@ -155,7 +155,7 @@ class _Meta(Batch):  # type: ignore[misc]  # Tianshou is not followed by mypy
 
 
 def _refused(why: str) -> Any:
-    """A method of Tianshou's that raises NotImplementedError; braces stand for the name of the class."""
+    """Return a method of Tianshou's that raises NotImplementedError; braces stand for the name of the class."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(why.format(type(self).__name__))
@@ -169,7 +169,7 @@ class _Ring:
     maxsize: int
 
     def join(self, whole: Any, first: int) -> None:
-        """Makes the ring a part of the whole buffer, in which it begins at position ``first``."""
+        """Make the ring a part of the whole buffer, in which it begins at position ``first``."""
         self._whole: Callable[[], Any] = weakref.ref(whole)
         self._first = first
 
@@ -217,7 +217,7 @@ class _PrioritizedRing(_Ring, PrioritizedReplayBuffer):  # type: ignore[misc]
 
 
 class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not followed by mypy
-    """What both buffers add to Tianshou's class, which comes after this one in their bases."""
+    """The base of both buffers, which adds to Tianshou's class; that comes after this one in their bases."""
 
     def __init__(
         self, total_size: int, buffer_num: int, *, path: PathLike | None = None, checkpoint: str | None = None,
@@ -228,7 +228,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         options = {name: kwargs.pop(name) for name in (*CREATE_OPTIONS, *OPEN_OPTIONS) if name in kwargs}
         self._envs: list[_Env] = []
         self._changing: dict[int, int] = {}
-        """Environments that a call has begun to change and not ended, and where in their rings it began."""
+        """The environments that a call has begun to change and not ended, and where in their rings it began."""
         super().__init__(total_size, buffer_num, **kwargs)
         # What Tianshou leaves out with ignore_obs_next costs nothing here.
         self._save_obs_next = True
@@ -265,7 +265,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the checkpoints, oldest first: those that all environments have."""
+        """The names of the checkpoints that all environments have, oldest first."""
         named = [store.checkpoints for store in self.stores] or [[]]
         return [name for name in named[0] if all(name in other for other in named)]
 
@@ -273,7 +273,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         self, name: str, metadata: Mapping[str, Any] | None = None, *, attachments: Given | None = None,
         keep: int | None = None,
     ) -> None:  # fmt: skip
-        """Commits, and names this point in the stores of all environments; see ``diskreplay.ReplayBuffer.checkpoint``.
+        """Commit, and name this point in the stores of all environments, as ``diskreplay.ReplayBuffer.checkpoint``.
 
         It counts once it is in all of them. The first environment's store has the attachments. Raises CheckpointError
         where the name is in use, InputError before the first step.
@@ -297,33 +297,33 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
 
     @property
     def restored(self) -> Restored | None:
-        """The checkpoint that the buffer was opened at: its name and metadata; None where it was opened at none."""
+        """The checkpoint that the buffer was opened at, its name and metadata, or None if it was opened at none."""
         return self.stores[0].restored if self._envs else None
 
     def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
-        """Opens a file that a checkpoint took along, as ``diskreplay.ReplayBuffer.attachment``."""
+        """Open a file that a checkpoint took along, as ``diskreplay.ReplayBuffer.attachment``."""
         if not self._envs:
             raise CheckpointError("there is no checkpoint before the first step")
         return self.stores[0].attachment(name, checkpoint)
 
     def drop_checkpoint(self, name: str) -> None:
-        """Forgets a checkpoint."""
+        """Forget a checkpoint."""
         for store in reversed(self.stores):  # while it is dropped it is none: the first one has it to the last
             store.drop_checkpoint(name)
 
     def commit(self) -> None:
-        """Makes everything that was added durable."""
+        """Make everything that was added durable."""
         for store in self.stores:
             store.commit()
 
     def close(self) -> None:
-        """Commits, and gives the stores to the next writer; the buffer takes and gives nothing any more."""
+        """Commit, and give the stores to the next writer; from then on the buffer refuses every call."""
         with contextlib.ExitStack() as stack:
             for store in self.stores:
                 stack.callback(store.close)
 
     def _open(self, made_for: Any, checkpoint: str | None = None) -> None:
-        """Opens the stores; those that are missing are made for spaces of observations and actions, or the others'."""
+        """Open the stores, and make those that are missing, for the spaces ``made_for`` or those of the others."""
         opened: list[_Env] = []
         with contextlib.ExitStack() as failing:
             for number, place in enumerate(self._places):
@@ -350,12 +350,12 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         self._envs = opened
 
     def _kept(self, number: int) -> _Kept:
-        """What goes with the rows of an environment, in RAM alone."""
+        """Return what goes with the rows of an environment, in RAM alone."""
         ring = self.buffers[number]._random_state
         return _Kept(generators=[ring] if number else [ring, self._random_state])
 
     def _fill(self, number: int, env: _Env) -> None:
-        """Takes what is in RAM over from an environment's store."""
+        """Take what is in RAM over from an environment's store."""
         positions, columns = env.small()
         columns["act"] = _as_given(columns["act"], env.store.schema.action_space)
         if not self._meta.get_keys():
@@ -377,7 +377,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         self._lengths[number] = size
 
     def _catch_up(self) -> None:
-        """Brings what is in RAM up to the stores, where an interrupted call left it behind."""
+        """Bring what is in RAM up to the stores, where an interrupted call left it behind."""
         for number, begun in self._changing.items():
             self._fill(number, self._envs[number])
             count = (self.buffers[number]._insertion_idx - begun) % self._ring_size
@@ -386,12 +386,12 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         self._changing = {}
 
     def _entered(self, positions: Array) -> None:
-        """New transitions are at positions, which :meth:`add` could not say any more."""
+        """Learn that new transitions are at positions which :meth:`add` could no longer report."""
 
     # Adding
 
     def add(self, batch: Any, buffer_ids: Any = None) -> tuple[Array, Array, Array, Array]:
-        """Adds a step of each environment that ``buffer_ids`` names; the others have none.
+        """Add a step of each environment that ``buffer_ids`` names; the others have none.
 
         Args:
             batch: ``obs``, ``act``, ``rew``, ``terminated``, ``truncated``, ``obs_next``, ``(n, ...)``; ``obs_next`` is
@@ -440,7 +440,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         return added
 
     def _checked(self, batch: Any, count: int) -> dict[str, Any]:
-        """What the stores take of a batch of so many steps, ``(count, ...)`` by key."""
+        """Return what the stores take of a batch of ``count`` steps, ``(count, ...)`` by key."""
         raw = {key: batch[key] for key in NEEDED}
         if self._save_only_last_obs:
             for key in ON_DISK:
@@ -456,7 +456,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         return {**values, **{key: given.flags(key, raw[key], (count,)) for key in FLAGS}}
 
     def _checked_kept(self, batch: Any, count: int) -> dict[str, Any]:
-        """What stays in RAM of a batch, as Tianshou keeps it: ``info``, ``policy``, and keys that hooks have added.
+        """Return what of a batch stays in RAM, as Tianshou keeps it: ``info``, ``policy``, and keys of hooks.
 
         Raises InputError for what it cannot hold beside what it holds: tried on as many entries as are to come.
         """
@@ -481,7 +481,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         raise TypeError(f"a {type(self).__name__} is not pickled: its rows are on disk; open it by its path again")
 
     def reset(self, keep_statistics: bool = False) -> None:
-        """Forgets all transitions of a new buffer. One that was opened keeps them: :meth:`clear` forgets those too.
+        """Forget all transitions of a new buffer, but not of one that was opened: :meth:`clear` forgets those too.
 
         With ``keep_statistics``, as trainers of on-policy algorithms call it between updates, all are forgotten in both
         cases, and the episodes go on. Otherwise the next step of each environment begins an episode.
@@ -492,7 +492,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
             self.cut()
 
     def cut(self) -> None:
-        """Ends the episodes of all environments without a flag: the next step of each begins one.
+        """End the episodes of all environments without a flag: the next step of each begins one.
 
         Call it where the environments are reset and the transitions kept, as by a trainer's ``reset()`` or
         ``run()`` after steps were collected: Tianshou does not tell its buffers of it.
@@ -503,7 +503,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
             self._fill(number, env)
 
     def clear(self) -> None:
-        """Forgets all transitions, of a buffer that was opened too; the next commit gives the space back."""
+        """Forget all transitions, even of a buffer that was opened; the next commit gives the space back."""
         self._forget(False)
 
     def _forget(self, keep_statistics: bool) -> None:
@@ -533,7 +533,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
             self._read = None
 
     def get(self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None) -> Any:
-        """A field at positions; see Tianshou's. Of ``obs_next`` a stack's older frames are those of ``obs``."""
+        """Return a field at positions; a stack of ``obs_next`` takes its older frames from ``obs``."""
         if key not in ON_DISK:
             return super().get(index, key, default_value, stack_num)
         frames = self.stack_num if stack_num is None else stack_num
@@ -542,7 +542,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         return _batch(self._transitions(np.asarray(index), frames)[key])
 
     def _transitions(self, index: Array, frames: int | None = None) -> dict[str, Any]:
-        """``obs`` and ``obs_next`` at positions, ``(*index.shape, [frames,] *obs_shape)``; zeros where none is held."""
+        """Return ``obs`` and ``obs_next`` at positions, ``(*index.shape, [frames,] *obs_shape)``, zeros elsewhere."""
         if not self._envs:
             raise AttributeError("obs: the buffer is empty; add some steps")
         if index.dtype == np.bool_:
@@ -561,7 +561,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         return pairs
 
     def _pairs(self, flat: Array) -> dict[str, Any]:
-        """Single frames at positions ``(n,)`` in bounds, in one read; zeros where none is held."""
+        """Return single frames at positions ``(n,)`` in bounds, in one read, with zeros where none is held."""
         numbers, positions = np.divmod(flat, self._ring_size)
         stores, rows, places = [], [], []
         for number in np.unique(numbers).tolist() or [0]:
@@ -585,7 +585,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         return self.get(np.arange(self.maxsize), "obs_next", stack_num=1)
 
     def shapes(self) -> dict[str, Any]:
-        """Arrays of the shapes and dtypes of ``obs`` and ``obs_next`` that take no room."""
+        """Return arrays of the shapes and dtypes of ``obs`` and ``obs_next`` that take no room."""
         if not self._envs:
             return {}
         space = self._envs[0].store.schema.observation_space
@@ -629,7 +629,7 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
         super().__init__(total_size, buffer_num, **kwargs)
 
     def update_weight(self, index: Any, new_weight: Any) -> None:
-        """Gives transitions new priorities ``|new_weight|``; see Tianshou's.
+        """Give transitions the new priorities ``|new_weight|``, as Tianshou's does.
 
         Raises InputError, with none changed, for positions that there are not, and weights that are not as many finite
         numbers.
@@ -652,7 +652,7 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
             warn_outside(f"the weights of the environments {lost} begin anew: {why}", SamplerWarning)
 
     def _weigh(self) -> None:
-        """Builds the tree over the leaves: those that are held and have no weight yet are new."""
+        """Build the tree over the leaves; a leaf that is held and has no weight yet is new."""
         every = np.arange(self.maxsize)
         leaves = self.weight._value[self.weight._bound :][: self.maxsize]
         held = every % self._ring_size < np.repeat(self._lengths, self._ring_size)
@@ -678,7 +678,7 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
 
 
 def _space(key: str, value: Any) -> spaces.Space[Any]:
-    """The space that values ``(n, *shape)`` are of; InputError where there is none."""
+    """Return the space of values ``(n, *shape)``; raise InputError if there is none."""
     if isinstance(value, Batch | Mapping):
         if key == "act" or not len(value.keys()):
             raise InputError(
@@ -695,12 +695,12 @@ def _space(key: str, value: Any) -> spaces.Space[Any]:
 
 
 def _leaf_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:
-    """Of arrays that come back: MultiBinary and Discrete stand for bool."""
+    """Return the dtype of arrays that come back: MultiBinary and Discrete stand for bool."""
     return np.dtype(space.dtype if isinstance(space, spaces.Box) else np.bool_)
 
 
 def _fitted(key: str, value: Any, space: spaces.Space[Any], count: int) -> Any:
-    """``value`` as arrays ``(count, *shape)`` of a space; InputError where it is something else."""
+    """Return ``value`` as arrays ``(count, *shape)`` of a space; raise InputError if it is something else."""
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Batch | Mapping) or set(value.keys()) != set(space.spaces):
             raise InputError(f"{key} must be a Batch with the keys {sorted(space.spaces)}, got {value!r:.80}")
@@ -709,14 +709,14 @@ def _fitted(key: str, value: Any, space: spaces.Space[Any], count: int) -> Any:
 
 
 def _as_given(found: Any, space: spaces.Space[Any]) -> Any:
-    """Arrays from the store with the types that were added."""
+    """Return arrays from the store with the types that were added."""
     if isinstance(space, spaces.Dict):
         return {name: _as_given(found[name], part) for name, part in space.spaces.items()}
     return found.astype(_leaf_dtype(space), copy=False)
 
 
 def _moved_on(obs: Any, obs_next: Any, axis: int) -> Any:
-    """Stacks along an axis, moved on by the frame that follows their newest one."""
+    """Return stacks along an axis, moved on by the frame that follows their newest one."""
     if isinstance(obs, dict):
         return {name: _moved_on(part, obs_next[name], axis) for name, part in obs.items()}
     stacks, following = np.moveaxis(obs, axis, 0), np.moveaxis(obs_next, axis, 0)
@@ -724,26 +724,26 @@ def _moved_on(obs: Any, obs_next: Any, axis: int) -> Any:
 
 
 def _batch(value: Any) -> Any:
-    """Nested arrays as Tianshou has them."""
+    """Return nested arrays as Tianshou has them."""
     return Batch(value) if isinstance(value, dict) else value
 
 
 def _zeros(space: spaces.Space[Any], count: int) -> Any:
-    """Zeros of a space, ``(count, *shape)``, that take no room and cannot be written."""
+    """Return zeros of a space, ``(count, *shape)``, that take no room and cannot be written."""
     if isinstance(space, spaces.Dict):
         return _joined({name: _zeros(part, count) for name, part in space.spaces.items()})
     return np.broadcast_to(np.zeros((), _leaf_dtype(space)), (count, *(space.shape or ())))
 
 
 def _joined(values: Mapping[str, Any]) -> Any:
-    """A Batch of values as they are."""
+    """Return a Batch of values as they are."""
     found = Batch()
     found.__dict__.update({key: _batch(value) for key, value in values.items()})
     return found
 
 
 def _newest_frames(key: str, value: Any) -> Any:
-    """The newest frame of stacks ``(n, frames, ...)``; InputError where there is none."""
+    """Return the newest frame of stacks ``(n, frames, ...)``; raise InputError if there is none."""
     try:
         return value[:, -1]
     except (IndexError, TypeError) as error:
@@ -751,7 +751,7 @@ def _newest_frames(key: str, value: Any) -> Any:
 
 
 def _check_lengths(key: str, value: Any, count: int) -> None:
-    """InputError where an array does not lead with ``count``."""
+    """Raise InputError if an array does not lead with ``count``."""
     if isinstance(value, Batch):
         for name in value.get_keys():
             _check_lengths(f"{key}.{name}", value[name], count)

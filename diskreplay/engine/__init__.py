@@ -1,1 +1,1 @@
-"""An open store: its streams, the one that is written, and when rows become durable; what the other rooms stand on."""
+"""The room of an open store: its streams, the one that is written, and when rows become durable."""

@@ -1,4 +1,4 @@
-"""A row comes in: checked, its frames stored once, its place in the episode found.
+"""The way of a row into a stream: checked, its frames stored once, its place in the episode found.
 
 1. Every argument is checked against its column; nothing changes before all are good.
 2. Continuity: is ``obs`` the ``next_obs`` of the call before, bit for bit? Then only its frame is new, and it already
@@ -42,7 +42,7 @@ FLAGS = TERMINATED, TRUNCATED, VALID
 
 
 class Appender:
-    """Writes one stream: the only way rows come into it; whoever calls it is alone in writing.
+    """The writer of one stream's rows, the only way in; whoever calls it is alone in writing.
 
     Args:
         schema, writer, log, facts: of the stream.
@@ -64,7 +64,7 @@ class Appender:
         self.writer = writer
         self.log = log
         self.facts = facts
-        """Of the episodes: the rows that begin some take them along."""
+        """The facts of the episodes: rows that begin some take them along."""
         self.change = change
         self.num_envs = num_envs
         self._leaves = [ObsLeaf(c, s, num_envs) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
@@ -78,12 +78,12 @@ class Appender:
         self._by_flags = schema.continuity == "flags"
         self._context = schema.context
         self._opened_at = log.end
-        """The first row of this writer: flags say nothing of whether it goes on with what an earlier one left."""
+        """The first row of this writer: flags do not tell whether it goes on with what an earlier writer left."""
         self._cuts: tuple[int, NDArray[np.bool_]] = -1, np.zeros(num_envs, bool)
         """A row, and the environments that begin a new episode with it because :meth:`cut` said so."""
 
     def resume(self, pending: list[Array] | None) -> None:
-        """Takes up after the committed rows; ``pending`` are the newest next stacks, ``(num_envs, frames, *shape)``."""
+        """Take up after the committed rows; ``pending`` are the newest next stacks, ``(num_envs, frames, *shape)``."""
         log = self.log
         if pending is None or log.end == 0:
             return
@@ -99,13 +99,13 @@ class Appender:
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
         valid: Any, extra: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        """Adds one row; InputError, before any change, where an argument breaks its rule."""
+        """Add one row; raise InputError, before any change, if an argument breaks its rule."""
         row = self.arguments.row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
         self.check(1)
         self.add_row(row)
 
     def add_row(self, row: Row) -> None:
-        """Adds one row that was checked."""
+        """Add one row that was checked."""
         if self.single_frames:
             stacks, next_stacks = frames, next_frames = row.obs, row.next_obs
         else:
@@ -136,7 +136,7 @@ class Appender:
             self._added()
 
     def check(self, rows: int) -> None:
-        """StateError where so many rows cannot be added: the writer has stopped, or ids would not name them."""
+        """Raise StateError if ``rows`` rows cannot be added: the writer has stopped, or ids would not name them."""
         self.writer.check()
         if (self.log.end + rows) * self.num_envs > MAX_IDS:
             raise StateError(
@@ -145,16 +145,16 @@ class Appender:
             )
 
     def cut(self, envs: NDArray[np.bool_]) -> None:
-        """The next row begins a new episode in the environments of a mask ``(num_envs,)``."""
+        """Have the next row begin a new episode in the environments of a mask ``(num_envs,)``."""
         row, before = self._cuts
         self._cuts = self.log.end, envs | before if row == self.log.end else envs
 
     def runs(self, steps: Steps) -> Iterator[tuple[int, int]]:
-        """Intervals of steps that :meth:`add_run` takes at once, or in parts."""
+        """Return intervals of steps that :meth:`add_run` takes at once, or in parts."""
         return steps.runs() if self.single_frames else ((at, at + 1) for at in range(len(steps)))
 
     def add_run(self, steps: Steps, start: int, stop: int) -> None:
-        """Adds steps ``[start, stop)`` of those that were checked; each but the first goes on with the one before.
+        """Add checked steps ``[start, stop)``, each but the first of which goes on with the one before.
 
         Where frames are given as stacks, it is a single step.
         """
@@ -176,7 +176,7 @@ class Appender:
             self._added()
 
     def _added(self) -> None:
-        """After rows were added: moves the window on, so that nobody sees one that holds more than the capacity."""
+        """Move the window on after rows were added, so that nobody sees one that holds more than the capacity."""
         log = self.log
         if log.end - log.begin > log.rows:
             log.slide(log.end - log.rows)
@@ -184,7 +184,7 @@ class Appender:
         self._buffers.pending_patched = False
 
     def _look(self, stacks: Sequence[Any], valid: Any) -> Break | None:
-        """How the row that is added breaks with the one before; None where it does not."""
+        """Return how the row that is added breaks with the one before, or None if it does not."""
         log, (row, cut) = self.log, self._cuts
         if not log.pending:
             return Break([], list(range(self.num_envs)), [])
@@ -192,7 +192,7 @@ class Appender:
         return self._before.look(stacks, self._buffers.pending(), valid, cut if row == log.end else None, by_flags)
 
     def _begin(self, found: Break, stacks: list[Any], frames: list[Any], next_frames: list[Any], row: Row) -> Any:
-        """The start codes of a row that does not go on everywhere.
+        """Return the start codes of a row that does not go on everywhere.
 
         The pending observations that are not its own go to the patch table, as older frames do that nothing explains.
         """
@@ -206,7 +206,7 @@ class Appender:
         )
 
     def _watch(self, found: Break, frames: list[Any], next_frames: list[Any], row: Row) -> None:
-        """Has the row looked at for signs of misuse."""
+        """Look at the row for signs of misuse."""
         log, of = self.log, self._before.of
         if log.end == self._opened_at:
             return
@@ -227,7 +227,7 @@ class Appender:
         self.watch.look((log.end - self._opened_at) * self.num_envs, len(found.cut), ends, unmoved, empty, earning)
 
     def _explain(self, stacks: list[Any], frames: list[Any], env: int) -> int:
-        """Which padding rule gives the older frames of a row that starts anew; the patch table takes them if none."""
+        """Return the padding rule that gives the older frames of a new start, or put them into the patch table."""
         if self.single_frames:
             return self.schema.padding
         of = self._before.of
@@ -247,7 +247,7 @@ class Appender:
         return PATCHES
 
     def _keep(self, stacks: list[Array], following: list[Array]) -> None:
-        """Keeps the next stacks of the row that was added; those that do not follow go to the patch table."""
+        """Keep the next stacks of the row that was added; those that do not follow go to the patch table."""
         row = self.log.end - 1
         for env in self._before.keep(stacks, following):
             given = [self._before.of(stack, env) for stack in following]
@@ -261,7 +261,7 @@ class Appender:
                 self._buffers.patch(row, env, 1 + back, values)
 
     def patch_pending(self) -> None:
-        """Puts the pending observations into the patch table, as a commit needs them: they are no row yet."""
+        """Put the pending observations, which are no row yet, into the patch table, as a commit needs them."""
         if self.log.pending and not self._buffers.pending_patched:
             self._buffers.patch_pending(range(self.num_envs))
             self._buffers.pending_patched = True

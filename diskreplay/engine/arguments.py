@@ -1,4 +1,4 @@
-"""The arguments of ``add``, each checked by its :class:`~diskreplay.engine.inputs.Slot`; nothing has changed then."""
+"""The arguments of ``add``, each checked by its :class:`~diskreplay.engine.inputs.Slot` before anything changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class Row(NamedTuple):
-    """What ``add`` was given, checked; each value ``([num_envs,] *shape)``.
+    """The checked arguments of ``add``, each value ``([num_envs,] *shape)``.
 
     Attributes:
         obs, next_obs, actions, extras: by leaf, or column.
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     extras: list[Any]
 
     def columns(self, frames: list[Any], start: Any) -> list[Any]:
-        """Values of each column, in the order of the store's."""
+        """Return the values of each column, in the order of the store's."""
         return [
             *frames, *self.actions, self.reward, self.terminated, self.truncated, self.valid, start, *self.extras
         ]  # fmt: skip
@@ -46,7 +46,7 @@ class Arguments:
     def __init__(self, schema: Schema, leaves: list[ObsLeaf], num_envs: int, freedoms: Freedoms) -> None:
         self.schema = schema
         self.lead = 0 if num_envs == 1 else 1
-        """Axes before a value: the environments, when there are several."""
+        """The number of axes before a value: the environments, if there are several."""
         self.obs, self.next_obs = obs_slots(schema, [leaf.shape for leaf in leaves], num_envs, freedoms)
         self.actions = action_slots(schema, num_envs, freedoms)
         dtype = next(column.dtype for column in schema.columns if column.name == REWARD)
@@ -63,7 +63,7 @@ class Arguments:
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
     ) -> Row:  # fmt: skip
-        """The arguments, checked; InputError where one breaks its rule."""
+        """Return the arguments, checked; raise InputError if one breaks its rule."""
         is_valid = self.all_valid if valid is None else self.flag[VALID].check(valid)
         if self._nested_obs:
             given = self._check_obs(self.obs, obs, OBS, is_valid)
@@ -100,7 +100,7 @@ class Arguments:
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
     ) -> Row:  # fmt: skip
-        """As :meth:`row`, of many steps, with which every array leads."""
+        """Return the arguments of many steps as :meth:`row`; every array leads with the steps."""
         rewards = np.asarray(reward)
         if rewards.ndim != 1 + self.lead:
             raise InputError(f"reward must lead with the steps, got shape {rewards.shape}")
@@ -129,12 +129,12 @@ class Arguments:
         return Row(leaves, following, actions, rewards, ends, cuts, is_valid, extras)
 
     def _check_obs(self, slots: list[Slot], value: Any, what: str, is_valid: Any) -> list[Array]:
-        """The leaves of a nested observation, as given."""
+        """Return the leaves of a nested observation, as given."""
         flat = spaces.flatten(self.schema.obs_tree, value, what)
         return [slot.check(part, is_valid) for slot, part in zip(slots, flat, strict=True)]
 
     def check_columns(self, extra: Mapping[str, Any]) -> None:
-        """InputError where these are not just the user's columns."""
+        """Raise InputError if these are not just the user's columns."""
         if extra.keys() != self.extras.keys():
             missing, unknown = sorted(self.extras.keys() - extra.keys()), sorted(extra.keys() - self.extras.keys())
             raise InputError(
@@ -143,6 +143,6 @@ class Arguments:
 
     @staticmethod
     def acting(is_valid: Any, alive: Any) -> Array:
-        """Which agents act in a transition, ``(..., n_agents)``."""
+        """Return which agents act in a transition, ``(..., n_agents)``."""
         acting: Array = np.asarray(is_valid)[..., None] & np.asarray(alive, bool)
         return acting

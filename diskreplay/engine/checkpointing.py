@@ -1,4 +1,4 @@
-"""Makes checkpoints of an open store: here, or under the URL that it reads."""
+"""The making of checkpoints of an open store: here, or under the URL that it reads."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import Checkpoint, Store
 
 PIN_ATTEMPTS = 50
-"""How often a checkpoint is written anew because another stream's writer evicted meanwhile what it pins."""
+"""The number of times that a checkpoint is written anew as another stream's writer evicts what it pins."""
 
 
 def nothing() -> State:
-    """Of a checkpoint that holds nothing more."""
+    """Return the state of a checkpoint that holds nothing more."""
     return {}, {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """A checkpoint that is to be made; all of it was looked at.
+    """A checkpoint that is to be made, whose arguments were all checked.
 
     Attributes:
         name: of it.
@@ -50,7 +50,7 @@ class Wanted:
 def wanted(
     store: Store, name: str, metadata: Mapping[str, Any] | None, attachments: Given | None, keep: int | None
 ) -> Wanted:
-    """Looks at what ``checkpoint`` of a buffer was given; raises what that raises, before anything is done."""
+    """Check the arguments of a buffer's ``checkpoint``, with its errors, before anything is done."""
     checked = Wanted(
         name, plain("metadata", metadata or {}), {} if attachments is None else files_beside.checked(attachments),
         None if keep is None else check_count("keep", keep),
@@ -64,7 +64,7 @@ def wanted(
 
 
 def make(engine: Engine, wanted: Wanted) -> None:
-    """Makes a checkpoint, and drops those that it is to replace."""
+    """Make a checkpoint, and drop those that it is to replace."""
     with staging(engine, wanted.attachments) as staged:
         take(engine, wanted, staged)
     for older in outdated(engine, wanted):
@@ -72,7 +72,7 @@ def make(engine: Engine, wanted: Wanted) -> None:
 
 
 def drop(engine: Engine, name: str) -> None:
-    """Forgets a checkpoint; the next commit gives back the space that only it needed."""
+    """Forget a checkpoint; the next commit gives back the space that only it needed."""
     if (there := _there(engine)) is not None:
         there.drop(name)
         return
@@ -83,7 +83,7 @@ def drop(engine: Engine, name: str) -> None:
 
 
 def staging(engine: Engine, given: Given) -> contextlib.AbstractContextManager[Staged | None]:
-    """Writes the files of a checkpoint that is to be made; holds no lock meanwhile."""
+    """Write the files of a checkpoint that is to be made, without a lock."""
     if (there := _there(engine)) is not None:
         return there.staging(given) if given else contextlib.nullcontext()
     with engine.write_lock:  # a commit of another thread marks the writer until it is done
@@ -95,7 +95,7 @@ def staging(engine: Engine, given: Given) -> contextlib.AbstractContextManager[S
 
 
 def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable[[], State] = nothing) -> None:
-    """Commits, takes the cut and makes it a checkpoint, with the files that were staged for it.
+    """Commit, take the cut and make it a checkpoint, with the files that were staged for it.
 
     ``beside`` gives more that the checkpoint is to hold, and is called with the lock held.
     """
@@ -120,12 +120,12 @@ def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable
 
 
 def _there(engine: Engine) -> RemoteCheckpoints | None:
-    """What makes checkpoints under the URL that a store is read from."""
+    """Return what makes checkpoints under the URL that a store is read from, or None for another store."""
     return None if engine.streams.writer is not None else trainer_checkpoints.there(engine.store)
 
 
 def _check_knows_all(engine: Engine) -> None:
-    """Raises StateError where a buffer knows its own stream alone."""
+    """Raise StateError if a buffer knows its own stream alone."""
     if engine.streams.only_written:
         raise StateError(
             f"the buffer {engine.path!r} was opened with mode='a' and knows its own stream alone: make "
@@ -136,7 +136,7 @@ def _check_knows_all(engine: Engine) -> None:
 def outdated(
     engine: Engine, wanted: Wanted, counts: Callable[[Checkpoint], bool] = lambda checkpoint: True
 ) -> list[str]:
-    """Names the checkpoints that a new one is to drop: of its own maker, made with ``keep`` too, and that count."""
+    """Return the checkpoints that a new one is to drop: its own maker's, made with ``keep`` too, that count."""
     if wanted.keep is None:
         return []
     every = engine.store.checkpoints()
@@ -147,7 +147,7 @@ def outdated(
 def _cut(
     engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable[[], State]
 ) -> tuple[Checkpoint, dict[str, NDArray[Any]]]:
-    """A checkpoint of this moment, and its arrays."""
+    """Return a checkpoint of this moment, and its arrays."""
     with engine.lock:
         engine.check_open()
         (state, arrays), (facts, values), cut = engine.state(), beside(), engine.streams.commits
@@ -162,7 +162,7 @@ def _cut(
 def _take_there(
     engine: Engine, there: RemoteCheckpoints, wanted: Wanted, staged: Staged | None, beside: Callable[[], State]
 ) -> None:
-    """As :func:`take`, of a remote store: over the commits that the buffer stands at."""
+    """Make a checkpoint of a remote store as :func:`take`, over the commits that the buffer stands at."""
     with engine.write_lock:
         for _ in range(PIN_ATTEMPTS):
             checkpoint, arrays = _cut(engine, wanted, staged, beside)

@@ -1,4 +1,4 @@
-"""Does a row go on with the one before it, and in which environments? See docs/design/0018.
+"""The check in which environments a row goes on with the one before it (docs/design/0018).
 
 Where nothing speaks against it, a row goes on in all environments, and nothing has to be explained. Else a
 :class:`Break` says of each environment what does. Of one environment that is asked with plain numbers, of several with
@@ -34,7 +34,7 @@ class Break(NamedTuple):
 
 
 class OneEnvironment:
-    """What is known of the row before, of the only environment; values lack the axis of environments.
+    """The state of the row before, of the only environment; values lack the axis of environments.
 
     Attributes:
         goes_on: the start codes of a row that goes on everywhere.
@@ -53,7 +53,7 @@ class OneEnvironment:
         self._stacked = [number for number, leaf in enumerate(leaves) if leaf.stacked]
 
     def resume(self, ended: Mask, follows: Mask, stacks: Sequence[Array]) -> None:
-        """Takes up after committed rows; the next stacks ``(num_envs, frames, *shape)`` of each leaf."""
+        """Take up after committed rows, with the next stacks ``(num_envs, frames, *shape)`` of each leaf."""
         self.ended, self.follows = bool(ended[0]), bool(follows[0])
         for leaf in self._stacked:
             self.pending[leaf] = stacks[leaf][0].copy()
@@ -61,7 +61,7 @@ class OneEnvironment:
     def look(
         self, given: Sequence[Any], frames: Sequence[Any], valid: Any, cut: Mask | None, flags: bool
     ) -> Break | None:
-        """How a row breaks with the one before; None where it does not.
+        """Return how a row breaks with the one before, or None if it does not.
 
         Args:
             given: its observation by leaf, as stacks where it is given so.
@@ -82,12 +82,12 @@ class OneEnvironment:
         return Break([] if same else [0], [0] if begins else [], [0] if free and not goes_on else [])
 
     def note(self, terminated: Any, truncated: Any, valid: Any = None) -> None:
-        """Takes the flags of a row that was added; None where it is a transition everywhere."""
+        """Take the flags of a row that was added; ``valid`` is None if it is a transition everywhere."""
         self.ended = terminated or truncated or (valid is not None and not valid)
         self.going = not self.ended
 
     def keep(self, stacks: Sequence[Array], following: Sequence[Array]) -> list[int]:
-        """Takes the next stacks of a row that was added; the environments in which some do not follow from stacks."""
+        """Take the next stacks of an added row, and return the environments in which one does not follow."""
         self.follows = True
         for leaf in self._stacked:
             self.pending[leaf] = following[leaf].copy()
@@ -95,20 +95,20 @@ class OneEnvironment:
         return [] if self.follows else [0]
 
     def codes(self, codes: Mapping[int, int]) -> Any:
-        """The start codes of a row, of which these are said; in other environments it goes on."""
+        """Return the start codes of a row, from those given; in other environments it goes on."""
         return np.uint8(codes.get(0, 0))
 
     def moves(self, frames: Sequence[Any], following: Sequence[Any], env: int) -> bool:
-        """Whether the next frames of an environment are others."""
+        """Tell whether the next frames of an environment are others."""
         return any(np.any(now != after) for now, after in zip(frames, following, strict=True))
 
     def of(self, values: Any, env: int) -> Any:
-        """What is an environment's own."""
+        """Return the part of values that is an environment's own."""
         return values
 
 
 class SeveralEnvironments:
-    """As :class:`OneEnvironment`; values lead with the environments, and what is known of the row before are masks."""
+    """The state of the row before, of several environments: masks, and values that lead with the environments."""
 
     def __init__(self, leaves: Sequence[ObsLeaf], num_envs: int) -> None:
         self.goes_on: Any = np.zeros(num_envs, np.uint8)
@@ -188,13 +188,13 @@ def _where(mask: Mask) -> list[int]:
 
 
 def same_rows(a: Array, b: Array) -> Mask:
-    """Which entries of the first axis are the same, bit for bit."""
+    """Tell which entries of the first axis are the same, bit for bit."""
     same: Mask = (_words(a) == _words(b)).all(axis=1)
     return same
 
 
 def _words(values: Array) -> Array:
-    """Each entry of the first axis as integers, of eight bytes where that goes up: what compares fastest."""
+    """View each entry of the first axis as integers, of eight bytes if its size allows: fastest to compare."""
     flat = values.reshape(len(values), -1)
     if flat.strides[1] != flat.itemsize:
         flat = np.ascontiguousarray(flat)

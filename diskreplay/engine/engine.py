@@ -1,4 +1,4 @@
-"""A store that is open: what buffers, mixtures, adapters and commands stand on.
+"""The open store on which buffers, mixtures, adapters and commands stand.
 
 An :class:`Engine` has the streams of a store, the one that is written, and two locks. Rows come in by
 :meth:`Engine.add`, become durable by :meth:`Engine.commit`, and are read by :meth:`Engine.read`. It knows neither what
@@ -53,21 +53,21 @@ from diskreplay.storage.stream import StreamWriter
 Made = TypeVar("Made")
 
 COMMIT_BYTES = 64 << 20
-"""Encoded bytes that may wait in RAM for a commit."""
+"""The encoded bytes that may wait in RAM for a commit."""
 WAITING_ROWS = 64
-"""After every so many rows it is counted how many bytes wait."""
+"""The number of rows after which waiting bytes are counted."""
 
 
 class Keeps(Protocol):
-    """Keeps, after the last commit, what the next opening goes on with."""
+    """The interface that keeps, after the last commit, what the next opening goes on with."""
 
     def keep(self, engine: Engine) -> str:
-        """Keeps it durably; says why it cannot be kept, or ""."""
+        """Keep it durably, and return why it cannot be kept, or ""."""
         raise NotImplementedError
 
 
 class Engine:
-    """One open store. One thread may add while several read.
+    """One open store, to which one thread may add while several read.
 
     Each change is a block of ``lock.change``. Signals wait for its end; what ends it all the same, such as a lack of
     memory, stops the writer as a failed write does, and the next call says so. Arguments are checked before the block.
@@ -161,14 +161,14 @@ class Engine:
 
     @property
     def stream(self) -> str | None:
-        """Name of the stream that is written; None with mode "r"."""
+        """The name of the stream that is written, or None with mode "r"."""
         writer = self.streams.writer
         return writer.name if writer else None
 
     # Whether it may be used
 
     def check_open(self) -> None:
-        """Raises ClosedError, or StateError in a forked process that has no use of it; needs the lock."""
+        """Raise ClosedError, or StateError in a forked process that has no use of it; the caller holds the lock."""
         if self.closed:
             raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
         if self.refused:
@@ -176,7 +176,7 @@ class Engine:
         self.whole()
 
     def whole(self) -> Streams:
-        """The streams; StateError where a change was cut short. A refresh that was is done again. Needs the lock."""
+        """Return the streams, after redoing a refresh that was cut short; raise StateError for another such change."""
         streams = self.streams
         if streams.writer is not None and streams.writer.broken:
             streams.writer.check()
@@ -187,7 +187,7 @@ class Engine:
         return streams
 
     def writable(self) -> StreamWriter:
-        """The stream that is written; ReadOnlyError, ClosedError or StateError where none is (any more)."""
+        """Return the stream that is written; raise ReadOnlyError, ClosedError or StateError if none is (any more)."""
         self.check_open()
         if self.streams.writer is None:
             raise ReadOnlyError(f"the buffer {self.path!r} was opened with mode='r'; open it with mode='r+' to write")
@@ -197,7 +197,7 @@ class Engine:
 
     @property
     def read_only(self) -> bool:
-        """Whether it was opened with mode "r"; ClosedError after :meth:`close`."""
+        """True if it was opened with mode "r"; ClosedError is raised after :meth:`close`."""
         self.check_open()
         return self.streams.writer is None
 
@@ -207,7 +207,7 @@ class Engine:
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        """Adds one row, and commits where that is due."""
+        """Add one row, and commit if that is due."""
         with self.write_lock:
             self.writable()
             self.appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
@@ -215,7 +215,7 @@ class Engine:
             self._warn()
 
     def _warn(self) -> None:
-        """Says what looks like a mistake, where something does."""
+        """Warn of what looks like a mistake, if anything does."""
         if self.appender.watch.to_say is not None:
             self.appender.watch.say()
 
@@ -223,7 +223,7 @@ class Engine:
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        """Adds many rows, and commits wherever that is due."""
+        """Add many rows, and commit wherever that is due."""
         with self.write_lock, self.pushes.warned_later():
             writer, appender = self.writable(), self.appender
             steps = Steps.of(
@@ -245,7 +245,7 @@ class Engine:
         self.pushes.warn()
 
     def _added(self) -> None:
-        """Commits after rows were added, where that is due. Needs the lock of writers alone: nobody else adds."""
+        """Commit after rows were added, if that is due; the caller holds the lock of writers alone."""
         end, writer = self.appender.log.end, self.appender.writer
         if (
             end - writer.commit_record.end >= self._commit_rows
@@ -255,26 +255,26 @@ class Engine:
             self.commit()
 
     def cut(self, envs: NDArray[np.bool_]) -> None:
-        """Has the next row begin a new episode in the environments of a mask ``(num_envs,)``."""
+        """Have the next row begin a new episode in the environments of a mask ``(num_envs,)``."""
         with self.write_lock:
             self.writable()
             with self.lock.change:
                 self.appender.cut(envs)
 
     def begin_episode(self, env: int | None, facts: Mapping[str, Any]) -> None:
-        """As :meth:`cut`, with facts of the episode that begins; InputError, before anything changes."""
+        """Have the next row begin an episode with these facts; raise InputError before anything changes."""
         with self.write_lock:
             self.writable().check()
             begin(self.appender, env, facts)
 
     def annotate_episode(self, episode: Episode | None, env: int | None, facts: Mapping[str, Any]) -> None:
-        """Adds facts of an episode that is there; InputError, before anything changes."""
+        """Add facts of an episode that is there; raise InputError before anything changes."""
         with self.write_lock:
             self.writable().check()
             annotate(self.appender, episode, env, facts)
 
     def write(self, name: str, index: Any, values: Any) -> None:
-        """Gives rows that are there values of a column; InputError, with nothing written, for what is wrong."""
+        """Give rows that are there values of a column; raise InputError, with nothing written, for what is wrong."""
         with self.write_lock:
             self.writable().check()
             self.later.write(name, index, values)
@@ -282,13 +282,13 @@ class Engine:
                 self.commit()
 
     def check_write(self, name: str, index: Any, values: Any) -> None:
-        """Raises what :meth:`write` would, and writes nothing."""
+        """Raise what :meth:`write` would, and write nothing."""
         with self.lock:
             self.writable().check()
             self.later.checked(name, index, values)
 
     def clear(self) -> None:
-        """Empties the window of the stream that is written, and has every hook forget."""
+        """Empty the window of the stream that is written, and have every hook forget."""
         with self.write_lock:
             self.writable().check()
             with self.lock.change:
@@ -299,11 +299,11 @@ class Engine:
                 self.empty()
 
     def empty(self) -> None:
-        """Empties the window of the stream that is written; the next commit gives its space back. Needs the locks."""
+        """Empty the window of the written stream, with the locks held; the next commit gives its space back."""
         self.appender.log.slide(self.appender.log.end)
 
     def resize(self, capacity: int) -> None:
-        """Gives the window of the stream that is written another capacity in transitions, and commits."""
+        """Give the window of the stream that is written another capacity in transitions, and commit."""
         with self.write_lock:
             writer = self.writable()
             writer.check()
@@ -315,7 +315,7 @@ class Engine:
             self.commit()
 
     def grow(self, capacity: int) -> None:
-        """As :meth:`resize`, where it has less; InputError, as ``open`` raises it, where it has more."""
+        """Resize a window that holds less; raise InputError, as ``open`` does, for one that holds more."""
         self.store.check_stream(str(self.stream), None, capacity)
         if capacity > self.appender.log.capacity:
             self.resize(capacity)
@@ -323,7 +323,7 @@ class Engine:
     # Commits
 
     def commit(self) -> None:
-        """Makes everything added so far durable; raises what ``commit`` of a buffer raises."""
+        """Make everything added so far durable, with errors as ``commit`` of a buffer."""
         with self.write_lock:
             writer = self.writable()
             with self.write_lock.exclusive:
@@ -332,7 +332,7 @@ class Engine:
         self.pushes.warn()
 
     def push(self, timeout: float | None) -> None:
-        """Commits, and waits until the remote store has everything."""
+        """Commit, and wait until the remote store has everything."""
         with self.write_lock:
             self.writable()
             pushing = self.pushes.pushing
@@ -364,7 +364,7 @@ class Engine:
             self.streams.size_cache()
 
     def state(self) -> State:
-        """What a checkpoint must hold of the hooks, the companion and the random state; needs the lock."""
+        """Return what a checkpoint must hold of hooks, companion and random state; the caller holds the lock."""
         facts: dict[str, Any] = {"rng": rng_to_json(self.rng)}
         arrays: dict[str, NDArray[Any]] = {}
         for hook in self.hooks if self.companion is None else [*self.hooks, self.companion]:
@@ -373,20 +373,20 @@ class Engine:
         return facts, arrays
 
     def keep(self) -> str:
-        """Keeps, after a commit, what the next opening goes on with beside rows; why that cannot be, or ""."""
+        """Keep, after a commit, what the next opening goes on with beside rows; return why that cannot be, or ""."""
         return "" if self.keeping is None else self.keeping.keep(self)
 
     # Reading
 
     def read(self, draft: Callable[..., Made], *args: Any) -> Made:
-        """Has ``draft(*args, reads)`` draw a batch under the lock, and reads without it what that needs.
+        """Have ``draft(*args, reads)`` draw a batch under the lock, and read without it what that needs.
 
         It is drawn again, after a refresh, where another process changed meanwhile what was to be read.
         """
         return self._finish([], draft, args, blocks.empty)
 
     def begin(self, draft: Callable[..., Made], *args: Any, empty: Empty = blocks.empty) -> Callable[[], Made]:
-        """As :meth:`read`, in two halves: it is drawn now, what is remote begins to come, and the result ends it.
+        """Draw a batch now as :meth:`read`, begin to fetch what is remote, and return a function that ends the read.
 
         ``empty`` makes the batch's large arrays.
         """
@@ -417,7 +417,7 @@ class Engine:
                 any_commit = False
 
     def _caught_up(self, any_commit: bool) -> bool:
-        """Goes on to the newest commits where other writers have evicted what this store still held for there.
+        """Go on to the newest commits if other writers have evicted what this store still held for there.
 
         Likewise, if ``any_commit``, where there are just newer ones: a shard may have been compacted since.
         """
@@ -427,7 +427,7 @@ class Engine:
         return self.refresh()
 
     def refresh(self) -> bool:
-        """Goes on to the newest commits of the streams that others write; whether anything changed."""
+        """Go on to the newest commits of the streams that others write, and return True if anything changed."""
         if not self.closed:
             self.store.files.refresh()
         with self.write_lock:
@@ -442,7 +442,7 @@ class Engine:
     # End
 
     def close(self) -> None:
-        """Commits, keeps what the next opening goes on with, and gives everything back; raises what a commit raises."""
+        """Commit, keep what the next opening goes on with, and give everything back, with errors as a commit."""
         unsent = self.end_pushing()  # before signals wait: the network may take its time
         open_, not_kept = not self.closed, ""
         with self.write_lock:
@@ -468,7 +468,7 @@ class Engine:
             )  # fmt: skip
 
     def end_pushing(self) -> Exception | None:
-        """Commits and pushes what is left; what kept that from being done. From the commit on it takes no rows."""
+        """Commit and push what is left, taking no rows from then on; return what kept that from being done, or None."""
         if self.pushes.pushing is None or self.closed:
             return None
         try:
@@ -485,7 +485,7 @@ class Engine:
             raise
 
     def _commit_last(self, writer: StreamWriter) -> None:
-        """The commit of :meth:`close`; StateError where there can be none, and something is lost by that."""
+        """Make the commit of :meth:`close`; raise StateError if there can be none, and something is lost by that."""
         if writer.failure is None:
             if self.companion is not None:
                 self.companion.flush()
@@ -498,7 +498,7 @@ class Engine:
             writer.check()
 
     def finish(self) -> None:
-        """Gives everything back; rows that no commit holds are gone. Doing it again does no harm."""
+        """Give everything back, also rows that no commit holds, which are gone; a second call does nothing."""
         with self.lock.exclusive:
             self.closed = True
             self.companion = None

@@ -1,4 +1,4 @@
-"""The facts of episodes as they are given: checked, before anything changes, and noted with their episodes."""
+"""The facts of episodes as they are given: checked before anything changes, and noted with their episodes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from diskreplay.engine.appender import Appender
 
 MAX_BYTES = 4096
-"""Of the JSON of one episode's facts."""
+"""The most bytes of one episode's facts as JSON."""
 MAX_DEPTH = 16
-"""Levels of lists and objects in it."""
+"""The most levels of lists and objects in them."""
 
 
 def begin(appender: Appender, env: int | None, given: Mapping[str, Any]) -> None:
-    """The next steps begin new episodes, of which these facts are known."""
+    """Have the next steps begin new episodes, of which these facts are known."""
     found, envs = checked(given, {}), _environments(appender, env)
     with appender.change:
         appender.cut(np.isin(np.arange(appender.num_envs), envs))
@@ -34,7 +34,7 @@ def begin(appender: Appender, env: int | None, given: Mapping[str, Any]) -> None
 
 
 def annotate(appender: Appender, episode: Episode | None, env: int | None, given: Mapping[str, Any]) -> None:
-    """More facts of an episode, or of the newest of one environment, or of each."""
+    """Add facts of an episode, or of the newest one of one environment, or of each."""
     log, noted = appender.log, appender.facts
     if episode is not None:
         there = _row_of(appender, episode, env)
@@ -59,7 +59,7 @@ def annotate(appender: Appender, episode: Episode | None, env: int | None, given
 
 
 class _Change(NamedTuple):
-    """Facts that an environment's episode comes to have; of that which its next step begins, where there is no place.
+    """The new facts of an environment's episode, or, without a place, of the one that its next step begins.
 
     The place is what was noted of the episode, its first row, and the one where the next episode begins if it is known.
     """
@@ -76,7 +76,7 @@ def _place(appender: Appender, env: int, row: int, given: Mapping[str, Any]) -> 
 
 
 def _row_of(appender: Appender, episode: Episode, env: int | None) -> int:
-    """A row of an episode in the window of the stream that is written; InputError where it has none there."""
+    """Return a row of an episode in the window of the written stream; raise InputError if it has none there."""
     log = appender.log
     if not isinstance(episode, Episode):
         raise InputError(f"the episode must be one of rb.episodes, got {episode!r:.100}")
@@ -103,7 +103,7 @@ def _environments(appender: Appender, env: int | None) -> list[int]:
 
 
 def checked(given: Mapping[str, Any], before: Mapping[str, Any]) -> Facts:
-    """The facts ``before`` with those that are given, as JSON has them; InputError where they break a rule.
+    """Return the facts ``before`` with those given, as JSON has them; raise InputError if they break a rule.
 
     Scalars and arrays of numpy become numbers and lists.
     """
@@ -129,7 +129,7 @@ def checked(given: Mapping[str, Any], before: Mapping[str, Any]) -> Facts:
 
 
 def _native(value: Any, depth: int) -> Any:
-    """A value with Python's own numbers, lists and mappings in it."""
+    """Return a value with Python's own numbers, lists and mappings in it."""
     if depth > MAX_DEPTH:
         raise _deep()
     if isinstance(value, np.generic | np.ndarray):
@@ -156,7 +156,7 @@ def _native(value: Any, depth: int) -> Any:
 
 
 def _told(name: str, value: Any) -> Any:
-    """The value of a fact whose meaning is known, in the one form that it has."""
+    """Return the value of a fact whose meaning is known, in the one form that it has."""
     if value is None:
         return None
     if name == "seed":

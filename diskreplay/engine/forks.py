@@ -1,4 +1,4 @@
-"""Open stores in a process that was forked: readers go on there, writers refuse, and nobody waits for ever.
+"""Open stores in a forked process: readers go on there, writers refuse, and nobody waits for ever.
 
 1. A fork waits until no other thread is in the middle of anything with a store's index in RAM, so that the child's
    copy is whole. After FORK_SECONDS it waits no longer, and the child's copy is not used.
@@ -32,20 +32,22 @@ FORK_SECONDS = 30.0
 _numbers = itertools.count()
 _open: dict[int, weakref.ref[Engine]] = {}
 _forks: weakref.WeakKeyDictionary[Engine, int] = weakref.WeakKeyDictionary()
-"""How often the process was forked since a store was opened, or inherited."""
+"""The number of times that the process was forked since a store was opened, or inherited."""
 _held = threading.local()
-"""``forks`` that this thread is at, one in the handler of a signal that came in another: the engines that each found,
-and those of their locks that it could have."""
+"""The forks that this thread is at, one of them perhaps in a signal's handler during another.
+
+Each has the engines that it found, and those of their locks that it could take.
+"""
 
 
 def watch(engine: Engine) -> None:
-    """Makes forks of this process safe for an open store from now on."""
+    """Make forks of this process safe for an open store from now on."""
     number = next(_numbers)
     _open[number] = weakref.ref(engine, lambda _: _open.pop(number, None))
 
 
 def opened() -> list[Engine]:
-    """Those of this process that are open."""
+    """Return the engines of this process that are open."""
     found = (reference() for reference in list(_open.values()))
     return [engine for engine in found if engine is not None and not engine.closed]
 
@@ -59,12 +61,12 @@ def _before() -> None:
 
 
 def _locks(engine: Engine) -> list[Any]:
-    """Those that guard what is in RAM."""
+    """Return the locks that guard what is in RAM."""
     return [engine.lock, engine.streams.cache.lock]
 
 
 def _take(locks: list[Any], seconds: float) -> list[Any]:
-    """Takes all of them, or those that are free when the time is over.
+    """Take all locks, or those that are free when the time is over.
 
     It never waits with a lock in hand that somebody else might be waiting for.
     """
@@ -110,7 +112,7 @@ def _after_in_child() -> None:
 
 
 def _refuse(engine: Engine, why: str) -> None:
-    """Has every call that needs more than the numbers in RAM raise StateError, a pass that is under way too."""
+    """Have every call that needs more than the numbers in RAM raise StateError, even in a pass under way."""
     engine.refused = f"{why}: open the store {engine.path!r} here, with mode='r' or a stream of its own"
 
     def refuse() -> NoReturn:
@@ -122,7 +124,7 @@ def _refuse(engine: Engine, why: str) -> None:
 
 
 def next_generator(engine: Engine) -> np.random.Generator:
-    """The generator of a store's next copy, which is counted as a fork is."""
+    """Return the generator of a store's next copy, which is counted as a fork is."""
     _forks[engine] = _forks.get(engine, 0) + 1
     return reseeded(engine.rng, _forks[engine])
 

@@ -1,4 +1,4 @@
-"""What stands beside the rows of an open store, and how the engine takes it along."""
+"""The hooks: what stands beside the rows of an open store, and how the engine takes it along."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
-"""What a checkpoint holds beside rows: facts for JSON, and arrays ``(n,)`` by name."""
+"""The state that a checkpoint holds beside rows: facts for JSON, and arrays ``(n,)`` by name."""
 
 
 class Hook(Protocol):
-    """Follows the rows of one store, from ``engine.hooks.append(hook)`` until that is closed."""
+    """An object that follows the rows of one store, from ``engine.hooks.append(hook)`` until that is closed."""
 
     def state(self) -> State:
-        """Gives what a checkpoint must hold of it; the engine's lock is held."""
+        """Return what a checkpoint must hold of it; the engine's lock is held."""
         raise NotImplementedError
 
     def forget(self) -> None:
-        """The rows are being cleared; the engine's lock is held."""
+        """Forget what belongs to the rows, which are being cleared; the engine's lock is held."""
 
 
 class Companion(Hook, Protocol):
-    """What another library's buffer keeps beside its rows, from ``engine.companion = companion`` on.
+    """The state of another library's buffer beside its rows, from ``engine.companion = companion`` on.
 
     :mod:`diskreplay.compat.keeper` is the one there is.
     """
 
     def flush(self) -> None:
-        """Adds to the store what waits in RAM, before the last commit of ``close``."""
+        """Add to the store what waits in RAM, before the last commit of ``close``."""

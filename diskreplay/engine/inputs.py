@@ -1,4 +1,4 @@
-"""Arguments of ``add`` as arrays of just the right shape and dtype, checked before anything changes.
+"""The arguments of ``add`` as arrays of just the right shape and dtype, checked before anything changes.
 
 1. A value of another dtype is taken where no bit of information is lost, and refused otherwise: what was stored is what
    was given. Python's floats, and lists of them, take on the column's precision, as everywhere in numpy; but a finite
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Freedoms:
-    """What a kind of buffer takes though a rule of this module is against it.
+    """The values that a kind of buffer takes though a rule of this module is against them.
 
     Attributes:
         anything: for copies, what a store may hold all the same: values outside of discrete spaces, of older versions,
@@ -42,11 +42,11 @@ class Freedoms:
     agents: str | None = None
 
     def finite(self, schema: Schema, column: str = "") -> bool:
-        """Whether values, of a column of the user's own or any other, must be finite."""
+        """Tell whether values, of a column of the user's own or any other, must be finite."""
         return schema.finite and not self.anything and (not column or column != self.unknown)
 
     def looks_at(self, leaf: str) -> bool:
-        """Whether an observation leaf must lie in its discrete space."""
+        """Tell whether an observation leaf must lie in its discrete space."""
         return not self.anything and (self.agents is None or not f"{leaf}/".startswith(f"{self.agents}/"))
 
 
@@ -116,7 +116,7 @@ class Slot:
                 self.exact = (kind, bool) if dtype.kind == "b" else (kind,)
 
     def check(self, value: Any, counts: Any = True) -> Any:
-        """``value`` as an array of the slot's shape and dtype, without a copy where it is one; InputError otherwise.
+        """Return ``value`` as an array of the slot's shape and dtype, itself if it is one; raise InputError otherwise.
 
         Args:
             counts: where the value is one of a transition: a bool, or an array of the value's first axes.
@@ -135,14 +135,14 @@ class Slot:
         return array
 
     def check_steps(self, values: Any, steps: int, counts: Any = True) -> Array:
-        """``values`` of several steps, ``(steps, *shape)``, as :meth:`check` takes those of one."""
+        """Return ``values`` of several steps, ``(steps, *shape)``, as :meth:`check` takes those of one."""
         array = self._convert(values, (steps, *self.shape))
         if self.finite or self.choices is not None:
             self._check_values(array, counts)
         return array
 
     def _remedy(self, given: tuple[int, ...]) -> str:
-        """What to write where the value has one axis of environments too many, or too few."""
+        """Return what to write if the value has one axis of environments too many, or too few."""
         if self.shape == self.value_shape and len(given) > 1 and given[1:] == self.shape:
             return f"; for {given[0]} environments in lockstep create the store with num_envs={given[0]}"
         if self.shape != self.value_shape and given == self.value_shape and given[:1] == self.shape[:1]:
@@ -179,7 +179,7 @@ class Slot:
         return converted
 
     def _check_values(self, array: Array, counts: Any) -> None:
-        """InputError where an element that counts is not finite, or none of the choices."""
+        """Raise InputError if an element that counts is not finite, or none of the choices."""
         if self.choices is None:
             wrong = ~np.isfinite(array)
         elif self.unsigned is not None:
@@ -209,7 +209,7 @@ class Slot:
 
 
 def _bound(bound: Any, dtype: np.dtype[Any]) -> Any:
-    """A bound of choices in their own dtype, in which numpy compares fastest."""
+    """Return a bound of choices in their own dtype, in which numpy compares fastest."""
     limits = np.iinfo(dtype)
     return np.clip(np.asarray(bound), limits.min, limits.max).astype(dtype)[()]
 
@@ -217,7 +217,7 @@ def _bound(bound: Any, dtype: np.dtype[Any]) -> Any:
 def obs_slots(
     schema: Schema, shapes: list[tuple[int, ...]], num_envs: int, freedoms: Freedoms
 ) -> tuple[list[Slot], list[Slot]]:
-    """The rules for an observation and for the next one, of leaves that are given with ``shapes``."""
+    """Return the rules for an observation and for the next one, of leaves that are given with ``shapes``."""
     leaves = spaces.leaf_spaces(schema.observation_space)
 
     def slots(prefix: str) -> list[Slot]:
@@ -233,7 +233,7 @@ def obs_slots(
 
 
 def action_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> list[Slot]:
-    """The rules for the leaves of an action."""
+    """Return the rules for the leaves of an action."""
     leaves = spaces.leaf_spaces(schema.action_space)
     return [
         Slot(
@@ -249,7 +249,7 @@ def action_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> list[Slot
 
 
 def column_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> dict[str, Slot]:
-    """The rules for the user's own columns, by name."""
+    """Return the rules for the user's own columns, by name."""
     return {
         column.name: Slot(
             column.name, column.shape, column.dtype, num_envs,
@@ -260,7 +260,7 @@ def column_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> dict[str,
 
 
 def rounded(name: str, given: Any, dtype: Any = np.float32) -> Array:
-    """Real numbers rounded to a floating point dtype; InputError where they are none, or one would become infinite."""
+    """Return numbers rounded to a float dtype; raise InputError for no numbers, or one that becomes infinite."""
     try:
         array = np.asarray(given)
     except ValueError as error:
@@ -276,7 +276,7 @@ def rounded(name: str, given: Any, dtype: Any = np.float32) -> Array:
 
 
 def check_range(name: str, given: Array, converted: Array) -> None:
-    """InputError where a number of ``given``, which broadcasts to ``converted``, was finite and is not any more."""
+    """Raise InputError if a number of ``given``, which broadcasts to ``converted``, is no longer finite."""
     if converted.dtype.kind not in "fc" or given.dtype.kind not in "biufc" or np.isfinite(converted).all():
         return
     given = np.broadcast_to(given, converted.shape)
@@ -290,7 +290,7 @@ def check_range(name: str, given: Array, converted: Array) -> None:
 
 
 def _same_values(converted: Array, given: Array) -> bool:
-    """Whether a conversion lost nothing."""
+    """Tell whether a conversion lost nothing."""
     if not np.array_equal(converted, given, equal_nan=given.dtype.kind in "fc"):
         return False
     # numpy compares integers and floats as floats, in which neighbouring large integers are the same number.
@@ -299,7 +299,7 @@ def _same_values(converted: Array, given: Array) -> bool:
 
 
 def check_reward(reward: Any, largest: float) -> None:
-    """InputError where a reward is not finite, or is above the largest number of its column."""
+    """Raise InputError if a reward is not finite, or is above the largest number of its column."""
     if type(reward) is not np.ndarray or reward.ndim == 0:
         if not abs(reward) <= largest:
             raise InputError(f"reward must be finite, and at most {largest:.3g}, got {reward}; nothing was added")

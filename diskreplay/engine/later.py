@@ -21,7 +21,7 @@ from diskreplay.schema import LATER, VALID, Schema
 
 
 class LaterWriter:
-    """Writes values of one stream's rows, within ``change``; whoever calls it is alone in writing."""
+    """The writer of later values of one stream, within ``change``; whoever calls it is alone in writing."""
 
     def __init__(self, schema: Schema, stream: OpenStream, change: Block) -> None:
         self._stream = stream
@@ -31,7 +31,7 @@ class LaterWriter:
         self._slots = {column.name: Slot(column.name, column.shape, column.dtype, 1) for column in schema.later}
 
     def write(self, name: str, index: Any, values: Any) -> None:
-        """Values of a column for the rows that ``index`` names; InputError, before any change, for what is wrong."""
+        """Write values of a column for the rows of ``index``; raise InputError, before any change, for wrong ones."""
         places, given = self.checked(name, index, values)
         if len(places):
             flat = np.ascontiguousarray(given).reshape(len(places), -1).view(np.uint8)
@@ -39,7 +39,7 @@ class LaterWriter:
                 self._stream.logs[LATER].append(encode(self._columns[name][0], places, flat))
 
     def checked(self, name: str, index: Any, values: Any) -> tuple[Ids, NDArray[Any]]:
-        """Places and values of those rows that are in the window; InputError for what is wrong."""
+        """Return places and values of those rows that are in the window; raise InputError for what is wrong."""
         if name not in self._columns:
             known = ", ".join(map(repr, self._columns)) or "none: create(..., later={name: dtype}) declares them"
             raise InputError(f"write: there is no column {name!r} that is written later; there are {known}")
@@ -57,7 +57,7 @@ class LaterWriter:
         return ids - (self._stream.log.stream << STREAM_SHIFT), given
 
     def _present(self, ids: Ids, values: NDArray[Any]) -> tuple[Ids, NDArray[Any]]:
-        """The ids that are in the window, with their values; InputError for those that were never given."""
+        """Return the ids that are in the window, with their values; raise InputError for ids never given."""
         log = self._stream.log
         least, most = (int(ids.min()), int(ids.max())) if len(ids) else (log.first_id, -1)
         if least < log.first_id or most >= log.stop_id:

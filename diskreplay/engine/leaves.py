@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 class ObsLeaf:
-    """Attributes are of one environment's value; ``lead`` counts the axes before it: the environments, if several."""
+    """A leaf on its way in, with facts of one environment's value; ``lead`` counts the axes before it."""
 
     def __init__(self, column: Column, stack: Stack, num_envs: int) -> None:
         self.name = column.name
@@ -26,11 +26,11 @@ class ObsLeaf:
         elif stack.axis == -1:
             shape = (*shape[:-1], stack.frames * shape[-1]) if stack.channels else (*shape, stack.frames)
         self.shape = shape
-        """Of what is given."""
+        """The shape of what is given."""
         self.lead = 0 if num_envs == 1 else 1
 
     def frames(self, given: Array) -> Array:
-        """The stack as ``([num_envs,] frames, *frame_shape)``, oldest first: a view."""
+        """Return the stack as a view ``([num_envs,] frames, *frame_shape)``, oldest first."""
         lead, count = self.lead, self.stack.frames
         if self.stack.axis == 0:
             if not self.stack.channels:
@@ -42,7 +42,7 @@ class ObsLeaf:
         return np.moveaxis(given, -1, lead)
 
     def split(self, given: Array) -> tuple[Array, Array]:
-        """The given array as frames, if stacked, and its newest frame."""
+        """Return the given array as frames, if stacked, and its newest frame."""
         if not self.stacked:
             return given, given
         frames = self.frames(given)
@@ -50,6 +50,6 @@ class ObsLeaf:
 
 
 def split(leaves: list[ObsLeaf], given: list[Array]) -> tuple[list[Array], list[Array]]:
-    """The leaves as stacks, where they are given so, and their newest frames."""
+    """Return the leaves as stacks, if they are given so, and their newest frames."""
     pairs = [leaf.split(value) for leaf, value in zip(leaves, given, strict=True)]
     return [stack for stack, _ in pairs], [frame for _, frame in pairs]

@@ -12,11 +12,11 @@ from __future__ import annotations
 from diskreplay.errors import MisuseWarning, warn_outside
 
 WATCHED_STEPS = 100
-"""Steps of environments before anything is said of cuts."""
+"""The number of steps of environments before anything is said of cuts."""
 MOST_CUTS = 0.05
-"""The share of steps that are cut without a flag from which on it is no accident."""
+"""The share of steps cut without a flag from which on it is no accident."""
 WATCHED_ENDS = 3
-"""Ends of episodes, all alike, before anything is said of them."""
+"""The number of ends of episodes, all alike, before anything is said of them."""
 
 CUTS = (
     "{cuts} of {steps} steps do not continue the one before them: their obs is not its next_obs, bit for bit, and no "
@@ -46,7 +46,7 @@ EITHER = (
 
 
 class Watch:
-    """What one buffer was given so far."""
+    """The watch over what one buffer was given so far."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -60,11 +60,11 @@ class Watch:
         self._said: set[str] = set()
 
     def ignore_resets(self) -> None:
-        """Says nothing of steps that begin with an end's own ``next_obs``: this learner never looks at that."""
+        """Give no warning of steps that begin with an end's own ``next_obs``: this learner never looks at that."""
         self._said.add("resets")
 
     def look(self, steps: int, cuts: int, ends: int, unmoved: int, empty: int, earning: int) -> None:
-        """A row in which some environment does not go on.
+        """Look at a row in which some environment does not go on.
 
         Args:
             steps: of all environments so far.
@@ -94,7 +94,7 @@ class Watch:
             self.to_say = text.format(cuts=self.cuts, steps=self.steps, ends=self.ends)
 
     def say(self) -> None:
-        """Gives the warning that is due, in the name of the line outside of this package that led here."""
+        """Give the warning that is due, in the name of the line outside of this package that led here."""
         text, self.to_say = self.to_say, None
         if text is not None:
             warn_outside(text, MisuseWarning)

@@ -1,4 +1,4 @@
-"""Starts, feeds and stops the background upload of the stream that is written."""
+"""The background upload of the stream that is written: how it is started, fed and stopped."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from diskreplay.storage.stream import StreamWriter
 from diskreplay.storage.stream import lock as locked
 
 CLOSE_SECONDS = 60.0
-"""How long `close` waits for what is not pushed yet."""
+"""The seconds for which `close` waits for what is not pushed yet."""
 
 
 def prepare(store: Store, stream: str, url: str, seconds: float) -> BackgroundPush:
-    """Makes what will push a stream to a URL."""
+    """Return the object that pushes a stream to a URL."""
     return BackgroundPush(Push(store, stream, ObjectStore(url)), seconds)
 
 
 def check_going_back(store: Store, stream: str, checkpoint: Checkpoint, url: str | None) -> None:
-    """Raises what stands against opening a stream at a checkpoint, to be pushed to a URL; gives up nothing."""
+    """Raise what stands against opening a stream at a checkpoint to be pushed to a URL; give up nothing."""
     lock = locked(store.files, store.stream_path(stream))
     try:
         newest = store.newest_commit(stream)
@@ -36,7 +36,7 @@ def check_going_back(store: Store, stream: str, checkpoint: Checkpoint, url: str
 
 
 class Pushes:
-    """The pushes of an open store; none where ``pushing`` is None. The lock of writers guards every call.
+    """The pushes of an open store, none if ``pushing`` is None; the lock of writers guards every call.
 
     Args:
         path: of the store, for warnings.
@@ -47,16 +47,16 @@ class Pushes:
         self.path = path
         self.pushing = pushing
         self._quiet = 0
-        """Blocks of :meth:`warned_later` that are under way."""
+        """The number of blocks of :meth:`warned_later` that are under way."""
 
     def committed(self, writer: StreamWriter | None) -> None:
-        """Has what is durable here pushed."""
+        """Have what is durable here pushed."""
         if self.pushing is not None and writer is not None:
             self.pushing.committed(writer.commit_record)
 
     @contextlib.contextmanager
     def warned_later(self) -> Iterator[None]:
-        """Keeps :meth:`warn` silent inside: a warning may be an error, and would end what must be done whole."""
+        """Keep :meth:`warn` silent inside: a warning may be an error, and would end what must be done whole."""
         self._quiet += 1
         try:
             yield
@@ -64,7 +64,7 @@ class Pushes:
             self._quiet -= 1
 
     def warn(self) -> None:
-        """Says what keeps rows or checkpoints from being pushed, once each; when all that was asked for is done."""
+        """Warn once each of what keeps rows or checkpoints from being pushed, when all that was asked for is done."""
         if self.pushing is None or self._quiet:
             return
         if (conflict := self.pushing.new_conflict()) is not None:
@@ -72,7 +72,7 @@ class Pushes:
         self.warn_of_names()
 
     def warn_of_names(self) -> None:
-        """Says which checkpoints are not pushed since another's has their name, once each."""
+        """Warn once each of checkpoints that are not pushed since another's has their name."""
         for name in self.pushing.newly_taken() if self.pushing is not None else ():
             assert self.pushing is not None
             warn_outside(
@@ -81,5 +81,5 @@ class Pushes:
             )  # fmt: skip
 
     def end(self) -> Exception | None:
-        """Pushes what is left, for CLOSE_SECONDS at the most; what kept that from being done."""
+        """Push what is left, for at most CLOSE_SECONDS, and return what kept that from being done, or None."""
         return None if self.pushing is None else self.pushing.end(CLOSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Where the rows of a stream go: the write buffers of its columns, the log's table, and the patch table.
+"""The places of a stream's rows: the write buffers of its columns, the log's table, and the patch table.
 
 What is given has the axis of environments only where there are several. The first row that is not there yet, ``end``,
 already has its observation where one is *pending*: the newest ``next_obs``.
@@ -26,7 +26,7 @@ NEVER = 1 << 62
 
 
 class RowBuffers:
-    """Those of one stream; whoever calls it is alone in writing, and holds the lock of the index.
+    """The buffers of one stream; whoever calls it is alone in writing, and holds the lock of the index.
 
     Attributes:
         load_at: the row from which on :meth:`load` is to be called.
@@ -46,16 +46,16 @@ class RowBuffers:
         self._look()
 
     def _look(self) -> None:
-        """Looks at the log's table: it was replaced by another."""
+        """Look at the log's table, which was replaced by another."""
         self._table = self.log.table
         self._columns = [
             (column, column.column.chunk_rows, self._ring(name) if name in self.log.resident else None)
             for name, column in self.writer.rows.items()
         ]
-        """Each column, rows of its chunks, and its array of the table; None where it has none."""
+        """Each column, the rows of its chunks, and its array of the table, or None if it has none."""
         self._obs = self._columns[: len(self._leaves)]
         self._unset = [(self._ring(NEXT_PATCH), -1), *((self._ring(name), 0) for name in self.log.later)]
-        """What a row does not have yet."""
+        """The arrays and values of what a row does not have yet."""
         self._compile()
 
     def _ring(self, name: str) -> Array:
@@ -63,7 +63,7 @@ class RowBuffers:
         return array if self._several else array[:, 0]
 
     def load(self) -> None:
-        """Loads the compiled way to add rows, where that is worth it by now; without a lock that readers wait for."""
+        """Load the compiled way to add rows, if it is worth it by now; readers wait for no lock meanwhile."""
         end = self.log.end
         self._kernel = compiled_row.load(end - self._opened_at)
         self.load_at = end + compiled_row.LOOK_EVERY if self._kernel is None else NEVER
@@ -74,7 +74,7 @@ class RowBuffers:
             self._compiled = CompiledRow(self._kernel, self._columns, len(self._leaves), self._unset)
 
     def add(self, row: Row) -> bool:
-        """Adds a row that goes on, if its observation is the pending one, and has its next one pending.
+        """Add a row that goes on, if its observation is the pending one, and make its next one pending.
 
         False where it must be written otherwise: nothing has changed then.
         """
@@ -95,13 +95,13 @@ class RowBuffers:
         return True
 
     def reserve(self, rows: int) -> None:
-        """Makes room for rows that are added, and the pending observation after them."""
+        """Make room for rows that are added, and the pending observation after them."""
         self.log.reserve(rows)
         if self.log.table is not self._table:
             self._look()
 
     def write(self, values: Sequence[Any], in_place: int) -> None:
-        """Writes row ``end`` and moves on; the first ``in_place`` values stand where they belong: they were pending."""
+        """Write row ``end`` and move on; the first ``in_place`` values, which were pending, are in their places."""
         log = self.log
         row, position = log.end, log.end % self._table.length
         for number, ((column, rows, ring), value) in enumerate(zip(self._columns, values, strict=True)):
@@ -119,7 +119,7 @@ class RowBuffers:
         log.end = row + 1
 
     def write_run(self, values: Sequence[Array], steps: slice) -> None:
-        """Writes rows from ``end`` on, and moves on; ``values`` lead with the steps of which these are some."""
+        """Write rows from ``end`` on and move on; ``values`` lead with the steps of which these are some."""
         log = self.log
         row, length, count = log.end, self._table.length, steps.stop - steps.start
         first = row % length
@@ -138,7 +138,7 @@ class RowBuffers:
     # The pending observation
 
     def put_pending(self, frames: Sequence[Any]) -> None:
-        """Puts next frames into the place of row ``end``."""
+        """Put next frames into the place of row ``end``."""
         row = self.log.end
         position = row % self._table.length
         for (column, rows, ring), frame in zip(self._obs, frames, strict=True):
@@ -147,12 +147,12 @@ class RowBuffers:
                 ring[position] = frame
 
     def pending(self) -> list[Any]:
-        """The frames in the place of row ``end``, of all environments."""
+        """Return the frames in the place of row ``end``, of all environments."""
         row = self.log.end
         return [column.single[row % rows] for column, rows, _ in self._obs]
 
     def patch_pending(self, envs: Iterable[int]) -> None:
-        """Puts the pending observations of environments into the patch table, unless they stand there already."""
+        """Put the pending observations of environments into the patch table, unless they stand there already."""
         log = self.log
         for env in envs:
             if log.table.arrays[NEXT_PATCH][(log.end - 1) % log.table.length, env] < 0:
@@ -160,7 +160,7 @@ class RowBuffers:
                 self.patch(log.end - 1, env, 1, frames)
 
     def patch(self, row: int, env: int, offset: int, frames: Sequence[Any]) -> None:
-        """Adds a patch: the frames, by leaf, that stand at this offset of a row of an environment."""
+        """Add a patch: the frames, by leaf, that stand at this offset of a row of an environment."""
         values = dict(zip(self._leaves, frames, strict=True))
         values[PLACE] = np.array([row, env, offset], np.int64)
         for name, column in self.writer.patches.items():

@@ -1,4 +1,4 @@
-"""What the user chooses of a store that is open; nothing of it is stored."""
+"""The user's choices for a store that is open; nothing of them is stored."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ CACHE_BYTES = 256 << 20
 COMMIT_ROWS = 10_000
 COMMIT_SECONDS = 10.0
 PUSH_SECONDS = 40.0
-"""What still grows is sent whole by each push: at 1,000 steps a second a sixth more bytes than the store has."""
+"""The seconds between two pushes, each of which uploads the unfinished shard again.
+
+At 1,000 steps a second that adds about a sixth to the bytes uploaded.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """How an open store works, as ``ReplayBuffer.create`` says; InputError where a value breaks its rule."""
+    """The options of an open store, as ``ReplayBuffer.create`` has them; InputError is raised for a wrong one."""
 
     cache_bytes: int = CACHE_BYTES
     commit_rows: int = COMMIT_ROWS

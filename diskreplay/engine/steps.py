@@ -20,12 +20,12 @@ from diskreplay.schema import CONTINUES
 Array = NDArray[Any]
 
 COMPARED_BYTES = 1 << 20
-"""Of observations that are compared at a time."""
+"""The bytes of observations that are compared at a time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Steps that were checked; every array is ``(steps, num_envs, *shape)``, or ``(steps, *shape)`` of one environment.
+    """The checked steps; every array is ``(steps, num_envs, *shape)``, or ``(steps, *shape)`` of one environment.
 
     Attributes:
         values: of all steps.
@@ -46,16 +46,16 @@ class Steps:
         return len(self.starts)
 
     def row(self, at: int) -> Row:
-        """One step, as ``add`` is given it."""
+        """Return one step, as ``add`` is given it."""
         return Row(*([part[at] for part in value] if isinstance(value, list) else value[at] for value in self.values))
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """The first step of each run, and one past its last; of single frames."""
+        """Return the first step of each run of single frames, and one past its last."""
         firsts = np.flatnonzero(~self._follows()).tolist()
         return zip(firsts, [*firsts[1:], len(self)], strict=True)
 
     def _follows(self) -> NDArray[np.bool_]:
-        """Which steps continue the one before them in every environment: ``(steps,)``."""
+        """Tell which steps continue the one before them in every environment, ``(steps,)``."""
         values = self.values
         follows = np.zeros(len(self), bool)
         if len(self) < 2:

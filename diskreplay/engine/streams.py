@@ -22,7 +22,7 @@ from diskreplay.views.view import Sure, View
 
 
 class Streams:
-    """The open streams, in the order of their numbers; none before :meth:`open`. The buffer's lock guards every call.
+    """The open streams, in the order of their numbers, none before :meth:`open`; the buffer's lock guards all calls.
 
     Args:
         store: whose streams.
@@ -38,12 +38,12 @@ class Streams:
         self.store = store
         self.only_written = only_written
         self._records: dict[str, Commit] | None = None
-        """The newest commits of all streams, by name, where not all are open; None before somebody asked."""
+        """The newest commits of all streams, by name, if not all are open; None before somebody asked."""
         self._forget = forget
         self.cache = ChunkCache(cache_bytes)
         self.writer: StreamWriter | None = None
         self.stale = False
-        """A stream that another writes was brought up to date in part: all of those must be read anew."""
+        """True if a stream that another writes was brought up to date in part: all of those must be read anew."""
         self._open: dict[str, OpenStream] = {}
         self.all: list[OpenStream] = []
         """The open streams, in their order; another list when that changes."""
@@ -55,7 +55,7 @@ class Streams:
         self, written: str | None, checkpoint: Checkpoint | None, may_go_back: Callable[[int], None] | None,
         capacity: int | None,
     ) -> None:  # fmt: skip
-        """Opens all streams; where it fails, :meth:`release` gives back what was opened.
+        """Open all streams; if that fails, :meth:`release` gives back what was opened.
 
         Args:
             written: name of the stream to write, None for none.
@@ -71,12 +71,12 @@ class Streams:
         return iter(self.all)
 
     def __len__(self) -> int:
-        """Transitions in all windows."""
+        """Return the number of transitions in all windows."""
         return sum([len(stream.log) for stream in self.all])
 
     @property
     def tables(self) -> Tables | None:
-        """Where the rows of the streams stand, for plans; None where there is none."""
+        """The tables of the rows of the streams, for plans, or None if there is no stream."""
         if self._tables is None and self.all:
             self._tables = Tables(self.all)
         return self._tables
@@ -93,7 +93,7 @@ class Streams:
 
     @property
     def shown(self) -> OpenStream:
-        """The stream that is written; where none is, the first."""
+        """The stream that is written, or the first if none is."""
         return self.written or self.all[0]
 
     @property
@@ -104,7 +104,7 @@ class Streams:
         return {**(self._records or {}), **{name: stream.disk.commit_record for name, stream in self._open.items()}}
 
     def open_readers(self, checkpoint: Checkpoint | None) -> None:
-        """Opens, or brings up to date, the streams that others write.
+        """Open, or bring up to date, the streams that others write.
 
         Whatever ends it half-way, the streams stay as they are listed until it is called again, which ends it.
         """
@@ -143,7 +143,7 @@ class Streams:
         self._windows = [None] * len(self.all)
 
     def _caught_up(self, stream: OpenStream, newest: Commit) -> bool:
-        """Reads what was committed up to a newer record; False where the stream must be read anew."""
+        """Read what was committed up to a newer record; return False if the stream must be read anew."""
         ours = stream.disk.commit_record
         if newest.timeline != ours.timeline:
             return False
@@ -159,7 +159,7 @@ class Streams:
         return True
 
     def size_cache(self) -> None:
-        """Tells the cache how much there is to cache, and takes out of it what left the window."""
+        """Tell the cache how much there is to cache, and take out of it what left the window."""
         if large := [stream for stream in self.all if not stream.log.whole]:
             self.cache.resize_window(sum(stream.window_bytes() for stream in large))
         for stream in large:
@@ -171,7 +171,7 @@ class Streams:
                 self.cache.drop(log, stream.logs[path].begin // log.column.chunk_rows)
 
     def windows(self) -> list[Window]:
-        """What a sampler is told of every stream, the empty ones too."""
+        """Return what a sampler is told of every stream, the empty ones too."""
         windows = self._windows
         for at, stream in enumerate(self.all):
             log, known = stream.log, windows[at]
@@ -181,7 +181,7 @@ class Streams:
         return [window for _, window in cast(list[tuple[Any, Window]], windows)]
 
     def standing(self, view: View, ids: Ids) -> NDArray[np.int8]:
-        """The standing of ids of the windows as items of a view."""
+        """Return the standing of ids of the windows as items of a view."""
         streams = self.all
         if len(streams) == 1:
             return view.standing(streams[0], ids)
@@ -199,7 +199,7 @@ class Streams:
         return found
 
     def check(self, view: View, ids: Ids) -> None:
-        """EvictedError or InputError where an id is not, or not any more, that of an item."""
+        """Raise EvictedError or InputError if an id is not, or not any more, that of an item."""
         known = np.zeros(len(ids), bool)
         for stream in self:
             log = stream.log
@@ -213,14 +213,14 @@ class Streams:
             raise InputError(f"index {bad[0]} names no transition that can be sampled")
 
     def check_given(self, view: View, ids: Ids) -> None:
-        """As :meth:`check`, but ids that have left the window pass."""
+        """Raise the errors of :meth:`check`, but let ids pass that have left the window."""
         gone = np.zeros(len(ids), bool)
         for stream in self:
             gone |= (stream_of(ids) == stream.log.stream) & (ids < stream.log.first_id)
         self.check(view, ids[~gone])
 
     def outrun(self, any_commit: bool) -> bool:
-        """Whether another writer has evicted, or rewritten, rows of a window that is open here, or just committed."""
+        """Tell whether another writer has evicted or rewritten rows of a window open here, or just committed."""
         for stream in self:
             if stream.disk is not self.writer:
                 newest, ours = read_commit(self.store.files, stream.disk.path), stream.disk.commit_record
@@ -231,7 +231,7 @@ class Streams:
         return False
 
     def release(self) -> None:
-        """Closes the files, gives the lock back and forgets everything."""
+        """Close the files, give the lock back and forget everything."""
         if self.writer is not None:
             self.writer.close_files()
             self.writer.release()

@@ -1,4 +1,4 @@
-"""A store that nobody closed: its rows are committed when its buffer is forgotten, or the interpreter ends.
+"""The end of a store that nobody closed: its rows are committed when its buffer or the interpreter goes.
 
 :mod:`diskreplay.exits` says when. The engine outlives the buffer, so nothing of it, its locks and its threads among
 them, is garbage before the rows are committed.
@@ -19,17 +19,17 @@ from diskreplay.engine.engine import Engine
 from diskreplay.errors import SamplerWarning, StateError
 
 EXIT_SECONDS = 10.0
-"""How long the end of the interpreter waits for a thread that adds or commits."""
+"""The seconds for which the end of the interpreter waits for a thread that adds or commits."""
 
 
 def watch(owner: object, engine: Engine) -> None:
-    """Commits the rows of a store that is written when ``owner``, its buffer, ends without closing it."""
+    """Have rows of a written store committed when ``owner``, its buffer, ends without closing it."""
     if engine.streams.writer is not None:
         engine.call_off = exits.when_forgotten(owner, functools.partial(_end, engine))
 
 
 def give_up(engine: Engine) -> None:
-    """Closes a store that is about to be removed: nothing is committed."""
+    """Close a store that is about to be removed, without a commit."""
     with engine.write_lock:
         if not engine.closed:
             engine.finish()

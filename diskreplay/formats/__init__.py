@@ -1,4 +1,4 @@
-"""Datasets in and out: a module here for each format, imported when it is asked for, with the libraries that it needs.
+"""Datasets in and out: one module here for each format, imported when it is asked for, with the libraries it needs.
 
 A format's module has ``FORMATS``: what each format in it is called and can hold, and how it is recognised, read and
 written, as :class:`diskreplay.formats.core.format.Format`. ``core`` is what they share, ``files`` are the containers
@@ -34,7 +34,7 @@ MODULES = {
 
 
 def get(name: str) -> Format:
-    """The format of a name; InputError when there is none."""
+    """Return the format of a name; raise InputError if there is none."""
     if name not in MODULES:
         raise InputError(f"there is no format {name!r}; the formats are {', '.join(MODULES)}")
     module = importlib.import_module(f"{__name__}.{MODULES[name]}")
@@ -43,12 +43,12 @@ def get(name: str) -> Format:
 
 
 def every() -> list[Format]:
-    """All formats."""
+    """Return all formats."""
     return [get(name) for name in MODULES]
 
 
 def guess(path: pathlib.Path) -> Format:
-    """The format of the dataset at ``path``; InputError where there is not just one that it can be."""
+    """Return the format of the dataset at ``path``; raise InputError if none or several can read it."""
     from diskreplay.formats.core.reader import naming
 
     if not path.exists():

@@ -38,7 +38,7 @@ def from_arrays(
     truncated: Array | None = None, *, last: Array | None = None, columns: Mapping[str, Array] | None = None,
     observation_space: gymnasium.Space[Any] | None = None, action_space: gymnasium.Space[Any] | None = None,
 ) -> Source:  # fmt: skip
-    """Arrays of steps as a source, episodes one after another.
+    """Return arrays of steps as a source, with episodes one after another.
 
     Args:
         obs, action: ``(N, *shape)``, nested as the spaces.
@@ -105,7 +105,7 @@ class _EnvMajor:
 
 
 def from_sb3(buffer: Any) -> Source:
-    """A ``ReplayBuffer`` or ``DictReplayBuffer`` of Stable-Baselines3 as a source, environment by environment.
+    """Return Stable-Baselines3's ``ReplayBuffer`` or ``DictReplayBuffer`` as a source, environment by environment.
 
     Its timeouts become truncations. With ``optimize_memory_usage`` it holds no final observations. Continuous actions
     are as it keeps them: scaled to ``[-1, 1]`` by the algorithms that filled it.

@@ -57,7 +57,7 @@ Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to a new file; see the module's docstring."""
+    """Write a source to a new file, as the module's docstring says."""
     layout, count = source.layout, 0
     with EpisodesFile(target, compression) as out:
         for episode in episode_blocks(source.blocks()):
@@ -96,7 +96,7 @@ def _as_vectors(values: Array) -> Array:
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
-    """Opens a file as a source; see the module's docstring."""
+    """Open a file as a source, as the module's docstring says."""
     where = str(path)
     with hdf5.opened(path) as file:
         version = _text(hdf5.dataset(file, "version", where).value())
@@ -154,7 +154,7 @@ def _episode(file: h5py.File, where: str, number: int, columns: list[str], layou
 
 
 def _observations(file: h5py.File, number: int, where: str, layout: Layout | None) -> dict[str, ArrayLike]:
-    """One array, or those of a tuple, by our names."""
+    """Return one array, or those of a tuple, by our names."""
     key = f"observations_{number}"
     keys: list[str] = []
     while hdf5.find(file, key, where) is None and hdf5.find(file, f"{key}_{len(keys)}", where) is not None:
@@ -173,7 +173,7 @@ def _flag(file: h5py.File, where: str, key: str) -> bool:
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """An HDF5 file that numbers its episodes as d3rlpy does."""
+    """Tell whether a path is an HDF5 file that numbers its episodes as d3rlpy does."""
     if not hdf5.is_hdf5(path):
         return False
     with hdf5.opened(path) as file:

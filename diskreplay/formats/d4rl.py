@@ -54,7 +54,7 @@ KNOWN = ("observations", "next_observations", "actions", "rewards", "terminals",
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to a new file; see the module's docstring."""
+    """Write a source to a new file, as the module's docstring says."""
     layout, count = source.layout, source.steps
     with FileWriter(target, compression) as out:
         for name, (shape, dtype) in layout.obs.items():
@@ -78,7 +78,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def _key(name: str) -> str:
-    """The HDF5 key of a column: ``obs/camera`` is ``observations/camera``."""
+    """Return the HDF5 key of a column: ``observations/camera`` for ``obs/camera``."""
     first, slash, rest = name.partition("/")
     if first in KEYS:
         return KEYS[first] + slash + rest
@@ -108,7 +108,7 @@ def _entries(steps: Transitions) -> Iterator[tuple[str, Any]]:
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
-    """Opens a file as a source; see the module's docstring."""
+    """Open a file as a source, as the module's docstring says."""
     where = str(path)
     with hdf5.opened(path) as file:
         layout = hdf5.read_layout(file, LAYOUT, where)
@@ -136,7 +136,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
 
 def _leaves(file: h5py.File, key: str, name: str, where: str) -> Mapping[str, ArrayLike]:
-    """The arrays of a key by our names: one, or those of a group."""
+    """Return the arrays of a key by our names: one, or those of a group."""
     group = hdf5.find(file, key, where)
     if isinstance(group, h5py.Group):
         return {f"{name}/{path}": values for path, values in hdf5.datasets(group, where).items()}
@@ -144,7 +144,7 @@ def _leaves(file: h5py.File, key: str, name: str, where: str) -> Mapping[str, Ar
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """An HDF5 file with observations, actions, rewards and terminals."""
+    """Tell whether a path is an HDF5 file with observations, actions, rewards and terminals."""
     if not hdf5.is_hdf5(path):
         return False
     with hdf5.opened(path) as file:

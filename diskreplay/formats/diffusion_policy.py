@@ -1,7 +1,7 @@
-"""The Zarr layout of diffusion_policy (Chi et al. 2023, "Diffusion Policy: Visuomotor Policy Learning via Action
-Diffusion").
+"""The Zarr layout of diffusion_policy.
 
-A Zarr v2 hierarchy, one entry a step, episodes one after another:
+It is that of Chi et al. 2023, "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion": a Zarr v2 hierarchy,
+one entry a step, episodes one after another:
 
 ======================  =======================  ======================================================
 array                   shape                    from
@@ -43,16 +43,16 @@ from diskreplay.formats.files.zarr_arrays import ZarrArray, ZarrArrayWriter, dam
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 CHUNK_BYTES = 1 << 20
-"""Decoded bytes of a chunk."""
+"""The number of decoded bytes of a chunk."""
 ATTRIBUTE = "diskreplay"
 STEP_KEYS = (ACTION, REWARD, TERMINATED, TRUNCATED)
-"""Arrays below ``data`` that are called as ours, and are no observations."""
+"""The arrays below ``data`` that have our names, and are no observations."""
 
 Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to a new directory; see the module's docstring."""
+    """Write a source to a new directory, as the module's docstring says."""
     layout = source.layout
     root = zarr.create_group(str(target), zarr_format=2)
     data, meta = root.create_group("data"), root.create_group("meta")
@@ -81,7 +81,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def _keys(layout: Layout) -> dict[str, str]:
-    """The array of each column, below ``data``; names that meet get a dot."""
+    """Return the array of each column, below ``data``; names that meet get a dot."""
     keys: dict[str, str] = {}
     for name in (ACTION, REWARD, TERMINATED, TRUNCATED, *layout.obs, *layout.action, *layout.columns):
         if name == ACTION and name not in layout.action:
@@ -95,7 +95,7 @@ def _keys(layout: Layout) -> dict[str, str]:
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
-    """Opens a directory as a source; see the module's docstring."""
+    """Open a directory as a source, as the module's docstring says."""
     where = str(path)
     with damage(f"{where}, or lacks the groups data and meta with episode_ends: it"):
         root = open_hierarchy(path)
@@ -127,7 +127,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
 
 def _episode_ends(where: str, array: ZarrArray) -> NDArray[np.int64]:
-    """One past the last step of each episode; InputError where they do not grow."""
+    """Return one past the last step of each episode; raise InputError if these do not grow."""
     ends = array[:] if len(array.shape) == 1 else np.empty(0)
     if ends.dtype.kind not in "iu" or (np.diff(ends.astype(np.int64), prepend=0) < 1).any():
         raise InputError(f"{where}: meta/episode_ends must grow from episode to episode")
@@ -135,7 +135,7 @@ def _episode_ends(where: str, array: ZarrArray) -> NDArray[np.int64]:
 
 
 def _guessed_names(keys: Iterable[str]) -> dict[str, str]:
-    """Our name of each array below ``data``, where nothing says it: what has no other meaning is an observation."""
+    """Guess our name of each array below ``data``: an array without another meaning is an observation."""
     names = {key: key if key in STEP_KEYS else f"{OBS}/{key}" for key in keys}
     if set(names) - set(STEP_KEYS) == {OBS}:
         names[OBS] = OBS
@@ -143,7 +143,7 @@ def _guessed_names(keys: Iterable[str]) -> dict[str, str]:
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """A Zarr hierarchy with ``data`` and ``meta/episode_ends``."""
+    """Tell whether a path is a Zarr hierarchy with ``data`` and ``meta/episode_ends``."""
     names = (".zgroup", "zarr.json", ".zarray")
     return all(
         any((path / part / name).is_file() for name in names) for part in ("", "data", "meta", "meta/episode_ends")

@@ -1,7 +1,7 @@
-"""The logs of Dopamine's circular replay buffer, in which the DQN Replay Dataset is published (Agarwal et al. 2020, "An
-Optimistic Perspective on Offline Reinforcement Learning").
+"""The logs of Dopamine's circular replay buffer, in which the DQN Replay Dataset is published.
 
-A directory of checkpoints, numbered ``N``; each file is one NumPy array, compressed with gzip:
+The dataset is of Agarwal et al. 2020, "An Optimistic Perspective on Offline Reinforcement Learning". A
+directory of checkpoints, numbered ``N``; each file is one NumPy array, compressed with gzip:
 
 =================================  ======================  ==========================================================
 file                               shape                   what it holds
@@ -72,9 +72,9 @@ from diskreplay.formats.files.gzip_arrays import GzipWriter, compressed
 from diskreplay.schema import ACTION, OBS, REWARD, Start
 
 CAPACITY = 1_000_000
-"""Rows of the buffers that the DQN Replay Dataset was logged from."""
+"""The number of rows of the buffers that the DQN Replay Dataset was logged from."""
 FILE_ROWS = 900_000
-"""Rows after which the next episode begins a new checkpoint: the room that is left is for one long episode."""
+"""The rows after which the next episode begins a new checkpoint: the room that is left is for one long episode."""
 
 Array = NDArray[Any]
 
@@ -97,7 +97,7 @@ class CheckpointWriter:
         self._terminal = False
 
     def begin(self, first: Array) -> None:
-        """Begins an episode with its padding; ``first`` is its first frame."""
+        """Begin an episode with its padding; ``first`` is its first frame."""
         count = padding_rows(self._layout)
         if not self._terminal and self.rows:
             self._ends += range(self.rows, self.rows + count)
@@ -105,7 +105,7 @@ class CheckpointWriter:
         self._append({OBS: np.broadcast_to(frame, (count, *first.shape))}, count)
 
     def add(self, steps: Transitions) -> None:
-        """Takes steps of the episode."""
+        """Take steps of the episode."""
         self._append({**steps.columns(), TERMINAL: steps.terminated}, len(steps))
         if steps.last[-1]:
             self._terminal, truncated = bool(steps.terminated[-1]), bool(steps.truncated[-1])
@@ -116,7 +116,7 @@ class CheckpointWriter:
                 self.cut.append(self.rows - 1)
 
     def _append(self, columns: Mapping[str, Array], count: int) -> None:
-        """Takes rows; zeros for columns that are not given."""
+        """Take rows, with zeros for columns that are not given."""
         for name, (shape, dtype) in self._shapes.items():
             values = columns.get(name)
             self._files[name].append(np.zeros((count, *shape), dtype) if values is None else values)
@@ -144,7 +144,7 @@ class CheckpointWriter:
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to a new directory; see the module's docstring."""
+    """Write a source to a new directory, as the module's docstring says."""
     target.mkdir()
     checkpoints: list[CheckpointWriter] = []
     with contextlib.ExitStack() as stack:
@@ -174,7 +174,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def check(layout: Layout) -> None:
-    """InputError for columns that have the name of an array of Dopamine's own."""
+    """Raise InputError for columns that have the name of one of Dopamine's own arrays."""
     for name in layout.columns:
         if name in (*NAMES.values(), TERMINAL):
             raise InputError(f"dopamine has an array {name!r} of its own, and cannot hold a column of that name")
@@ -182,7 +182,7 @@ def check(layout: Layout) -> None:
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
-    """Opens a directory of checkpoints, or the one that a file of observations belongs to, as a source."""
+    """Open a directory of checkpoints, or the one that a file of observations belongs to, as a source."""
     folder, suffixes = find(path)
     if not suffixes:
         raise InputError(f"{str(path)!r} holds no {file_name(NAMES[OBS], 0)}, nor one of another number")
@@ -200,7 +200,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """A directory of logs, or a file of observations of one."""
+    """Tell whether a path is a directory of logs, or a file of observations of one."""
     return bool(find(path)[1]) if path.exists() else False
 
 

@@ -1,6 +1,6 @@
-"""The dataset directories of Minari (Younis et al. 2024, "Minari: A Standard Offline Reinforcement Learning Format"),
-version 0.5, in its storage "hdf5".
+"""The dataset directories of Minari, version 0.5, in its storage "hdf5".
 
+Minari is of Younis et al. 2024, "Minari: A Standard Offline Reinforcement Learning Format".
 ``minari.load_dataset("pong-v0")`` reads what stands in ``pong-v0`` below ``$MINARI_DATASETS_PATH``:
 
 ===========================  =========================================================================================
@@ -43,7 +43,7 @@ Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to a new directory; see the module's docstring."""
+    """Write a source to a new directory, as the module's docstring says."""
     data = target / "data"
     data.mkdir(parents=True)
     paths, episodes = minari_dataset.leaf_paths(source.layout, STORAGE), 0
@@ -79,7 +79,7 @@ def _entries(episode: EpisodeBlock, paths: Mapping[str, str]) -> Iterator[tuple[
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
-    """Opens a dataset as a source; see the module's docstring."""
+    """Open a dataset as a source, as the module's docstring says."""
     metadata = minari_dataset.read_metadata(path, STORAGE)
     main = minari_dataset.data_directory(path) / MAIN
     leaves = {**metadata.declared.obs, **metadata.declared.action}
@@ -112,7 +112,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
 
 def _decoded(array: hdf5.Hdf5Array, shape: tuple[int, ...]) -> ArrayLike:
-    """An array of values of that shape, or the images that it holds encoded, in any or all in as many bytes."""
+    """Return an array of values of a shape, or the images that it holds, each encoded in any number of bytes."""
     if len(array.shape) == 1:
         encoded = h5py.check_vlen_dtype(array.dtype) == np.uint8
     else:
@@ -123,7 +123,7 @@ def _decoded(array: hdf5.Hdf5Array, shape: tuple[int, ...]) -> ArrayLike:
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """A directory with Minari's metadata."""
+    """Tell whether a path is a directory with Minari's metadata."""
     return minari_dataset.is_dataset(path, STORAGE)
 
 

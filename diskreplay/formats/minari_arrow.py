@@ -40,16 +40,16 @@ from diskreplay.schema import DTYPES
 
 STORAGE, FILE = "arrow", "part-0.arrow"
 BATCH_ROWS = 131_072
-"""Entries that Arrow's reader of datasets puts into a batch at most, unless it is told otherwise."""
+"""The most entries that Arrow's reader of datasets puts into a batch, unless it is told otherwise."""
 OF_STEPS = ("actions", "rewards", "terminations", "truncations")
-"""Columns whose last entry means nothing."""
+"""The columns whose last entry means nothing."""
 COMPRESSIONS = ("zstd", "lz4", "none")
 
 Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to a new directory; see the module's docstring."""
+    """Write a source to a new directory, as the module's docstring says."""
     import pyarrow
 
     data = target / "data"
@@ -74,7 +74,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def _batch(steps: Transitions, layout: Layout) -> Any:
-    """An episode as a pyarrow.RecordBatch."""
+    """Return an episode as a pyarrow.RecordBatch."""
     import pyarrow
 
     leaves = {name: np.concatenate([values, steps.next_obs[name][-1:]]) for name, values in steps.obs.items()}
@@ -97,7 +97,7 @@ def _batch(steps: Transitions, layout: Layout) -> Any:
 
 
 def _nested(tree: spaces.Tree, leaves: Mapping[str, Array]) -> Any:
-    """A nested value of every step as an Arrow array."""
+    """Return a nested value of every step as an Arrow array."""
     import pyarrow
 
     if isinstance(tree, str):
@@ -115,13 +115,13 @@ def _leaf(values: Array) -> Any:
 
 
 def _shape_note(values: Array) -> dict[str, str] | None:
-    """What Minari finds the shape of an info in."""
+    """Return the note in which Minari finds the shape of an info."""
     return {"shape": ",".join(map(str, values.shape[1:]))} if values.ndim > 1 else None
 
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
-    """Opens a dataset as a source; see the module's docstring."""
+    """Open a dataset as a source, as the module's docstring says."""
     metadata, data = minari_dataset.read_metadata(path, STORAGE), minari_dataset.data_directory(path)
 
     def arrays(number: int) -> dict[str, ArrayLike]:
@@ -143,7 +143,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
 
 def _arrays(directory: pathlib.Path) -> dict[str, ArrayLike]:
-    """All arrays of an episode by path, without the entries that mean nothing."""
+    """Return all arrays of an episode by path, without the entries that mean nothing."""
     import pyarrow
 
     files = sorted(directory.glob("*.arrow"))
@@ -172,7 +172,7 @@ def _table(file: pathlib.Path) -> Any:
 
 
 def _leaves(path: str, array: Any, field: Any, where: str) -> Iterator[tuple[str, ArrayLike]]:
-    """The leaves of an Arrow array by path; none of what holds neither numbers nor images."""
+    """Yield the leaves of an Arrow array by path, but none of what holds neither numbers nor images."""
     import pyarrow
 
     kinds = pyarrow.types
@@ -196,7 +196,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """A directory with Minari's metadata."""
+    """Tell whether a path is a directory with Minari's metadata."""
     return minari_dataset.is_dataset(path, STORAGE)
 
 

@@ -60,7 +60,7 @@ Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to one file: small columns in one pass over it, each of the others in a pass of its own."""
+    """Write a source to one file: small columns in one pass over it, each of the others in a pass of its own."""
     layout = source.layout
     shapes = layout.step_shapes
     small = {name: [np.empty((0, *shape), dtype)] for name, (shape, dtype) in shapes.items() if _is_small(shape, dtype)}
@@ -89,7 +89,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Whether a column of a million steps may stand in RAM."""
+    """Tell whether a column of a million steps may stand in RAM."""
     return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize <= 16
 
 
@@ -100,7 +100,7 @@ def _key(layout: Layout, name: str) -> str:
 def _write_member(
     archive: zipfile.ZipFile, key: str, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterator[Array]
 ) -> None:
-    """An array as ``numpy.savez`` writes it, part by part."""
+    """Write an array as ``numpy.savez`` does, part by part."""
     with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
         description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, description)
@@ -110,7 +110,7 @@ def _write_member(
 
 @contextlib.contextmanager
 def _archive(path: pathlib.Path) -> Iterator[dict[str, NpyArray]]:
-    """The arrays of a file by our names."""
+    """Open the arrays of a file by our names."""
     where = str(path)
     try:
         with damage(where):
@@ -146,7 +146,7 @@ def _ignored(arrays: Mapping[str, Any]) -> tuple[str, ...]:
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
-    """Opens a flat file as a source; see the module's docstring."""
+    """Open a flat file as a source, as the module's docstring says."""
     where = str(path)
     with _archive(path) as arrays:
         _check_keys(where, arrays)
@@ -172,7 +172,7 @@ EPISODE = re.compile(r".*?(\d+)\.npz")
 
 
 def write_episodes(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to a directory, one file an episode."""
+    """Write a source to a directory, one file an episode."""
     target.mkdir()
     layout = source.layout
     (target / LAYOUT_FILE).write_text(json.dumps(layout.to_json(), indent=1))
@@ -189,7 +189,7 @@ def write_episodes(source: Source, target: pathlib.Path, compression: str) -> No
 
 @reader
 def read_episodes(path: pathlib.Path) -> Iterator[Source]:
-    """Opens a directory as a source. Without a layout beside them, all actions are looked through for their bounds."""
+    """Open a directory as a source, for which all actions are read to find their bounds if it has no layout."""
     files = _files(path)
     described = path / LAYOUT_FILE
     layout = Layout.from_json(read_text(described), str(described)) if described.exists() else None
@@ -219,13 +219,13 @@ def read_episodes(path: pathlib.Path) -> Iterator[Source]:
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
-    """The episodes by number."""
+    """Return the episodes' files by number."""
     numbered = [(EPISODE.fullmatch(file.name), file) for file in path.iterdir() if file.is_file()]
     return [file for _, file in sorted((int(match[1]), file) for match, file in numbered if match)]
 
 
 def _episode(path: pathlib.Path, arrays: Mapping[str, NpyArray], layout: Layout | None) -> FlatArrays:
-    """One file's arrays."""
+    """Return one file's arrays."""
     where = str(path)
     _check_keys(where, arrays)
     obs: dict[str, Any] = leaves_of(arrays, OBS)
@@ -246,7 +246,7 @@ def _episode(path: pathlib.Path, arrays: Mapping[str, NpyArray], layout: Layout 
 
 
 def _end_flags(where: str, name: str, array: NpyArray | None, last: Array) -> Array:
-    """Flags of the steps; a single one is meant for the last."""
+    """Return the flags of the steps; a single one is meant for the last."""
     if array is not None and not array.shape:
         return last & bool(array.value())
     found = flags(where, name, array, len(last))
@@ -259,7 +259,7 @@ def _end_flags(where: str, name: str, array: NpyArray | None, last: Array) -> Ar
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """A zip archive with observations and actions as NumPy arrays."""
+    """Tell whether a path is a zip archive with observations and actions as NumPy arrays."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     try:
@@ -273,7 +273,7 @@ def recognise(path: pathlib.Path) -> bool:
 
 
 def recognise_episodes(path: pathlib.Path) -> bool:
-    """A directory of numbered NPZ files, or of our layout alone."""
+    """Tell whether a path is a directory of numbered NPZ files, or of our layout alone."""
     if not path.is_dir():
         return False
     files = _files(path)

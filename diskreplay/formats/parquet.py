@@ -54,11 +54,11 @@ from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
 
 GROUP_BYTES = 32 << 20
-"""Decoded bytes of a row group."""
+"""The number of decoded bytes of a row group."""
 COMPRESSIONS = {"png": "zstd", "zstd": "zstd", "none": "none"}
 DESCRIPTION = b"diskreplay"
 EPISODE, FRAME, INDEX, DONE = "/episode", "/frame", "/index", "/done"
-"""Our names of what is no column of a store, where no column can have such a name."""
+"""The names here of what is not a column of a store: no column can have such a name."""
 PLACES = {EPISODE: "episode_index", FRAME: "frame_index", INDEX: "index", DONE: "next.done"}
 FLAGS = {REWARD: "next.reward", TERMINATED: "next.terminated", TRUNCATED: "next.truncated"}
 FINAL = "next_obs"
@@ -76,7 +76,7 @@ Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to a new file; see the module's docstring."""
+    """Write a source to a new file, as the module's docstring says."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -101,13 +101,13 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 class _RowNumbers:
-    """Numbers episodes, their steps, and all rows, over any blocks of steps."""
+    """A counter that numbers episodes, their steps, and all rows, over any blocks of steps."""
 
     def __init__(self) -> None:
         self._episode = self._frame = self._index = 0
 
     def next(self, last: Array) -> dict[str, Array]:
-        """The numbers of the next rows; ``last`` says which of them end an episode."""
+        """Return the numbers of the next rows; ``last`` says which of them end an episode."""
         number = np.cumsum(last) - last
         starts = np.concatenate([[0], np.flatnonzero(last) + 1])
         frame = np.arange(len(last)) - starts[number]
@@ -120,19 +120,19 @@ class _RowNumbers:
 
 
 def _shapes(layout: Layout) -> dict[str, Shape]:
-    """Shape and dtype of each column by our name, final observations included."""
+    """Return the shape and dtype of each column by our name, with final observations."""
     found: dict[str, Shape] = {**layout.obs, **layout.action, REWARD: ((), layout.reward_dtype)}
     found |= {name: ((), np.dtype(bool)) for name in (TERMINATED, TRUNCATED)}
     return {**found, **{_final(name): shape for name, shape in layout.obs.items()}, **layout.columns}
 
 
 def _final(name: str) -> str:
-    """Our name of the final observations of a leaf: of ``obs/camera`` it is ``next_obs/camera``."""
+    """Return our name of the final observations of a leaf: ``next_obs/camera`` for ``obs/camera``."""
     return name.replace(OBS, FINAL, 1)
 
 
 def _keys(layout: Layout) -> dict[str, str]:
-    """The Parquet column of each of ours; names that meet get a dot."""
+    """Return the Parquet column of each of ours; names that meet get a dot."""
     roots = {OBS: "observation", FINAL: "final_observation"}
     keys = dict(PLACES)
     for name in _shapes(layout):
@@ -170,7 +170,7 @@ def _schema(layout: Layout, keys: Mapping[str, str], png: bool) -> Any:
 
 
 def _arrow(steps: Transitions, layout: Layout, keys: Mapping[str, str], png: bool) -> dict[str, Any]:
-    """The columns of some steps by their Parquet names."""
+    """Return the columns of some steps by their Parquet names."""
     import pyarrow as pa
 
     ends = np.flatnonzero(steps.last)
@@ -184,7 +184,7 @@ def _arrow(steps: Transitions, layout: Layout, keys: Mapping[str, str], png: boo
 
 
 def _values(values: Array, png: bool, sized: bool = True) -> Any:
-    """Values ``(n, *shape)`` as an Arrow array; lists are of a fixed size if ``sized``."""
+    """Return values ``(n, *shape)`` as an Arrow array; lists are of a fixed size if ``sized``."""
     import pyarrow as pa
 
     if not images.is_image(values.shape[1:], values.dtype):
@@ -220,20 +220,20 @@ class _Columns:
     shapes: Mapping[str, Shape]
 
     def array(self, name: str, present: Array | None = None) -> ParquetArray:
-        """The values of a column: of all rows, or of those that are ``present``."""
+        """Return the values of a column: of all rows, or of those that are ``present``."""
         count = self.count if present is None else int(present.sum())
         return ParquetArray(self.files, self.keys[name], count, self.shapes.get(name), present)
 
     def below(self, root: str, present: Array | None = None) -> dict[str, ParquetArray]:
-        """The leaves of observations, actions or final observations."""
+        """Return the leaves of observations, actions or final observations."""
         return {name: self.array(name, present) for name in leaves_of(self.keys, root)}
 
     def flags(self, name: str) -> Array | None:
-        """``(count,)`` bool; None where there is no such column."""
+        """Return a column of flags as ``(count,)`` bool, or None if there is no such column."""
         return flags(self.where, self.keys[name], self.array(name), self.count) if name in self.keys else None
 
     def changes(self, name: str) -> Array:
-        """``(count,)`` bool: rows after which the number in a column is another one, and the very last."""
+        """Tell which rows, ``(count,)`` bool, another number of a column follows; the very last is one of them."""
         numbers = self.array(name)[slice(None)]
         if numbers.ndim != 1:
             raise InputError(f"{self.where}: {self.keys[name]} must be one number a step")
@@ -242,7 +242,7 @@ class _Columns:
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
-    """Opens a file, or a directory of them, as a source; see the module's docstring."""
+    """Open a file, or a directory of files, as a source, as the module's docstring says."""
     refuse_parquet(path)
     where, files = str(path), _files(path)
     if not files:
@@ -268,7 +268,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
 
 def _common_schema(files: Sequence[pathlib.Path]) -> tuple[Any, int]:
-    """The schema of the first file, and the rows of all; InputError where their columns differ."""
+    """Return the schema of the first file, and the rows of all; raise InputError if their columns differ."""
     import pyarrow.parquet as pq
 
     schemas, count = [], 0
@@ -282,7 +282,7 @@ def _common_schema(files: Sequence[pathlib.Path]) -> tuple[Any, int]:
 
 
 def _ends(columns: _Columns) -> tuple[Array, Array, Array]:
-    """``terminated``, ``truncated`` and ``last``, from the flags and episode numbers that there are."""
+    """Return ``terminated``, ``truncated`` and ``last``, from the flags and episode numbers that there are."""
     terminated, truncated, done = (columns.flags(name) for name in (TERMINATED, TRUNCATED, DONE))
     never = np.zeros(columns.count, bool)
     last = never if done is None else done
@@ -300,7 +300,7 @@ def _ends(columns: _Columns) -> tuple[Array, Array, Array]:
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
-    """The files of a dataset in order; of a directory that has one, those below ``data``, two levels deep at most."""
+    """Return the files of a dataset in order, those below ``data`` if it has that, two levels deep at most."""
     if path.is_file():
         return [path] if is_parquet(path) else []
     below = path / "data" if (path / "data").is_dir() else path
@@ -309,7 +309,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _description(schema: Any, where: str) -> tuple[Layout | None, dict[str, str]]:
-    """The layout and the columns' names that :func:`write` left; None and nothing where it did not."""
+    """Return the layout and the columns' names that :func:`write` left, or None and nothing if it did not."""
     stored = (schema.metadata or {}).get(DESCRIPTION)
     if stored is None:
         return None, {}
@@ -317,7 +317,7 @@ def _description(schema: Any, where: str) -> tuple[Layout | None, dict[str, str]
 
 
 def _meanings(columns: Sequence[str], keys: Mapping[str, str], where: str) -> dict[str, str]:
-    """The Parquet column of each of our names."""
+    """Return the Parquet column of each of our names."""
     found: dict[str, str] = {}
     for key in columns:
         name = keys.get(key) or SYNONYMS.get(key) or _meaning(key)
@@ -338,7 +338,7 @@ def _meaning(key: str) -> str:
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """Parquet with actions and observations; as far as can be told without pyarrow."""
+    """Tell whether a path is Parquet with actions and observations, as far as can be told without pyarrow."""
     try:
         import pyarrow.parquet as pq
     except ImportError:

@@ -1,5 +1,6 @@
-"""RLDS (Ramos et al. 2021, "RLDS: an Ecosystem to Generate, Share and Use Datasets in Reinforcement Learning"), as
-TensorFlow Datasets keeps it: a directory that ``tfds.builder_from_directory`` opens.
+"""The directories of RLDS as TensorFlow Datasets keeps them; ``tfds.builder_from_directory`` opens them.
+
+RLDS is of Ramos et al. 2021, "RLDS: an Ecosystem to Generate, Share and Use Datasets in Reinforcement Learning".
 
 =================================================  =========================================================
 file                                               what it holds
@@ -55,7 +56,7 @@ MODULE = "tensorflow_datasets.core.features"
 FLAGS = ("is_first", "is_last", "is_terminal", "is_truncated")
 DISCOUNT = "discount"
 MAX_BYTES = (1 << 31) - 1
-"""Of an example: protocol buffers end there."""
+"""The most bytes of an example: protocol buffers end there."""
 Array = NDArray[Any]
 
 
@@ -80,7 +81,7 @@ class EpisodeFeature:
         self.size = 0
 
     def append(self, values: Array) -> None:
-        """Takes ``(n, *shape)``."""
+        """Take values ``(n, *shape)``."""
         if self.kind != "byte":
             self._parts.append(np.ascontiguousarray(values).reshape(-1).copy())
             # Integers take up to ten bytes, but those of a dataset are small.
@@ -91,7 +92,7 @@ class EpisodeFeature:
         self.size += sum(map(len, each))
 
     def taken(self) -> tuple[Any, str]:
-        """All values as the library wants them, and forgets them."""
+        """Return all values as the library wants them, and forget them."""
         if self.kind == "byte":
             found: Any = self._values
         else:
@@ -101,7 +102,7 @@ class EpisodeFeature:
         return found, self.kind
 
     def feature(self) -> dict[str, Any]:
-        """As ``features.json`` has it."""
+        """Return the feature as ``features.json`` has it."""
         shape = (*self.shape, 1) if self.image and len(self.shape) == 2 else self.shape
         dimensions = {"dimensions": [str(length) for length in shape]} if shape else {}
         if self.image:
@@ -113,7 +114,7 @@ class EpisodeFeature:
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to a new directory; see the module's docstring."""
+    """Write a source to a new directory, as the module's docstring says."""
     from tfrecord.writer import TFRecordWriter
 
     target.mkdir()
@@ -142,13 +143,13 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def _key(name: str) -> str:
-    """The key of a column below ``steps``."""
+    """Return the key of a column below ``steps``."""
     root, slash, rest = name.partition("/")
     return ("observation" if root == OBS else root) + slash + rest
 
 
 def _shapes(layout: Layout) -> dict[str, Shape]:
-    """Shape and dtype of the value of a step, by key."""
+    """Return the shape and dtype of the value of a step, by key."""
     plain: dict[str, Shape] = {**layout.obs, **layout.action, REWARD: ((), layout.reward_dtype), **layout.columns}
     found: dict[str, Shape] = {_key(name): shape for name, shape in plain.items()}
     found |= {DISCOUNT: ((), np.dtype(np.float32))}
@@ -156,7 +157,7 @@ def _shapes(layout: Layout) -> dict[str, Shape]:
 
 
 def _rows(steps: Transitions, begins: bool) -> dict[str, Array]:
-    """The values of some steps of an episode, by key."""
+    """Return the values of some steps of an episode, by key."""
     count = len(steps)
     columns = {**steps.obs, **steps.action, REWARD: steps.reward, **steps.extra}
     return {
@@ -168,7 +169,7 @@ def _rows(steps: Transitions, begins: bool) -> dict[str, Array]:
 
 
 def _final(steps: Transitions, layout: Layout) -> dict[str, Array]:
-    """The values of the step after an episode's last transition, by key."""
+    """Return the values of the step after an episode's last transition, by key."""
     found = {key: np.zeros((1, *shape), dtype) for key, (shape, dtype) in _shapes(layout).items()}
     for name, values in steps.next_obs.items():
         found[_key(name)] = values[-1:]
@@ -182,7 +183,7 @@ def _dict(features: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nested(columns: Iterable[tuple[str, EpisodeFeature]]) -> dict[str, Any]:
-    """Features of columns by key; those with a slash stand in a dict of their own."""
+    """Return features of columns by key; those with a slash stand in a dict of their own."""
     groups: dict[str, list[tuple[str, EpisodeFeature]]] = {}
     for key, column in columns:
         first, _, rest = key.partition("/")
@@ -214,7 +215,7 @@ def _info(numbers: Mapping[str, int]) -> dict[str, Any]:
 
 
 def check(layout: Layout) -> None:
-    """InputError for columns that have the name of something else of a step."""
+    """Raise InputError for columns that have the name of something else of a step."""
     fixed = {"observation", ACTION, REWARD, DISCOUNT, *FLAGS}
     for name in layout.columns:
         if name.partition("/")[0] in fixed:
@@ -222,7 +223,7 @@ def check(layout: Layout) -> None:
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """A directory of TensorFlow Datasets."""
+    """Tell whether a path is a directory of TensorFlow Datasets."""
     return all((path / name).is_file() for name in ("features.json", "dataset_info.json"))
 
 

@@ -1,6 +1,6 @@
-"""The HDF5 layout of robomimic (Mandlekar et al. 2021, "What Matters in Learning from Offline Human Demonstrations for
-Robot Manipulation").
+"""The HDF5 layout of robomimic.
 
+It is of Mandlekar et al. 2021, "What Matters in Learning from Offline Human Demonstrations for Robot Manipulation".
 One group for every demonstration ``k``:
 
 ============================  ==========================  ============================================================
@@ -60,9 +60,9 @@ from diskreplay.schema import ACTION, DTYPES, OBS
 
 LAYOUT = "diskreplay"
 FLAT = "flat"
-"""What robomimic calls an observation that has no parts."""
+"""The name by which robomimic calls an observation that has no parts."""
 GYM_TYPE = 2
-"""robomimic's number of Gym environments."""
+"""The number by which robomimic calls Gym environments."""
 DEMO = re.compile(r"demo_(\d+)")
 KNOWN = ("obs", "next_obs", "actions", "rewards", "dones", "truncated")
 
@@ -70,7 +70,7 @@ Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to a new file; see the module's docstring."""
+    """Write a source to a new file, as the module's docstring says."""
     with EpisodesFile(target, compression) as out:
         data = out.file.create_group("data")
         data.attrs["total"] = source.steps
@@ -86,7 +86,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def _env_args(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The environment as robomimic makes it; without a name where it is not known."""
+    """Return the environment as robomimic makes it, without a name if it is not known."""
     spec = provenance.get("env_spec")
     arguments = spec.get("kwargs") if isinstance(spec, dict) else None
     name = provenance.get("env_id", "")
@@ -97,7 +97,7 @@ def _env_args(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _provenance(data: h5py.Group, where: str) -> dict[str, Any]:
-    """Where the steps come from, as ``env_args`` of others say; empty where they cannot be read."""
+    """Return the origin of the steps that ``env_args`` of others tell, empty if they cannot be read."""
     with contextlib.suppress(InputError):
         found = parse_json(hdf5.attribute(data, "env_args", where), where)
         if isinstance(found, dict):
@@ -121,12 +121,12 @@ def _entries(episode: EpisodeBlock) -> Iterator[tuple[str, Array]]:
 
 
 def _key(name: str) -> str:
-    """The observation key of a leaf: ``obs/arm/joints`` is ``arm.joints``."""
+    """Return the observation key of a leaf: ``arm.joints`` for ``obs/arm/joints``."""
     return name.partition("/")[2].replace("/", ".") or FLAT
 
 
 def check(layout: Layout) -> None:
-    """InputError where two arrays would have the same name."""
+    """Raise InputError if two arrays would have the same name."""
     names = [_key(name) for name in layout.obs]
     for name in names:
         if names.count(name) > 1:
@@ -138,7 +138,7 @@ def check(layout: Layout) -> None:
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
-    """Opens a file as a source; see the module's docstring."""
+    """Open a file as a source, as the module's docstring says."""
     where = str(path)
     with hdf5.opened(path) as file:
         data = hdf5.subgroup(file, "data", where)
@@ -162,7 +162,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
 
 def _length(demo: h5py.Group, where: str) -> int:
-    """Steps of a demonstration: as it says, or as many as it has actions."""
+    """Return the steps of a demonstration: as many as it says, or as many as it has actions."""
     declared = hdf5.attribute(demo, "num_samples", where)
     if declared is not None:
         return declared_count(declared, f"{where}: num_samples")
@@ -170,7 +170,7 @@ def _length(demo: h5py.Group, where: str) -> int:
 
 
 def _columns(demo: h5py.Group, count: int, where: str) -> tuple[list[str], list[str]]:
-    """Arrays of a demonstration that become columns, and names of what does not."""
+    """Return the arrays of a demonstration that become columns, and the names of what does not."""
     columns: list[str] = []
     with hdf5.damage(where):
         ignored = [name for name in demo.attrs if name != "num_samples"]
@@ -204,7 +204,7 @@ def _episode(demo: h5py.Group, where: str, columns: list[str], layout: Layout | 
 
 
 def _leaves(group: Any, where: str, layout: Layout | None) -> dict[str, ArrayLike]:
-    """The arrays of a group by our names."""
+    """Return the arrays of a group by our names."""
     if not isinstance(group, h5py.Group):
         raise InputError(f"{where}: the observations are no group")
     found = hdf5.datasets(group, where)
@@ -215,7 +215,7 @@ def _leaves(group: Any, where: str, layout: Layout | None) -> dict[str, ArrayLik
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """An HDF5 file with demonstrations, or with the attributes that tell of them."""
+    """Tell whether a path is an HDF5 file with demonstrations, or with the attributes that tell of them."""
     if not hdf5.is_hdf5(path):
         return False
     with hdf5.opened(path) as file:

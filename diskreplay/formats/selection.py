@@ -1,4 +1,4 @@
-"""Which part of a store to export."""
+"""The choice of a part of a store to export."""
 
 from __future__ import annotations
 

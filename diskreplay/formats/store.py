@@ -22,7 +22,7 @@ from diskreplay.storage.store import Store
 
 
 class Copy(ReplayBuffer):
-    """Takes whatever a store holds.
+    """A buffer that takes whatever a store holds.
 
     Versions before this one did not look at discrete spaces, and a rollout may hold NaN in a store that refuses it.
     """
@@ -31,7 +31,7 @@ class Copy(ReplayBuffer):
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Writes a source to a new store that has room for just its steps."""
+    """Write a source to a new store that has room for just its steps."""
     capacity = max(1, source.steps + source.cuts)
     with Copy.create(target, **source.layout.create_arguments(), capacity=capacity) as buffer:
         _, episodes = add_steps(buffer, source.blocks())
@@ -40,13 +40,13 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
-    """The whole store as a source."""
+    """Open the whole store as a source."""
     with open_selected(path) as part:
         yield part.source(stacked=True)
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """A directory that opens as a store."""
+    """Tell whether a path is a directory that opens as a store."""
     try:
         Store(str(path.absolute()), LocalFiles())
     except CorruptionError:

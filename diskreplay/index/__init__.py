@@ -1,1 +1,1 @@
-"""What of a store is kept in RAM: resident columns, where runs begin and end, where patches stand."""
+"""The room of what is in RAM of a store: small columns, episodes and their facts, later values, trees of priorities."""

@@ -1,4 +1,4 @@
-"""What compiled code looks up, as numbers: where rings in RAM stand, and what they hold.
+"""The addresses, as numbers, that compiled code looks up: of rings in RAM, and what they hold.
 
 Whoever looks something up at an address keeps the log, its tables and its lock meanwhile.
 """
@@ -18,20 +18,26 @@ from diskreplay.schema import START
     NUMBER, ENVS, LENGTH, FLOOR, END, STARTS, NEXT_PATCHES, PATCH_BEGIN, PATCH_END, PATCH_LENGTH,
     LOG_FACTS,
 ) = range(11)  # fmt: skip
-"""Of a stream: its number and environments; rows of the ring, and which it holds; addresses of the start codes and of
-the numbers of patches; which patches it holds, and how many its ring has room for; and how many facts that are."""
+"""The facts of a stream, in order.
+
+These are its number and environments; the rows of the ring, and which it holds; the addresses of the start codes and of
+the numbers of patches; the patches it holds, and how many its ring has room for; last the number of these facts.
+"""
 
 (
     ENTRIES, ENTRIES_LENGTH, FIRST_CHUNK, STOP_CHUNK, GROUPS, IN_RAM, FULL, SLOTS, SLOTS_LENGTH, CHUNKS, SLAB_GROUPS,
     HELD, COLUMN_FACTS,
 ) = range(13)  # fmt: skip
-"""Of a column on disk: address and length of the ring of places, and which chunks it holds; groups of a chunk; the
-first chunk that is in RAM, and the first that may change; address and length of the table of its slab, addresses of the
-chunk and the group in each slot, and how many slots there are; and how many facts that are."""
+"""The facts of a column on disk, in order.
+
+These are the address and length of the ring of places, and the chunks it holds; the groups of a chunk; the first chunk
+that is in RAM, and the first that may change; the address and length of its slab's table, the addresses of the chunk
+and group in each slot, and the number of slots; last the number of these facts.
+"""
 
 
 def address(array: NDArray[Any]) -> int:
-    """Where a contiguous array begins."""
+    """Return the address at which a contiguous array begins."""
     found: int = array.ctypes.data
     return found
 
@@ -43,11 +49,11 @@ class LogAddresses:
         self.logs = logs
         self.facts = np.zeros((len(logs), LOG_FACTS), np.int64)
         self._tables: list[tuple[Table, int, int] | None] = [None] * len(logs)
-        """Of each log as it was looked at last, and the addresses of two of its arrays."""
+        """The table of each log as it was looked at last, and the addresses of two of its arrays."""
         self._known: list[tuple[int, ...]] = [()] * len(logs)
 
     def catch_up(self, at: int) -> None:
-        """Brings the facts of one log up to date. Needs the lock."""
+        """Bring the facts of one log up to date; the caller holds the lock."""
         log, held = self.logs[at], self._tables[at]
         table = log.table
         if held is None or held[0] is not table:

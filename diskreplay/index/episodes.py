@@ -20,9 +20,9 @@ from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, V
 
 CUT_OFF = "cut off"
 ROW_BITS = 43
-"""Of a row, where it stands with its environment, of which there are at most 2^20, in one number."""
+"""The bits of a row, which stands in one number with its environment, of which there are at most 2^20."""
 LOOKED_ROWS = 1024
-"""Rows that are looked at at once for where an episode begins or ends."""
+"""The number of rows that are looked at at once for where an episode begins or ends."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Episode:
 
     @property
     def length(self) -> int:
-        """Steps of it in the window."""
+        """The number of its steps in the window."""
         return self.stop - self.start
 
 
 def ends(log: StreamLog) -> dict[str, int]:
-    """How many episodes of a stream's window ended by each cause: "terminated", "truncated", or "cut off" by none."""
+    """Return how many episodes of a window ended "terminated", "truncated", or "cut off" without a flag."""
     rows = np.arange(log.begin, log.end)
     if not len(rows):
         return {TERMINATED: 0, TRUNCATED: 0, CUT_OFF: 0}
@@ -73,7 +73,7 @@ def ends(log: StreamLog) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeTable:
-    """The episodes of a stream's window as arrays ``(n,)``, by first row, then environment; as of :class:`Episode`."""
+    """The episodes of a stream's window as arrays ``(n,)``, by first row, then environment, as in :class:`Episode`."""
 
     stream: int
     num_envs: int
@@ -90,15 +90,15 @@ class EpisodeTable:
         return len(self.start)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The columns by name, in the order of :class:`Episode`."""
+        """Return the columns by name, in the order of :class:`Episode`."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[2:]}
 
     def only(self, wanted: NDArray[np.bool_]) -> EpisodeTable:
-        """Some of the episodes."""
+        """Return some of the episodes."""
         return EpisodeTable(self.stream, self.num_envs, *(values[wanted] for values in self.arrays().values()))
 
     def hold(self, ids: Ids) -> NDArray[np.bool_]:
-        """Which ids ``(B,)`` of the stream are those of a row of these episodes."""
+        """Tell which ids ``(B,)`` of the stream are those of a row of these episodes."""
         if not len(self):
             return np.zeros(len(ids), bool)
         order = np.lexsort((self.start, self.env))
@@ -111,7 +111,7 @@ class EpisodeTable:
 
 
 def table(log: StreamLog) -> EpisodeTable:
-    """All episodes of a stream's window."""
+    """Return all episodes of a stream's window."""
     rows = np.arange(log.begin, log.end)
     valid, starts, terminated, truncated, reward = (
         log.table.take(name, rows) for name in (VALID, START, TERMINATED, TRUNCATED, REWARD)
@@ -142,13 +142,13 @@ def table(log: StreamLog) -> EpisodeTable:
 
 
 def episodes(log: StreamLog, facts: EpisodeFacts | None = None) -> list[Episode]:
-    """All episodes of a stream's window, by first row, then environment, with their ``facts`` if these are given."""
+    """Return all episodes of a stream's window, by first row, then environment, with their ``facts`` if given."""
     found = table(log)
     return listed(found, facts.find(found.start, found.env) if facts else None)
 
 
 def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
-    """The episodes of a table, with copies of their facts if these are given."""
+    """Return the episodes of a table, with copies of their facts if these are given."""
     columns = [values.tolist() for values in found.arrays().values()]
     if known:
         columns.append([copied(one) for one in known])
@@ -156,7 +156,7 @@ def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
 
 
 def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
-    """The episode of a row of the window: first row, the row where the next one begins, and if it begins in the window.
+    """Return the episode of a row: its first row, the next one's first row, and True if it begins in the window.
 
     None for the second where it is not known yet.
     """
@@ -176,7 +176,7 @@ def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
 
 
 def newest(log: StreamLog, env: int) -> int | None:
-    """The newest row of an environment that is a transition; None where the window has none."""
+    """Return the newest row of an environment that is a transition, or None if the window has none."""
     for high in range(log.end, log.begin, -LOOKED_ROWS):
         rows = np.arange(max(log.begin, high - LOOKED_ROWS), high)
         there = np.flatnonzero(log.take(VALID, rows, np.full(len(rows), env)))

@@ -25,14 +25,14 @@ from diskreplay.index.log import StreamLog
 from diskreplay.index.where import NAME
 
 SLACK_BYTES = 64 << 10
-"""By which the log may exceed twice what lives, before its oldest lines are looked through."""
+"""The bytes by which the log may exceed twice what lives, before its oldest lines are looked through."""
 MAX_LINE = 8192
-"""Bytes of a line: the facts of an episode have half of it at most."""
+"""The most bytes of a line; the facts of an episode have half of it at most."""
 MAX_NAME = 64
-"""Characters of a fact's name."""
+"""The most characters of a fact's name."""
 MAX_SEED = (1 << 64) - 1
 SHARED_LENGTH = 64
-"""Characters of a text that is shared by all facts that have it."""
+"""The most characters of a text that is shared by all facts that have it."""
 NOWHERE = -1
 
 Bytes = NDArray[np.uint8]
@@ -47,7 +47,7 @@ class Noted(NamedTuple):
     stop: int | None
     facts: Facts
     at: int
-    """The first byte of its newest line; :data:`NOWHERE` before it has one."""
+    """The first byte of its newest line, or :data:`NOWHERE` before it has one."""
     size: int
 
     @property
@@ -60,7 +60,7 @@ class Noted(NamedTuple):
 
 
 NOTHING = Noted(0, 0, None, {}, NOWHERE, 0)
-"""Of an episode of which nothing is noted."""
+"""The entry of an episode of which nothing is noted."""
 FACTS_OF: Callable[[Noted], Facts] = operator.attrgetter("facts")
 
 
@@ -77,20 +77,20 @@ class EpisodeFacts:
         self.num_envs = log.num_envs
         self.slack = SLACK_BYTES
         self._noted: dict[int, Noted] = {}
-        """By row and environment in one number."""
+        """The noted facts by row and environment in one number."""
         self._open: dict[int, int] = {}
-        """The newest one of each environment of which no end is known."""
+        """The newest key of each environment whose end is not known."""
         self._waiting: dict[int, Facts] = {}
-        """By environment, of the episode that its next step begins; empty where one was begun without facts."""
+        """The facts by environment of the episode that its next step begins, empty if it was begun without any."""
         self._unwritten: dict[int, None] = {}
-        """What no line says as it is; may name what is gone."""
+        """The keys of what no line says as it is; some may name what is gone."""
 
     def __len__(self) -> int:
         return len(self._noted)
 
     @property
     def unwritten(self) -> bool:
-        """Whether something is noted that no line says."""
+        """True if something is noted that no line says."""
         return bool(self._unwritten)
 
     def key(self, row: int, env: int) -> int:
@@ -99,19 +99,19 @@ class EpisodeFacts:
     # Giving
 
     def wait(self, envs: Sequence[int], facts: Facts) -> None:
-        """The facts of the episodes that the next steps of environments begin, in the place of what waited."""
+        """Set the facts of the episodes that the next steps of environments begin, in place of what waited."""
         self._waiting = {**self._waiting, **dict.fromkeys(envs, facts)}
 
     def waiting(self, env: int) -> Facts | None:
         return self._waiting.get(env)
 
     def noted(self, row: int, env: int, complete: bool) -> Noted | None:
-        """What is noted of an episode; ``row`` is its first one in the window, and of all if it is ``complete``."""
+        """Return the facts of an episode by its first row in the window, or None; ``complete`` if it begins there."""
         found = self._noted.get(self.key(row, env))
         return found if found is not None or complete else self._reaching({env}, row).get(env)
 
     def _reaching(self, envs: Set[int], row: int) -> dict[int, Noted]:
-        """What is noted, by environment, of episodes that began before a row and have not ended there."""
+        """Return what is noted, by environment, of episodes that began before a row and have not ended there."""
         return {
             one.env: one
             for one in self._noted.values()
@@ -119,7 +119,7 @@ class EpisodeFacts:
         }
 
     def note(self, before: Noted | None, row: int, env: int, stop: int | None, facts: Facts) -> None:
-        """Takes the facts of an episode in the place of those ``before``; ``row`` and ``stop`` as of its line."""
+        """Replace the facts ``before`` of an episode; ``row`` and ``stop`` are those of its line."""
         one = before or Noted(row, env, stop, {}, NOWHERE, 0)
         key = self.key(one.row, env)
         self._unwritten[key] = None
@@ -130,7 +130,7 @@ class EpisodeFacts:
     # A row that begins episodes
 
     def begins(self, row: int, envs: Iterable[int], valid: NDArray[np.bool_] | Sequence[bool]) -> None:
-        """A row that does not continue the one before it in these environments; ``valid`` where it is a transition."""
+        """Note that a row continues nothing in these environments; ``valid`` tells where it is a transition."""
         if not self._open and not self._waiting:
             return
         for env in envs:
@@ -154,11 +154,11 @@ class EpisodeFacts:
     # The log
 
     def restart(self) -> None:
-        """Forgets what came from the log."""
+        """Forget what came from the log."""
         self._noted, self._open, self._unwritten = {}, {}, {}
 
     def records(self, data: Bytes, at: int) -> Iterator[Noted]:
-        """The whole lines that stand at byte ``at`` of the log. Raises ValueError for what are none."""
+        """Yield the whole lines at byte ``at`` of the log; raise ValueError for anything else."""
         *lines, rest = data.tobytes().split(b"\n")
         if any(len(line) > MAX_LINE for line in (*lines, rest)):
             raise ValueError(f"a line has more than {MAX_LINE:,} bytes")
@@ -186,7 +186,7 @@ class EpisodeFacts:
         return row, stop, env, facts
 
     def take(self, one: Noted) -> None:
-        """Takes over the next line; done twice, it is as done once. Of rows that are not there nothing is noted."""
+        """Take over the next line, also twice without harm, but nothing of rows that are not there."""
         if one.row >= self.log.end:
             return
         if one.stop is not None and one.stop > self.log.end:
@@ -200,7 +200,7 @@ class EpisodeFacts:
         self._unwritten.pop(key, None)
 
     def news(self, at: int) -> tuple[Bytes, list[Noted]]:
-        """The lines of what no line says, from byte ``at`` of the log on."""
+        """Return the lines of what no line says, from byte ``at`` of the log on."""
         # Of one that is dead, a line must say where it stopped if an older one does not.
         known = {key: one for key in self._unwritten if (one := self._noted.get(key)) is not None}
         known = {key: one for key, one in known.items() if one.at != NOWHERE or self._lives(one)}
@@ -214,24 +214,24 @@ class EpisodeFacts:
         return np.frombuffer(b"".join(lines), np.uint8), records
 
     def again(self, one: Noted) -> bytes:
-        """The line of what is noted, where it lives and no newer one is of the same episode."""
+        """Return the line of what is noted, if it lives and no newer line is of the same episode."""
         newest = self._noted.get(self.key(one.row, one.env))
         lives = newest is not None and newest.at == one.at and self._lives(one)
         return one.line() if lives else b""
 
     def living_bytes(self) -> int:
-        """Bytes of the lines that count, of episodes in the window or to come; forgets what is noted of others."""
+        """Return the bytes of lines of episodes in the window or to come; forget what is noted of others."""
         self._noted = {key: one for key, one in self._noted.items() if self._lives(one)}
         return sum(one.size for one in self._noted.values())
 
     def _lives(self, one: Noted) -> bool:
-        """Whether it is of an episode that is in the window, or may come to be."""
+        """Tell whether it is of an episode that is in the window, or may come to be."""
         return one.stop is None or one.stop > self.log.begin
 
     # Reading
 
     def problems(self) -> Iterator[str]:
-        """What no writer may say: facts of an episode that others are of, too, other names, values of another kind."""
+        """Yield what no writer may say: overlapping episodes, wrong names, values of another kind."""
         places = sorted((one.env, one.row, one.stop) for one in self._noted.values())
         for (before, _, stop), (env, row, _) in itertools.pairwise(places):
             if before == env and (stop is None or stop > row):
@@ -245,7 +245,7 @@ class EpisodeFacts:
                     yield f"{place}: {name} cannot be {value!r:.100}"
 
     def find(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> list[Facts]:
-        """The facts of the episodes that begin, in the window, at these rows ``(n,)``; empty where there are none."""
+        """Return the facts of the episodes that begin in the window at these rows ``(n,)``, empty for none."""
         if not self._noted or not len(starts):
             return [NOTHING.facts] * len(starts)
         get, nothing = self._noted.get, NOTHING
@@ -260,7 +260,7 @@ class EpisodeFacts:
 
 
 def is_name(name: Any) -> bool:
-    """Whether it can be the name of a fact."""
+    """Tell whether it can be the name of a fact."""
     return isinstance(name, str) and NAME.fullmatch(name) is not None and len(name) <= MAX_NAME
 
 
@@ -273,7 +273,7 @@ _MEANINGS: dict[str, Callable[[Any], bool]] = {
     "success": lambda value: type(value) is bool,
     "tags": lambda value: type(value) is list and all(type(tag) is str for tag in value),
 }
-"""Of the facts whose meaning is known: whether a value is one that they can have."""
+"""The tests of values, for the facts whose meaning is known."""
 
 
 def _no_number(text: str) -> None:
@@ -288,7 +288,7 @@ def _finite(text: str) -> float:
 
 
 def shared(value: Any) -> Any:
-    """The same, with one text for all that are equal: names, tags and the like come again with each episode."""
+    """Return the value with one text for all that are equal: names and tags come again with each episode."""
     kind = type(value)
     if kind is str:
         return sys.intern(value) if len(value) <= SHARED_LENGTH else value
@@ -298,7 +298,7 @@ def shared(value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """A copy of what JSON can hold."""
+    """Return a copy of what JSON can hold."""
     if isinstance(value, Mapping):
         return {name: copied(part) for name, part in value.items()}
     return [copied(part) for part in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Compiled functions. Importing this module imports numba: only modules that are themselves loaded late import it."""
+"""The compiled functions; to import this module imports numba, so only modules that are loaded late do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ types: Any = numba.types
 
 
 def kernel(function: F, **options: Any) -> F:
-    """``function`` compiled on its first call and kept on disk for the next process; ``options`` are numba's.
+    """Return ``function`` compiled on its first call and kept on disk for the next process; ``options`` are numba's.
 
     Where nothing can be kept (a read-only installation in an account without a home), each process compiles anew.
     A kernel may call kernels of its own module only: what is kept is renewed when its own file changes.
@@ -38,7 +38,7 @@ def kernel(function: F, **options: Any) -> F:
 
 
 def _whole(function: F) -> F:
-    """``function``, into which no other code comes on its thread."""
+    """Return ``function``, into which no other code comes on its thread."""
 
     @functools.wraps(function)
     def held(*args: Any, **options: Any) -> Any:
@@ -50,7 +50,7 @@ def _whole(function: F) -> F:
 
 @intrinsic
 def copy(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
-    """``memcpy`` between addresses; a count that is written down becomes a single move.
+    """Compile ``memcpy`` between addresses; a count that is written down becomes a single move.
 
     What calls it is kept on disk with this code: a change of it needs a new name.
     """
@@ -66,7 +66,7 @@ def copy(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
 
 
 def _read(result: Any, bits: int) -> Any:
-    """A compiled ``read(address)`` of a number in memory, as an int64."""
+    """Return a compiled ``read(address)`` of a number in memory, as an int64."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         found = builder.load(builder.inttoptr(values[0], ir.IntType(bits).as_pointer()), align=bits // 8)
@@ -81,4 +81,4 @@ def _read(result: Any, bits: int) -> Any:
 
 int64_at = _read(types.int64, 64)
 byte_at = _read(types.int64, 8)
-"""What stands at an address. As with :data:`copy`, a change needs a new name."""
+"""The byte at an address; as with :data:`copy`, a change needs a new name."""

@@ -1,4 +1,4 @@
-"""Values that are written to rows after these were added: a log of blocks, and where the newest value of a row stands.
+"""The values that are written after their rows: a log of blocks, and where the newest value of a row stands.
 
 A block is the values of one column that one call gave: the column's number and how many values, uint32 each; their
 places, ``row * num_envs + env``, int64; the values, one after another. All is little-endian, without a gap. Of several
@@ -22,11 +22,11 @@ from diskreplay.index.log import StreamLog, place_of
 from diskreplay.schema import Column
 
 SLACK_BYTES = 1 << 20
-"""By which the log may exceed twice what lives, before the oldest blocks are looked through."""
+"""The bytes by which the log may exceed twice what lives, before the oldest blocks are looked through."""
 BLOCK_BYTES = 1 << 20
-"""Of the values of a block, at most, unless it has only one."""
+"""The most bytes of the values of a block, unless it has only one."""
 MOST_BYTES = 1 << 24
-"""Of the values of a block that is read, unless it has only one."""
+"""The most bytes of the values of a block that is read, unless it has only one."""
 HEADER_BYTES, PLACE_BYTES = 8, 8
 
 Bytes = NDArray[np.uint8]
@@ -51,7 +51,7 @@ class ValueBlock(NamedTuple):
 
 
 def encode(number: int, places: Ids, values: Bytes) -> Bytes:
-    """The blocks that hold values ``(n, item_bytes)`` of a column at places ``(n,)``."""
+    """Return the blocks that hold values ``(n, item_bytes)`` of a column at places ``(n,)``."""
     most = max(1, BLOCK_BYTES // values.shape[1])
     data: list[Bytes] = []
     for start in range(0, len(places), most):
@@ -69,7 +69,7 @@ class LaterValues:
 
     what = "what was written later"
     unwritten = False
-    """What is given is a record at once."""
+    """False: what is given is a record at once."""
 
     def __init__(self, columns: Sequence[Column], log: StreamLog) -> None:
         self.columns = columns
@@ -77,12 +77,12 @@ class LaterValues:
         self.slack = SLACK_BYTES
 
     def restart(self) -> None:
-        """Forgets all values."""
+        """Forget all values."""
         for name in self.log.later:
             self.log.table.arrays[name][:] = 0
 
     def records(self, data: Bytes, at: int) -> Iterator[ValueBlock]:
-        """The whole blocks that stand at byte ``at`` of the log. Raises ValueError for what begins none."""
+        """Yield the whole blocks at byte ``at`` of the log; raise ValueError for what is not a block."""
         while len(data) >= HEADER_BYTES:
             number, count = data[:HEADER_BYTES].view("<u4").tolist()
             if number >= len(self.columns) or not count:
@@ -100,7 +100,7 @@ class LaterValues:
             data, at = data[first + size :], at + first + size
 
     def take(self, block: ValueBlock) -> None:
-        """Takes over the next block; done twice, it is as done once."""
+        """Take over the next block, also twice without harm."""
         column, table, places = self.columns[block.number], self.log.table, block.places
         here = places >= self.log.begin * self.log.num_envs
         positions, at = self._positions(places[here]), self._begins(block)[here]
@@ -110,37 +110,37 @@ class LaterValues:
         table.arrays[place_of(column.name)].reshape(-1)[positions] = at
 
     def _begins(self, block: ValueBlock) -> Ids:
-        """The bytes of the log at which a block's values begin."""
+        """Return the bytes of the log at which a block's values begin."""
         found: Ids = block.at + self.columns[block.number].item_bytes * np.arange(len(block.places))
         return found
 
     def _positions(self, places: Ids) -> Ids:
-        """Where places stand in arrays of the table whose axes of rows and environments are one."""
+        """Return the positions of places in arrays of the table whose axes of rows and environments are one."""
         found: Ids = places % (self.log.table.length * self.log.num_envs)
         return found
 
     def news(self, at: int) -> tuple[Bytes, None]:
-        """Nothing."""
+        """Return no bytes: what is given is a record at once."""
         return np.empty(0, np.uint8), None
 
     def again(self, block: ValueBlock) -> bytes:
-        """Those values of a block that count, as blocks."""
+        """Return those values of a block that count, as blocks."""
         standing = self.log.table.arrays[place_of(self.columns[block.number].name)].reshape(-1)
         lives = standing[self._positions(block.places)] == self._begins(block)
         lives &= block.places >= self.log.begin * self.log.num_envs
         return encode(block.number, block.places[lives], block.values[lives]).tobytes()
 
     def living_bytes(self) -> int:
-        """Bytes of all values that count, with their places."""
+        """Return the bytes of all values that count, with their places."""
         known = counts(self.columns, self.log)
         return sum(known[column.name] * (PLACE_BYTES + column.item_bytes) for column in self.columns)
 
     def problems(self) -> Iterator[str]:
-        """None: any value may be written."""
+        """Yield nothing: any value may be written."""
         return iter(())
 
 
 def counts(columns: Iterable[Column], log: StreamLog) -> dict[str, int]:
-    """How many transitions of the window have a value that was written later, by column."""
+    """Return by column how many transitions of the window have a value that was written later."""
     spans = {column.name: log.span(place_of(column.name), log.begin, log.end) for column in columns}
     return {name: int(np.count_nonzero(places)) for name, places in spans.items()}

@@ -22,29 +22,29 @@ from diskreplay.ring import Table
 from diskreplay.schema import CONTINUES, PATCHES, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
 NEXT_PATCH = ".next_patch"
-"""The table's array of patch numbers: a row's true next observation, -1 where that is the next row's observation.
+"""The name of the table's array of patch numbers: -1 where the next row has the true next observation.
 
 No column has a name that starts with a point.
 """
 
 
 def place_of(name: str) -> str:
-    """The table's array that says where in the log the values of a column that is written later stand; 0 for none."""
+    """Return the name of the table's array of places in the log of a column that is written later, 0 for none."""
     return f".{name}"
 
 
 class Standing(enum.IntEnum):
-    """Whether a row of one environment can be sampled."""
+    """The answer whether a row of one environment can be sampled."""
 
     NEVER = 0
-    """It is no transition and will not become one."""
+    """The row is no transition and will not become one."""
     NOW = 1
     LATER = 2
-    """It may become one when more rows are there."""
+    """The row may become a transition when more rows are there."""
 
 
 NEVER, NOW, LATER = (int(standing) for standing in Standing)
-"""To compare arrays with; see :data:`diskreplay.schema.CONTINUES`."""
+"""The numbers to compare arrays with; see :data:`diskreplay.schema.CONTINUES`."""
 
 
 class StreamLog:
@@ -64,51 +64,51 @@ class StreamLog:
         self.stream = stream
         self.num_envs = num_envs
         self.capacity = capacity
-        """Changed by :meth:`resize`, as ``rows`` is."""
+        """The capacity, which :meth:`resize` changes together with ``rows``."""
         self.rows = max(1, capacity // num_envs)
-        """Rows that the window holds at most."""
+        """The most rows that the window holds."""
         self.context = context
         self._small = [c for c in (*columns, *later) if c.resident]
         small = [c for c in columns if c.is_held(self.window)]
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
         self.resident = tuple(held)
-        """Names of the columns that are mirrored here."""
+        """The names of the columns that are mirrored here."""
         written: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         written |= {place_of(c.name): ((num_envs,), np.dtype(np.int64)) for c in later}
         written |= {c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.is_held(self.window)}
         self.later = tuple(written)
-        """Names of the arrays of the table that tell of values written later: zeros as long as a row has none."""
+        """The names of the arrays of the table for values written later: zeros as long as a row has none."""
         self.held = frozenset(self.resident + self.later)
-        """Names of both."""
+        """The names of both."""
         self._all = len(tuple(columns)) + 2 * len(tuple(later))
         self.table = Table.new({**held, **written, NEXT_PATCH: ((num_envs,), np.int64)}, self.rows + context + 2)
-        """``(length, num_envs, *shape)`` a resident column; replaced by a longer one when it grows."""
+        """The resident columns, each ``(length, num_envs, *shape)``; replaced by a longer table when it grows."""
         patched = [c for c in patch_columns if c.name == PLACE or c.name in held]
         self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patched})
-        """``(length, *shape)`` a resident column of the patch table, addressed by patch numbers."""
+        """The resident columns of the patch table, each ``(length, *shape)``, addressed by patch numbers."""
         self.older_patches: dict[tuple[int, int], int] = {}
-        """Row and environment with ``Start.PATCHES`` -> id of the patch with the frame one step before."""
+        """The row and environment with ``Start.PATCHES`` -> the id of the patch with the frame one step before."""
         self.next_older_patches: dict[tuple[int, int], int] = {}
-        """Row and environment whose next stack does not follow from its stack -> id of the patch of offset 2."""
+        """The row and environment whose next stack does not follow from its own -> the id of the patch of offset 2."""
         self.begin = 0
         self.end = 0
         self.patch_begin = 0
         self.patch_end = 0
         self.pending = False
         self.invalid = 0
-        """Rows of environments in the window that are no transition."""
+        """The number of rows of environments in the window that are no transition."""
 
     def __len__(self) -> int:
-        """Transitions in the window."""
+        """Return the number of transitions in the window."""
         return (self.end - self.begin) * self.num_envs - self.invalid
 
     @property
     def window(self) -> int:
-        """Transitions that the window holds at most: those of whole rows."""
+        """The most transitions that the window holds: those of whole rows."""
         return self.rows * self.num_envs
 
     def resize(self, capacity: int) -> None:
-        """Lets the window hold more, or fewer: then it moves on. Columns that are now too large for RAM leave it.
+        """Let the window hold more or fewer transitions; columns that are now too large for RAM leave it.
 
         None comes back before the stream is opened again.
         """
@@ -126,12 +126,12 @@ class StreamLog:
 
     @property
     def whole(self) -> bool:
-        """Whether all columns are mirrored here."""
+        """True if all columns are mirrored here."""
         return len(self.held) == self._all
 
     @property
     def floor(self) -> int:
-        """The first row held: of an empty window the newest row is, with its context."""
+        """The first row held; an empty window keeps the newest row, with its context."""
         return max(0, min(self.begin, self.end - 1) - self.context)
 
     @property
@@ -143,25 +143,25 @@ class StreamLog:
         return (self.stream << STREAM_SHIFT) + self.end * self.num_envs
 
     def locate(self, ids: Ids) -> tuple[Ids, Ids]:
-        """Rows and environments of ids of this stream."""
+        """Return rows and environments of ids of this stream."""
         return unpack(ids, self.num_envs)
 
     def take(self, name: str, rows: Ids, envs: Ids) -> NDArray[Any]:
-        """Values of a resident column: ``(*rows.shape, *shape)``."""
+        """Return values of a resident column, ``(*rows.shape, *shape)``."""
         table = self.table
         found: NDArray[Any] = table.arrays[name][rows % table.length, envs]
         return found
 
     def span(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """A copy of the values of a resident column in rows ``[start, stop)``: ``(rows, num_envs, *shape)``."""
+        """Return a copy of a resident column's values in rows ``[start, stop)``, ``(rows, num_envs, *shape)``."""
         return self.table.span(name, start, stop)
 
     def patch_numbers(self, rows: Ids, envs: Ids) -> Ids:
-        """The patch that holds each row's true next observation, -1 where that is the next row's observation."""
+        """Return the patch of each row's true next observation, -1 where that is the next row's observation."""
         return self.at(NEXT_PATCH, self.positions(rows, envs))
 
     def positions(self, rows: Ids, envs: Ids) -> Ids:
-        """Where rows and environments stand in the table; for :meth:`at` and its like.
+        """Return where rows and environments stand in the table, for :meth:`at` and its like.
 
         To find these once for all columns of a batch is several times faster than :meth:`take` for each.
         """
@@ -172,12 +172,12 @@ class StreamLog:
         return found
 
     def at(self, name: str, positions: Ids) -> NDArray[Any]:
-        """Values of a resident column: ``(*positions.shape, *shape)``."""
+        """Return values of a resident column, ``(*positions.shape, *shape)``."""
         array = self.table.arrays[name]
         return array.reshape(-1, *array.shape[2:]).take(positions, axis=0)
 
     def next_at(self, name: str, positions: Ids) -> NDArray[Any]:
-        """Next values of a resident observation column, of single frames: the true ones, from the patch table too."""
+        """Return next values of a resident observation column of single frames: true ones, patches too."""
         following = positions + self.num_envs
         size = self.table.length * self.num_envs
         following[following >= size] -= size
@@ -189,7 +189,7 @@ class StreamLog:
         return found
 
     def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
-        """Takes over rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
+        """Take over rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
         self.slide(begin)
         count = len(values[START])
         self.reserve(count)
@@ -204,7 +204,7 @@ class StreamLog:
         self.end += count
 
     def restart(self, begin: int, first_row: int, first_patch: int) -> None:
-        """Forgets everything; the window will begin at ``begin``, and rows are taken over from ``first_row`` on."""
+        """Forget everything; the window begins at ``begin``, and rows are taken over from ``first_row`` on."""
         self.older_patches.clear()
         self.next_older_patches.clear()
         self.begin, self.end, self.invalid = begin, first_row, 0
@@ -212,7 +212,7 @@ class StreamLog:
         self.pending = False
 
     def reserve(self, rows: int = 1) -> None:
-        """Makes room for ``rows`` rows from row ``end`` on, and the pending observation after them."""
+        """Make room for ``rows`` rows from row ``end`` on, and the pending observation after them."""
         length, most = self.table.length, (self.end - self.begin or 1) + self.context + rows + 1
         if most <= length:
             return
@@ -221,7 +221,7 @@ class StreamLog:
             self.table = self.table.with_room(floor, self.end + 1, self.end + rows + 1)
 
     def slide(self, begin: int) -> None:
-        """Moves the window's first row; rows below the context are forgotten."""
+        """Move the window's first row; rows below the context are forgotten."""
         if begin > self.begin:
             if self.invalid:
                 self.invalid -= self._count_invalid(self.begin, min(begin, self.end))
@@ -232,7 +232,7 @@ class StreamLog:
         return valid.size - int(np.count_nonzero(valid))
 
     def add_patches(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Takes over patches, ``(n, ...)`` a resident column, from ``patch_end`` on."""
+        """Take over patches, ``(n, ...)`` a resident column, from ``patch_end`` on."""
         count = len(values[PLACE])
         self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + count)
         numbers = np.arange(self.patch_end, self.patch_end + count) % self.patches.length
@@ -242,7 +242,7 @@ class StreamLog:
             self._place_patch(row, env, offset)
 
     def add_patch(self, row: int, env: int, offset: int, values: Mapping[str, Any]) -> None:
-        """As :meth:`add_patches`, of one."""
+        """Take over one patch, as :meth:`add_patches`."""
         self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + 1)
         number = self.patch_end % self.patches.length
         for name, array in self.patches.arrays.items():
@@ -259,7 +259,7 @@ class StreamLog:
         self.patch_end += 1
 
     def drop_patches(self) -> int:
-        """Forgets the patches of rows below the floor; the first patch that is left."""
+        """Forget the patches of rows below the floor, and return the first patch that is left."""
         places = self.patches.arrays[PLACE]
         floor = self.floor
         while self.patch_begin < self.patch_end:
@@ -274,7 +274,7 @@ class StreamLog:
         return self.patch_begin
 
     def inconsistency(self) -> str | None:
-        """What in rows taken over from disk breaks a rule that sampling relies on; None when nothing does."""
+        """Return which rule of sampling rows taken over from disk break, or None."""
         if self.end == self.floor:
             return None
         starts = self.span(START, self.floor, self.end)
@@ -292,12 +292,12 @@ class StreamLog:
         return None
 
     def begins(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
-        """Whether a row does not continue the one before it: what stands there, if it is a step, begins an episode."""
+        """Tell which rows do not continue the one before: a step there begins an episode."""
         found: NDArray[np.bool_] = self.take(START, rows, envs) != CONTINUES
         return found
 
     def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
-        """Whether a row's environment does not go on in the next row, as far as is known."""
+        """Tell which rows' environments do not go on in the next row, as far as is known."""
         done = self.take(TERMINATED, rows, envs) | self.take(TRUNCATED, rows, envs)
         following = rows + 1 < self.end
         starts = self.begins(np.where(following, rows + 1, rows), envs)
@@ -305,7 +305,7 @@ class StreamLog:
         return cut
 
     def standing(self, rows: Ids, envs: Ids, n_step: int = 1) -> NDArray[np.int8]:
-        """The :class:`Standing` of rows of the window as transitions of ``n_step`` steps."""
+        """Return the :class:`Standing` of rows of the window as transitions of ``n_step`` steps."""
         found = self.take(VALID, rows, envs).astype(np.int8) if self.invalid else np.ones(len(rows), np.int8)
         if n_step > 1:
             for at in np.flatnonzero((found == NOW) & (rows + n_step > self.end)):
@@ -315,7 +315,7 @@ class StreamLog:
         return found
 
     def history(self, rows: Ids, envs: Ids, frames: int) -> Ids:
-        """How many of the ``frames`` rows before each row belong to its history: 0 to ``frames``."""
+        """Return how many of the ``frames`` rows before each row belong to its history: 0 to ``frames``."""
         if not frames:
             return np.zeros(len(rows), np.int64)
         # Before row 0 this takes anything; but row 0 continues nothing.
@@ -327,7 +327,7 @@ class StreamLog:
         return depth
 
     def returns(self, rows: Ids, envs: Ids, n_step: int, gamma: float) -> tuple[NDArray[Any], Ids, NDArray[Any]]:
-        """Discounted rewards of up to ``n_step`` steps, the last row of each window, and ``gamma ** steps``."""
+        """Return discounted rewards of up to ``n_step`` steps, the last row of each, and ``gamma ** steps``."""
         reward = self.take(REWARD, rows, envs)
         scale = np.full(len(rows), gamma, np.float64)
         if n_step == 1:

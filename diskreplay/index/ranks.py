@@ -1,4 +1,4 @@
-"""Exact ranks of many priorities: which entry is the k-th largest, in O(log n) expected steps a question or change.
+"""Exact ranks of many priorities: the entry of a rank, in O(log n) expected steps a question or change.
 
 1. Entries stand in a binary search tree, largest priority first; of equal priorities the larger id comes first, so
    that ranks are exact and the newer of two equals is found first.
@@ -36,7 +36,7 @@ NODE = np.dtype(
 )
 NOTHING = -1
 REBUILD_SHARE = 8
-"""The tree is built anew when at least one in so many of its entries would be new."""
+"""The share of new entries, one in so many, from which on the tree is built anew."""
 
 
 class Ranks:
@@ -48,18 +48,18 @@ class Ranks:
         """The root and the number of entries."""
 
     def __len__(self) -> int:
-        """Entries."""
+        """Return the number of entries."""
         return int(self._head[1])
 
     def grow(self, slots: int) -> None:
-        """Makes room for ``slots`` slots; entries keep theirs."""
+        """Make room for ``slots`` slots; entries keep theirs."""
         if slots > len(self._nodes):
             larger = np.zeros(max(slots, 2 * len(self._nodes)), NODE)
             larger[: len(self._nodes)] = self._nodes
             self._nodes = larger
 
     def add(self, slots: Ints, ids: Ints, priorities: float | Floats) -> None:
-        """Adds entries at slots that hold none."""
+        """Add entries at slots that hold none."""
         values = np.broadcast_to(np.asarray(priorities, np.float64), slots.shape)
         if len(slots) * REBUILD_SHARE < len(self):
             insert_all(self._nodes, self._head, slots, ids, values.copy())
@@ -74,11 +74,11 @@ class Ranks:
         build(nodes, self._head, order[np.lexsort((-nodes["id"][order], -nodes["priority"][order]))])
 
     def remove(self, slots: Ints) -> None:
-        """Removes the entries of slots; those that hold none are passed over."""
+        """Remove the entries of slots; those that hold none are passed over."""
         remove_all(self._nodes, self._head, slots)
 
     def update(self, maxima: Floats, left_out: Ints, slots: Ints, priorities: Floats, most: float) -> int:
-        """Changes the priorities of entries; where a slot is named twice the last one counts.
+        """Change the priorities of entries; where a slot is named twice the last one counts.
 
         Args:
             maxima: float64 ``(1,)``; raised to the largest priority that counts.
@@ -93,24 +93,24 @@ class Ranks:
         return int(update(self._nodes, self._head, maxima, left_out, slots, priorities, most))
 
     def at(self, ranks: Ints) -> Ints:
-        """Slots of the entries of ranks, counted from 0; those must be below ``len``."""
+        """Return the slots of the entries of ranks, which are counted from 0 and must be below ``len``."""
         slots: Ints = select(self._nodes, self._head, ranks)
         return slots
 
     def ranks(self, slots: Ints) -> Ints:
-        """Ranks, counted from 0, of the entries of slots; -1 where there is none."""
+        """Return the ranks, counted from 0, of the entries of slots, -1 where there is none."""
         found: Ints = find(self._nodes, self._head, slots)
         return found
 
     def priorities(self, slots: Ints) -> Floats:
-        """Priorities at slots, -1 where there is no entry."""
+        """Return the priorities at slots, -1 where there is no entry."""
         nodes = self._nodes  # field by field: whole nodes are four times the bytes
         return np.where(nodes["height"][slots] > 0, nodes["priority"][slots], -1.0)
 
 
 @kernel
 def height_of(identity: int) -> int:
-    """A number from 1 to 2^31 - 1 that looks random."""
+    """Return a number from 1 to 2^31 - 1 that looks random."""
     mixed = (identity ^ (identity >> 31)) * 0x7FB5D329728EA185
     mixed = (mixed ^ ((mixed >> 27) & 0x1FFFFFFFFF)) * 0x01DADEF4BC2DD44D
     return ((mixed >> 32) & 0x7FFFFFFF) | 1
@@ -263,7 +263,7 @@ def find(nodes: Any, head: Ints, slots: Ints) -> Ints:
 
 @kernel
 def walk(nodes: Any, head: Ints, slots: Ints) -> None:
-    """Writes the slots of all entries in the order of their ranks."""
+    """Write the slots of all entries in the order of their ranks."""
     path = np.empty(len(slots), np.int64)
     depth, count, at = 0, 0, head[0]
     while depth or at != NOTHING:
@@ -279,7 +279,7 @@ def walk(nodes: Any, head: Ints, slots: Ints) -> None:
 
 @kernel
 def build(nodes: Any, head: Ints, slots: Ints) -> None:
-    """Makes the tree of all entries from their slots in the order of their ranks."""
+    """Make the tree of all entries from their slots in the order of their ranks."""
     path = np.empty(len(slots), np.int64)  # positions of the right spine, from the root down
     depth = 0
     for k in range(len(slots)):

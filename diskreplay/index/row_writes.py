@@ -1,4 +1,4 @@
-"""A row that goes on, in one compiled call: compared with what is pending, then written.
+"""The writing of a row that goes on, in one compiled call: compared with what is pending, then written.
 
 What is compared and copied are bytes, so that one compilation serves all dtypes and shapes. Memory is given by
 addresses; who calls keeps it alive meanwhile.
@@ -22,7 +22,7 @@ FACTS = 9
 
 @intrinsic
 def compare(typing_context: Any, first: Any, second: Any, count: Any) -> Any:
-    """``memcmp`` of memory at addresses."""
+    """Compile ``memcmp`` of memory at addresses."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         byte, size, number = ir.IntType(8).as_pointer(), ir.IntType(64), ir.IntType(32)
@@ -37,7 +37,7 @@ def compare(typing_context: Any, first: Any, second: Any, count: Any) -> Any:
 
 @kernel
 def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool:
-    """Adds a row where its observation is the pending one; else nothing changes.
+    """Add a row if its observation is the pending one, else change nothing.
 
     Args:
         columns: int64 ``(C, FACTS)``, the leaves of the observation first: addresses of the row's value, and of the
@@ -70,5 +70,5 @@ def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool
 
 
 def compile_now() -> None:
-    """Compiles, or loads what is kept on disk: by adding nothing."""
+    """Compile, or load what is kept on disk, by adding nothing."""
     go_on(np.empty((0, FACTS), np.int64), 0, 0, 1, False)

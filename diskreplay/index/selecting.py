@@ -19,15 +19,15 @@ End = Literal["terminated", "truncated", "both", "cut", "running"]
 ENDS: tuple[End, ...] = ("running", "cut", "truncated", "terminated", "both")
 
 TOLD = frozenset(("seed", "success", "tags"))
-"""Facts whose meaning is known, which are asked for of stores that have none."""
+"""The facts whose meaning is known, which are asked for in stores that have none."""
 LIKENESS = 0.7
-"""From which on a name may be another one misspelt: 1 of equals."""
+"""The likeness, 1 for equals, from which on a name may be another one misspelt."""
 MOST_NAMES = 16
-"""That a message lists."""
+"""The most names that a message lists."""
 
 
 def end_of(episode: Episode) -> End:
-    """Which flags the last step of an episode has; "cut" when another step came without one, "running" else."""
+    """Return how an episode ends: by the flags of its last step, "cut" if a step came without one, else "running"."""
     if episode.terminated and episode.truncated:
         return "both"
     if episode.terminated:
@@ -40,7 +40,7 @@ def end_of(episode: Episode) -> End:
 def chosen_rows(
     where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str
 ) -> tuple[NDArray[np.bool_], list[Facts] | None]:
-    """Which episodes of a table are selected: bool ``(n,)``; ``stream`` is the stream's name.
+    """Tell which episodes of a table are selected, bool ``(n,)``; ``stream`` is the stream's name.
 
     Then the facts of all of them, if they were asked for.
     """
@@ -67,7 +67,7 @@ def chosen_rows(
 
 
 def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]) -> list[bool]:
-    """Which episodes of a list are selected; ``streams`` has the streams' names by their numbers."""
+    """Tell which episodes of a list are selected; ``streams`` has the streams' names by their numbers."""
 
     def column(name: str) -> Sequence[Any] | NDArray[Any]:
         if name == "return":
@@ -88,7 +88,7 @@ def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]
 
 
 def _warn_of_unknown(where: Where, episodes: Sequence[Episode]) -> None:
-    """MisuseWarning where a condition asks for a fact of the user's that no episode has: it may be misspelt."""
+    """Warn by MisuseWarning of a fact of the user's that a condition asks for and no episode has."""
     known = {name for episode in episodes for name in episode.facts}
     for name in sorted(where.facts - known - TOLD) if episodes else ():
         near = difflib.get_close_matches(name, sorted(known | OWN.difference(WORDS) | TOLD), 1, LIKENESS)

@@ -1,4 +1,4 @@
-"""Ids to slots and back: where in one array, shared by all streams, an id's entry stands.
+"""The map between ids and slots: where an id's entry stands in one array, shared by all streams.
 
 Each stream has a run of slots, cut into lanes of ``rows`` slots. The id of number n in its stream stands in the lane
 ``n % lanes``, at ``n // lanes % rows``: a window that moves on reuses the slots of the ids that left it. With one lane
@@ -18,7 +18,7 @@ from diskreplay.index.log import LATER, NOW
 Ints = NDArray[np.int64]
 
 COLUMNS = STREAM, BASE, LANES, ROWS, FIRST, STOP = range(6)
-"""The stream's number, its first slot, lanes and slots of each, and its window as ids without the stream."""
+"""The columns: the stream's number, first slot, lanes, slots of each, and window as ids without the stream."""
 
 EVICTED, UNKNOWN = -1, -2
 LOCAL = (1 << STREAM_SHIFT) - 1
@@ -26,7 +26,7 @@ LOCAL = (1 << STREAM_SHIFT) - 1
 
 @kernel
 def between(base: int, lanes: int, rows: int, start: int, stop: int) -> Ints:
-    """The slots of the numbers ``[start, stop)`` of one stream."""
+    """Return the slots of the numbers ``[start, stop)`` of one stream."""
     slots = np.empty(stop - start, np.int64)
     for number in range(start, stop):
         at, lane = divmod(number, lanes)
@@ -38,7 +38,7 @@ def between(base: int, lanes: int, rows: int, start: int, stop: int) -> Ints:
 def sorted_out(
     base: int, lanes: int, rows: int, ids: Ints, standings: NDArray[np.int8]
 ) -> tuple[Ints, Ints, Ints]:  # fmt: skip
-    """The ids of one stream that stand at NOW, their slots, and the numbers in the stream of those at LATER."""
+    """Return the ids of one stream that stand at NOW, their slots, and the numbers in the stream of those at LATER."""
     added, slots, later = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
     count = waiting = 0
     for k in range(len(ids)):
@@ -55,7 +55,7 @@ def sorted_out(
 
 @kernel
 def to_slots(table: Ints, ids: Ints) -> Ints:
-    """The slot of each id; EVICTED below its stream's window, UNKNOWN where there is no such id."""
+    """Return the slot of each id, EVICTED below its stream's window, UNKNOWN if there is no such id."""
     slots = np.empty(len(ids), np.int64)
     row = 0
     for k in range(len(ids)):
@@ -76,7 +76,7 @@ def to_slots(table: Ints, ids: Ints) -> Ints:
 
 @kernel
 def to_ids(table: Ints, slots: Ints) -> Ints:
-    """The id in each slot, which must be that of a window; quickest in ascending order."""
+    """Return the id in each slot, which must be that of a window, quickest in ascending order."""
     ids = np.empty(len(slots), np.int64)
     row = lane = low = high = first = turned = 0  # of the lane of the slot before
     for k in range(len(slots)):

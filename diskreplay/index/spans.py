@@ -1,4 +1,4 @@
-"""Which episode each row of a window belongs to; kept only where a view asks for it.
+"""The episodes that the rows of a window belong to, kept only if a view asks for them.
 
 A span is a run of rows of one environment from a row that does not continue the one before it to a cut. Like a sampler,
 the index catches up with the log when it is asked, so that adding rows costs nothing. For each row and environment it
@@ -21,11 +21,11 @@ from diskreplay.schema import CONTINUES, START, TERMINATED, TRUNCATED, VALID
 
 FIRST, STOP = "first", "stop"
 OPEN = np.int64(1 << 62)
-"""Stop of a span that is not cut yet."""
+"""The stop of a span that is not cut yet."""
 
 
 class Spans:
-    """Spans of one stream; the lock of the buffer that owns it guards every call."""
+    """The spans of one stream; the lock of the buffer that owns it guards every call."""
 
     def __init__(self, log: StreamLog) -> None:
         self._log = log
@@ -35,17 +35,17 @@ class Spans:
         """One past the newest row that is taken in; none below the log's floor counts."""
 
     def first(self, rows: Ids, envs: Ids) -> Ids:
-        """First row of each row's span, as far as it is in the window: ``(B,)``."""
+        """Return the first row of each row's span, as far as it is in the window, ``(B,)``."""
         found: Ids = np.maximum(self._at(FIRST, rows, envs), self._log.begin)
         return found
 
     def stop(self, rows: Ids, envs: Ids) -> Ids:
-        """One past the last row of each row's span, as far as it has been added: ``(B,)``."""
+        """Return one past the last row of each row's span, as far as it has been added, ``(B,)``."""
         found: Ids = np.minimum(self._at(STOP, rows, envs), self._log.end)
         return found
 
     def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
-        """Whether each row's span has come to its end: ``(B,)``."""
+        """Tell which rows' spans have come to their end, ``(B,)``."""
         cut: NDArray[np.bool_] = self._at(STOP, rows, envs) != OPEN
         return cut
 
@@ -55,7 +55,7 @@ class Spans:
         return found
 
     def catch_up(self) -> None:
-        """Takes in the rows added since the last call."""
+        """Take in the rows added since the last call."""
         log = self._log
         floor, end = log.floor, log.end
         start = self._end if floor <= self._end <= end else floor
@@ -82,7 +82,7 @@ class Spans:
         self._end = end
 
     def _close(self, firsts: Ids, stops: Ids, start: int) -> None:
-        """Writes the stops, now known, of spans that were open at row ``start`` to their rows before it."""
+        """Write the stops, now known, of spans that were open at row ``start`` to their rows before it."""
         for env in np.flatnonzero(stops != OPEN).tolist():
             rows = np.arange(max(int(firsts[env]), self._log.floor), start)
             self._table.arrays[STOP][rows % self._table.length, env] = stops[env]

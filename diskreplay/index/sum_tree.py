@@ -1,4 +1,4 @@
-"""Sums and minima over many leaves: draw leaves in proportion to their mass, change masses, in batches.
+"""Sums and minima over many leaves, to draw leaves in proportion to their mass and change masses, in batches.
 
 1. A node has eight children, which lie side by side in one cache line: a million leaves are seven levels.
 2. Level 0 are the leaves, the last level is the root; each level is padded with zeros to whole groups of eight, so no
@@ -37,7 +37,7 @@ FANOUT = 8
 SHIFT = 3
 
 START, STOP, GROUP = range(3)
-"""Columns of a table of ranges, int64 ``(R, 3)``: leaves ``[start, stop)``, and where in a list of maxima theirs is."""
+"""The columns of a table of ranges, int64 ``(R, 3)``: leaves ``[start, stop)``, and the place of their maximum."""
 
 
 NO_SLOTS: Ints = np.empty(0, np.int64)
@@ -51,7 +51,7 @@ class WideSumTree:
         self._offsets, total = layout(slots)
         self._sums = aligned_zeros(total)
         self._mins = aligned_zeros(total)
-        """Least mass above 0 under each inner node; the part for the leaves is never touched."""
+        """The least mass above 0 under each inner node; the part for the leaves is never touched."""
 
     def __len__(self) -> int:
         return self._slots
@@ -63,11 +63,11 @@ class WideSumTree:
 
     @property
     def leaves(self) -> Floats:
-        """Masses, float64; not to be written to."""
+        """The masses, float64, not to be written to."""
         return self._sums[: self._slots]
 
     def grow(self, slots: int) -> None:
-        """Makes room for ``slots`` leaves, no fewer than there are; those keep their places and masses."""
+        """Make room for ``slots`` leaves, no fewer than there are; those keep their places and masses."""
         if slots > self._offsets[1]:
             larger = WideSumTree(max(slots, 2 * self._slots))
             used = np.flatnonzero(self.leaves)
@@ -76,7 +76,7 @@ class WideSumTree:
         self._slots = slots
 
     def fill(self, slots: Ints, mass: float | Floats, emptied: Ints = NO_SLOTS) -> None:
-        """Sets the masses of leaves, after those of ``emptied`` were set to 0.
+        """Set the masses of leaves, after those of ``emptied`` were set to 0.
 
         Args:
             slots, emptied: int64 ``(n,)``, each named once; quickest where they ascend.
@@ -88,7 +88,7 @@ class WideSumTree:
     def advance(
         self, table: Ints, row: int, first: int, stop: int, standings: NDArray[np.int8], masses: Floats
     ) -> bool:
-        """Moves the window of a stream forward, in the tree and in the table of slots; see :mod:`.slots`.
+        """Move the window of a stream forward, in the tree and in the table of slots; see :mod:`.slots`.
 
         Ids that left the window lose their mass; those that are new get one.
 
@@ -114,7 +114,7 @@ class WideSumTree:
         epsilon: float,
         bounds: tuple[float, float],
     ) -> int:
-        """Sets masses to ``(priority + epsilon) ** alpha``; where a slot is named twice the last one counts.
+        """Set masses to ``(priority + epsilon) ** alpha``; where a slot is named twice the last one counts.
 
         Args:
             ranges: int64 ``(R, 3)``, ascending; all slots are in one.
@@ -133,12 +133,12 @@ class WideSumTree:
         return int(wrong)
 
     def totals(self, ranges: Ints) -> Floats:
-        """The sum of the masses of each of the ranges, float64 ``(R,)``."""
+        """Return the sum of the masses of each of the ranges, float64 ``(R,)``."""
         sums: Floats = totals(self._sums, self._mins, self._offsets, ranges)
         return sums
 
     def draw(self, ranges: Ints, uniforms: Floats, beta: float) -> tuple[Ints, NDArray[np.float32]]:
-        """As many leaves from each range, one from each of equal slices of its total mass, in order of the slices.
+        """Return equally many leaves from each range, one from each of equal slices of its total mass, in order.
 
         Args:
             ranges: int64 ``(R, 3)``; the total of each must be above 0.
@@ -155,7 +155,7 @@ class WideSumTree:
 
 
 def layout(slots: int) -> tuple[Ints, int]:
-    """Where each level begins in one flat array, and the array's length."""
+    """Return where each level begins in one flat array, and the array's length."""
     offsets, size, nodes = [0], 0, slots
     while True:
         groups = max(1, -(-nodes // FANOUT))
@@ -167,7 +167,7 @@ def layout(slots: int) -> tuple[Ints, int]:
 
 
 def aligned_zeros(count: int) -> Floats:
-    """Zeros that begin at a cache line; pages are taken from the system when they are written."""
+    """Return zeros that begin at a cache line; pages are taken from the system when they are written."""
     line = 64 // 8
     whole = np.zeros(count + line, np.float64)
     start = -(whole.ctypes.data // 8) % line
@@ -188,7 +188,7 @@ def counted(mass: float) -> float:
 
 @kernel
 def least_of(values: Floats, at: int) -> float:
-    """The least of eight values that is above 0, or 0."""
+    """Return the least of eight values that is above 0, or 0."""
     left = min(min(counted(values[at]), counted(values[at + 1])), min(counted(values[at + 2]), counted(values[at + 3])))
     right = min(
         min(counted(values[at + 4]), counted(values[at + 5])), min(counted(values[at + 6]), counted(values[at + 7]))
@@ -199,7 +199,7 @@ def least_of(values: Floats, at: int) -> float:
 
 @kernel
 def refresh(sums: Floats, mins: Floats, offsets: Ints, nodes: Ints) -> None:
-    """Computes all ancestors of leaves anew, level by level; ``nodes`` is overwritten."""
+    """Compute all ancestors of leaves anew, level by level, and overwrite ``nodes``."""
     count = len(nodes)
     for level in range(1, len(offsets)):
         below, here = offsets[level - 1], offsets[level]
@@ -255,7 +255,7 @@ def advance(
 
 @kernel
 def level_of(offsets: Ints, node: int) -> int:
-    """The level of a place in the flat array."""
+    """Return the level of a place in the flat array."""
     level = len(offsets) - 1
     while node < offsets[level]:
         level -= 1
@@ -264,7 +264,7 @@ def level_of(offsets: Ints, node: int) -> int:
 
 @kernel
 def cover(sums: Floats, mins: Floats, offsets: Ints, start: int, stop: int, nodes: Ints) -> tuple[int, float, float]:
-    """Writes the nodes with mass that have just the leaves ``[start, stop)`` under them, as places in the flat array.
+    """Write the nodes with mass that have just the leaves ``[start, stop)`` under them, as places in the flat array.
 
     Returns how many there are, the sum of their masses, and the least mass of a leaf.
     """
@@ -330,7 +330,7 @@ def update(
 
 @intrinsic
 def prefetch(typing_context: Any, values: Any, at: Any) -> Any:
-    """Tells the processor that the cache line of an entry will be read."""
+    """Tell the processor that the cache line of an entry will be read."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, given[0])

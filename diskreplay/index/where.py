@@ -30,27 +30,27 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 
 MAX_LENGTH = 4096
-"""Characters of a text."""
+"""The most characters of a text."""
 LARGEST_BITS = 1023
-"""Of an integer, which is compared with what may be floats."""
+"""The most bits of an integer, which is compared with what may be floats."""
 MAX_DEPTH = 64
-"""Levels of parentheses and ``not``."""
+"""The most levels of parentheses and ``not``."""
 
 NUMBERS, TEXTS = ("return", "length", "environment"), ("end", "stream")
-"""What every episode has, by the kind of its values."""
+"""The names that every episode has, by the kind of their values."""
 ENDS = ("terminated", "truncated", "both", "cut", "running")
 ALIASES = {"tag": "tags", "env": "environment"}
 WORDS = ("and", "or", "not", "in", "true", "false", "null")
 OWN = frozenset((*NUMBERS, *TEXTS, *ALIASES, *WORDS))
-"""Names that no fact can have."""
+"""The names that no fact can have."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 MISSING: Any = object()
-"""Of an episode without the fact."""
+"""The value of a fact that an episode does not have."""
 
 Mask = NDArray[np.bool_]
 Columns = Callable[[str], Sequence[Any] | NDArray[Any]]
-"""Gives the values of all episodes by a name: of a fact a sequence with :data:`MISSING` in it."""
+"""A function from a name to the values of all episodes, a sequence with :data:`MISSING` in it for a fact."""
 Test = Callable[[Columns, int], Mask]
 
 _TOKEN = re.compile(
@@ -87,7 +87,7 @@ class Where:
     """
 
     def __init__(self, text: str) -> None:
-        """Raises InputError, which names the character, for what is not in the language."""
+        """Read a condition; raise InputError, which names the character, for what is not in the language."""
         if not isinstance(text, str):
             raise InputError(f"where must be text such as \"return > 100 and tag = 'expert'\", got {text!r}")
         if len(text) > MAX_LENGTH:
@@ -104,7 +104,7 @@ class Where:
         return f"Where({self.text!r})"
 
     def matches(self, columns: Columns, count: int) -> Mask:
-        """Which of ``count`` episodes are selected: bool ``(count,)``."""
+        """Tell which of ``count`` episodes are selected, bool ``(count,)``."""
         return self._test(columns, count)
 
     # Reading
@@ -113,7 +113,7 @@ class Where:
         return self._tokens[self._next]
 
     def _take(self, *words: str) -> _Token | None:
-        """The next token if it is one of these words or signs."""
+        """Return the next token if it is one of these words or signs, or None."""
         token = self._peek()
         if token.kind in ("name", "sign") and token.text in words:
             self._next += 1
@@ -254,7 +254,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def part_of(facts: Any, path: Sequence[str]) -> Any:
-    """A fact by its name, or what an object among the facts has by a path of names."""
+    """Return a fact by its name, or what an object among the facts has by a path of names."""
     for name in path:
         if type(facts) is not dict:
             return MISSING

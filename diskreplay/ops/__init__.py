@@ -1,1 +1,1 @@
-"""What is done to whole stores: recorded, inspected, verified, shown. Plain functions, no command line."""
+"""Operations on whole stores, such as recording, inspection and verification: plain functions, no command line."""

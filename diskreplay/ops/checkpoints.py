@@ -1,4 +1,4 @@
-"""The checkpoints of a store: listed, dropped, gone back to.
+"""The checkpoints of a store: to list them, drop them, and go back to them.
 
 1. Dropping needs the lock of one stream, and gives back at once what only the checkpoint needed of the streams that
    nobody writes; the writers of the others give it back with their next commit.
@@ -26,12 +26,12 @@ from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 
 IMPORT_MARK = "import"
-"""Key of the metadata of a checkpoint that an import goes back to: the stream that takes its steps."""
+"""The key of the metadata of a checkpoint that an import goes back to: the stream that takes its steps."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointSummary(Result):
-    """What is said of a checkpoint.
+    """The facts of a checkpoint.
 
     Attributes:
         name: of it.
@@ -65,7 +65,7 @@ class CheckpointLine(CheckpointSummary):
 
 @dataclasses.dataclass(frozen=True)
 class Restoration(Result):
-    """What going back discarded.
+    """The rows and checkpoints that going back discarded.
 
     Attributes:
         checkpoint: that was gone back to.
@@ -83,19 +83,19 @@ class Restoration(Result):
 
 
 def checkpoints(path: PathLike) -> list[CheckpointLine]:
-    """The checkpoints of the store at ``path``, oldest first. Raises what opening the store raises."""
+    """Return the checkpoints of the store at ``path``, oldest first, with errors as when the store is opened."""
     return [_line(found) for found in _open(path).checkpoints()]
 
 
 def unfinished_imports(path: PathLike) -> list[str]:
-    """The checkpoints of imports into the store at ``path`` that were killed: nobody writes their streams."""
+    """Return the checkpoints of killed imports into the store at ``path``: nobody writes their streams."""
     store = _open(path)
     marks = [line for line in map(_line, store.checkpoints()) if line.import_into is not None]
     return [mark.name for mark in marks if _is_free(store, str(mark.import_into))]
 
 
 def drop(path: PathLike, names: Collection[str]) -> None:
-    """Drops checkpoints of the store at ``path``.
+    """Drop checkpoints of the store at ``path``.
 
     Raises CheckpointError when there is none of that name, and then drops none; LockedError when all streams are being
     written: their writers can drop it. Of a remote store the documents are removed, and `gc` gives the space back; one
@@ -117,7 +117,7 @@ def drop(path: PathLike, names: Collection[str]) -> None:
 
 
 def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restoration:
-    """Takes a stream of the store at ``path`` back to a checkpoint.
+    """Take a stream of the store at ``path`` back to a checkpoint.
 
     Args:
         path: of the store.
@@ -148,12 +148,12 @@ def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restor
 
 
 def _open(path: PathLike, doing: str | None = None) -> Store:
-    """The store; ``doing`` says what changes it, which is for local ones."""
+    """Return the store; ``doing`` says what changes it, which only a local store allows."""
     return open_store(path) if doing is None else Store(local(path, doing), LocalFiles())
 
 
 def summary(found: Checkpoint) -> dict[str, Any]:
-    """The values of a :class:`CheckpointSummary`."""
+    """Return the values of a :class:`CheckpointSummary`."""
     return {
         "name": found.name, "number": found.number, "maker": found.maker, "time": found.time,
         "rows": {name: (cut.begin, cut.end) for name, cut in found.cut.items()}, "metadata": found.metadata,
@@ -175,7 +175,7 @@ def _is_free(store: Store, name: str) -> bool:
 
 
 def _moved(store: Store, checkpoint: Checkpoint) -> str:
-    """The only stream that has another commit than the checkpoint; the first where none has."""
+    """Return the only stream that has another commit than the checkpoint, or the first if none has."""
     moved = [name for name, cut in checkpoint.cut.items() if store.newest_commit(name) != cut]
     if len(moved) > 1:
         raise InputError(f"the streams {', '.join(moved)} went on since {checkpoint.name!r}; name one (--stream)")
@@ -184,7 +184,7 @@ def _moved(store: Store, checkpoint: Checkpoint) -> str:
 
 @contextlib.contextmanager
 def _free_writers(store: Store) -> Iterator[list[StreamWriter]]:
-    """Writers of the streams that nobody writes; LockedError where there is none."""
+    """Yield writers of the streams that nobody writes; raise LockedError if there is none."""
     with contextlib.ExitStack() as opened:
         writers: list[StreamWriter] = []
         locked: LockedError | None = None

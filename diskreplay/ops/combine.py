@@ -1,4 +1,4 @@
-"""Several stores as one, and one as several: whole episodes, steps as they were."""
+"""The making of one store from several, and of several from one: whole episodes, steps as they were."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Written(Result):
 def merge(
     out: PathLike, paths: Sequence[PathLike], *, allow_loss: bool = False, progress: Progress | None = None
 ) -> Written:
-    """Makes a store ``out`` with the episodes of all stores at ``paths``, in that order.
+    """Make a store ``out`` with the episodes of all stores at ``paths``, in that order.
 
     Args:
         out: must not exist.
@@ -99,7 +99,7 @@ def merge(
 
 
 def facts_of(part: SelectedStore, source: Source) -> Sequence[Mapping[str, Any]]:
-    """The facts of each episode of a part, empty where there are none."""
+    """Return the facts of each episode of a part, empty for one that has none."""
     return source.facts or [{}] * len(part.episodes)
 
 
@@ -107,7 +107,7 @@ def split(
     path: PathLike, fractions: Sequence[float], outs: Sequence[PathLike] = (), *, seed: int = 0,
     where: str | None = None, allow_loss: bool = False, progress: Progress | None = None,
 ) -> list[Written]:  # fmt: skip
-    """Deals the episodes of the store at ``path`` out to new stores, at random.
+    """Deal the episodes of the store at ``path`` out to new stores, at random.
 
     Args:
         path: of the store.
@@ -161,7 +161,7 @@ def split(
 
 
 def split_names(path: PathLike, fractions: Sequence[float]) -> list[pathlib.Path]:
-    """The stores that a store is split into where none are named."""
+    """Return the default names of the stores that a store is split into."""
     if is_url(path):
         raise InputError(f"name the stores that {os.fspath(path)!r} is to be split into")
     given = pathlib.Path(checked_path(path))
@@ -170,7 +170,7 @@ def split_names(path: PathLike, fractions: Sequence[float]) -> list[pathlib.Path
 
 
 def checked_shares(fractions: Sequence[float]) -> list[float]:
-    """Fractions that add up to 1."""
+    """Return fractions that add up to 1."""
     shares = [float(fraction) for fraction in fractions]
     total = sum(shares)
     if not shares or not all(0 < share < 1 for share in shares) or total > 1 + 1e-9:
@@ -179,7 +179,7 @@ def checked_shares(fractions: Sequence[float]) -> list[float]:
 
 
 def numbered_lengths(part: SelectedStore) -> dict[int, int]:
-    """Transitions of each episode of a part, by its number in the store."""
+    """Return the number of transitions of each episode of a part, by its number in the store."""
     every = (episode for rows in part.streams for episode in rows.episodes)
     chosen = {(episode.stream, episode.env, episode.start) for episode in part.episodes}
     return {
@@ -190,7 +190,7 @@ def numbered_lengths(part: SelectedStore) -> dict[int, int]:
 
 
 def deal(lengths: Sequence[int], shares: Sequence[float], seed: int) -> list[tuple[int, ...]]:
-    """Numbers of episodes for each share of the transitions: drawn in random order, each share filled in turn."""
+    """Return the numbers of episodes for each share of transitions, filled in turn in a random order."""
     if len(lengths) < len(shares):
         raise NotEnoughDataError(f"{len(lengths)} episodes cannot be dealt out to {len(shares)} stores")
     order = np.random.default_rng(seed).permutation(len(lengths)).tolist()
@@ -205,7 +205,7 @@ def deal(lengths: Sequence[int], shares: Sequence[float], seed: int) -> list[tup
 
 
 def lossless(part: SelectedStore, allow_loss: bool) -> Source:
-    """The part as a source for a store; InputError where something of it would be lost."""
+    """Return the part as a source for a store; raise InputError if something of it would be lost."""
     losses = part.losses(STORE.holds)
     if losses and not allow_loss:
         refuse(STORE, losses)
@@ -213,13 +213,13 @@ def lossless(part: SelectedStore, allow_loss: bool) -> Source:
 
 
 def write(source: Source, target: pathlib.Path, progress: Progress | None) -> None:
-    """Writes a source to a new store."""
+    """Write a source to a new store."""
     assert STORE.write is not None
     STORE.write(counted(source, progress), target, STORE.compressions[0])
 
 
 def check_alike(one: SelectedStore, other: SelectedStore) -> None:
-    """InputError where two stores cannot be one."""
+    """Raise InputError if two stores cannot be one."""
     a, b = one.schema, other.schema
     columns = [[(c.name, c.shape, c.dtype) for c in schema.columns] for schema in (a, b)]
     for what, mine, theirs in (

@@ -1,4 +1,4 @@
-"""Gives back what no commit and no checkpoint needs any more.
+"""The giving back of what no commit and no checkpoint needs any more.
 
 1. Opening each stream to write, as every writer does, removes what dead processes left: temporary files, shards that no
    commit names, bytes behind the last commit, shards that the window has left.
@@ -39,7 +39,7 @@ from diskreplay.storage.stream import SCRATCH, StreamWriter
 
 @dataclasses.dataclass(frozen=True)
 class Compacted(Result):
-    """What was given back, or would be.
+    """The space that was given back, or would be.
 
     Attributes:
         shards: written anew.
@@ -70,7 +70,7 @@ class _Shard:
 def compact(
     path: PathLike, *, dry_run: bool = False, progress: Progress | None = None, files: fs.Files | None = None
 ) -> Compacted:
-    """Compacts the store at ``path``; see the module's docstring. ``dry_run`` changes nothing, and needs no lock.
+    """Compact the store at ``path`` as the module's docstring says, or with ``dry_run`` only look, without a lock.
 
     Raises LockedError when a stream is being written, CorruptionError when something to be kept is damaged: then
     nothing of that shard has changed.
@@ -124,7 +124,7 @@ class _StreamShards:
         self._cuts = tuple(cuts)
 
     def dead(self) -> Iterator[_Shard]:
-        """The shards that can be compacted and have something to give back."""
+        """Yield the shards that can be compacted and have something to give back."""
         context = self.store.schema.context
         logs = self.store.log_readers(self.name, self._commit)
         readers = {**self.store.readers(self.name, self._commit), **logs}
@@ -147,7 +147,7 @@ class _StreamShards:
 
 
 def _dead_bytes(reader: ColumnReader, shard: int, size: int, end: int) -> int:
-    """Bytes of a shard of ``size`` bytes and rows below ``end`` that are neither chunks nor the newest index."""
+    """Return how many bytes of a shard with rows below ``end`` are neither chunks nor the newest index."""
     if not end:
         return 0
     entries = reader.read_index(shard, size, end)
@@ -156,7 +156,7 @@ def _dead_bytes(reader: ColumnReader, shard: int, size: int, end: int) -> int:
 
 
 def _rewrite(store: Store, shard: _Shard) -> None:
-    """Puts a file of the same chunks and one index in the place of a shard behind the last."""
+    """Replace a shard behind the last by a file of the same chunks and one index."""
     reader = shard.reader
     end = (shard.number + 1) * reader.column.shard_rows
     old = reader.read_index(shard.number, None, end)

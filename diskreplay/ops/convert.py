@@ -47,24 +47,24 @@ from diskreplay.storage.store import FIRST_STREAM
 from diskreplay.views.transition import Transition
 
 PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
-"""How stores are opened that are only added to, whatever they are sampled with."""
+"""The arguments with which stores are opened that are only added to, whatever they are sampled with."""
 
 BLOCKS_AHEAD = 2
-"""Blocks of steps that wait to be added while the next one is read."""
+"""The number of blocks of steps that wait to be added while the next one is read."""
 
 GROUPED = ("minari", "minari-arrow")
-"""Formats in which a dataset's name may be ``group/name-v0``."""
+"""The formats in which a dataset's name may be ``group/name-v0``."""
 
 MAX_FRAME_STACK = 1024
-"""Frames that a sample may stack."""
+"""The most frames that a sample may stack."""
 
 WAITING_BYTES = 64 << 20
-"""Decoded bytes of steps that may wait in memory until it is known that they are among the newest."""
+"""The most decoded bytes of steps that wait in memory until it is known that they are among the newest."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Exported(Result):
-    """What an export wrote.
+    """The dataset that an export wrote.
 
     Attributes:
         path: of the dataset.
@@ -90,7 +90,7 @@ class Exported(Result):
 
 @dataclasses.dataclass(frozen=True)
 class Imported(Result):
-    """What an import added.
+    """The steps that an import added.
 
     Attributes:
         path: of the store.
@@ -122,7 +122,7 @@ def export(
     path: PathLike, out: PathLike, format: str = "d4rl", *, selection: Selection = EVERYTHING, allow_loss: bool = False,
     overwrite: bool = False, compression: str | None = None, progress: Progress | None = None,
 ) -> Exported:  # fmt: skip
-    """Writes the last commit of the store at ``path``, or a part of it, as a dataset ``out``.
+    """Write the last commit of the store at ``path``, or a part of it, as a dataset ``out``.
 
     The dataset appears whole, under its name, or not at all. The store may be written meanwhile.
 
@@ -180,7 +180,7 @@ def export(
 
 @contextlib.contextmanager
 def grouped(target: pathlib.Path) -> Iterator[None]:
-    """The directory above ``target`` is made where it is missing, and goes again where nothing comes to be in it."""
+    """Make the directory above ``target`` if it is missing, and remove it if nothing comes to be in it."""
     group = target.parent
     missing = not group.exists() and group.parent.is_dir()
     if missing:
@@ -194,7 +194,7 @@ def grouped(target: pathlib.Path) -> Iterator[None]:
 
 
 def nothing_chosen(part: SelectedStore) -> str:
-    """The message where no episode is chosen: what there is to choose from."""
+    """Return the message for a choice of no episode: what there is to choose from."""
     returns = [episode.total_reward for rows in part.streams for episode in rows.episodes]
     if not returns:
         return f"nothing of the store {part.path!r} is chosen: it has no episode"
@@ -205,7 +205,7 @@ def nothing_chosen(part: SelectedStore) -> str:
 
 
 def refuse(format: Format, losses: list[Loss]) -> None:
-    """InputError that names what would be lost."""
+    """Raise InputError that names what would be lost."""
     raise InputError(
         f"{format.name} cannot hold {', '.join(map(str, losses))}; to go on without, allow the loss (--allow-loss)"
     )
@@ -217,7 +217,7 @@ def import_dataset(
     observation_space: gymnasium.Space[Any] | None = None, action_space: gymnasium.Space[Any] | None = None,
     frame_stack: int | None = None, progress: Progress | None = None,
 ) -> Imported:  # fmt: skip
-    """Reads the dataset ``source`` into a store at ``path``.
+    """Read the dataset ``source`` into a store at ``path``.
 
     A new store appears whole, or not at all. With ``append`` the steps go to the first stream of a store that is there,
     if that has one environment and room for all of them, and otherwise to a new stream, so that nothing is evicted.
@@ -259,7 +259,7 @@ def import_dataset(
 
 @contextlib.contextmanager
 def opened(source: PathLike | Source, format: str | None, target: pathlib.Path) -> Iterator[tuple[str, Source]]:
-    """A dataset as a source, with the name of its format."""
+    """Open a dataset as a source, with the name of its format."""
     if isinstance(source, Source):
         yield "arrays", source
         return
@@ -281,7 +281,7 @@ def store_source(
     source: Source, target: pathlib.Path, append: bool = False, capacity: int | None = None,
     progress: Progress | None = None, kind: type[ReplayBuffer] = ReplayBuffer,
 ) -> tuple[str, int, int, int]:  # fmt: skip
-    """Puts a source into a new store, or into one that is there; the stream, transitions, episodes and evicted.
+    """Put a source into a new store, or an old one; return the stream, and the transitions, episodes, evicted.
 
     ``kind`` is what takes the steps into a new store.
     """
@@ -342,7 +342,7 @@ class Newest:
 def appended(
     source: Source, target: pathlib.Path, room: int, capacity: int | None, newest: Newest
 ) -> tuple[str, int, int, int]:
-    """Adds a source to the store at ``target``, or leaves that as it was."""
+    """Add a source to the store at ``target``, or leave that as it was."""
     with ReplayBuffer.open(target, mode="r", **PLAIN) as buffer:
         check_fits(source.layout, Layout.of(buffer.schema, stacked=True))
         names, first = list(buffer.engine.streams.commits), buffer.engine.streams.commits[FIRST_STREAM]
@@ -368,12 +368,12 @@ def appended(
 
 
 def prefetched(blocks: Callable[[], Iterator[Transitions]]) -> Prefetcher[Transitions]:
-    """The blocks, each read while the one before it is added."""
+    """Return the blocks, each read while the one before it is added."""
     return Prefetcher(blocks, BLOCKS_AHEAD, "import")
 
 
 def take_back(buffer: ReplayBuffer, target: pathlib.Path, stream: str, checkpoint: str) -> None:
-    """Brings a stream back to a checkpoint, and drops that; WriteFailedError, saying what is left, when it cannot."""
+    """Bring a stream back to a checkpoint, and drop that; raise WriteFailedError, saying what is left, on failure."""
     try:
         with contextlib.suppress(WriteFailedError):  # what could not be committed is given up all the same
             buffer.close()
@@ -388,12 +388,12 @@ def take_back(buffer: ReplayBuffer, target: pathlib.Path, stream: str, checkpoin
 
 
 def command(*words: object) -> str:
-    """A command as it is typed."""
+    """Return a command as it is typed."""
     return shlex.join(["diskreplay", *map(str, words)])
 
 
 def check_fits(layout: Layout, store: Layout) -> None:
-    """InputError where steps of a layout are not what a store takes."""
+    """Raise InputError if steps of a layout are not what a store takes."""
     for what, given, expected in (
         ("observations", layout.obs, store.obs), ("actions", layout.action, store.action),
         ("columns", dict(layout.columns), dict(store.columns)),
@@ -410,7 +410,7 @@ def given(
     layout: Layout, observation_space: gymnasium.Space[Any] | None, action_space: gymnasium.Space[Any] | None,
     frame_stack: int | None,
 ) -> Layout:  # fmt: skip
-    """The layout with what was said in place of what was found."""
+    """Return the layout with what the caller gave in place of what was found."""
     found = layout
     if observation_space is not None:
         layout = dataclasses.replace(layout, observation_space=observation_space)
@@ -426,7 +426,7 @@ def given(
 
 
 def without_columns(source: Source) -> Source:
-    """The source without the further columns."""
+    """Return the source without the further columns."""
     layout = dataclasses.replace(source.layout, columns={})
     return dataclasses.replace(
         source, layout=layout, blocks=lambda: (dataclasses.replace(steps, extra={}) for steps in source.blocks())
@@ -434,7 +434,7 @@ def without_columns(source: Source) -> Source:
 
 
 def counted(source: Source, progress: Progress | None) -> Source:
-    """The source, telling how many of its steps were read."""
+    """Return the source that tells how many of its steps were read."""
     if progress is None:
         return source
 
@@ -449,7 +449,7 @@ def counted(source: Source, progress: Progress | None) -> Source:
 
 
 def env_spaces(env_id: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """The observation and action space of a Gymnasium environment; InputError when it cannot be made."""
+    """Return the observation and action space of a Gymnasium environment; raise InputError if it cannot be made."""
     env = make(env_id, 1, atari=False)
     try:
         return env.observation_space, env.action_space
@@ -458,19 +458,19 @@ def env_spaces(env_id: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 
 
 def absolute(path: PathLike) -> pathlib.Path:
-    """The path without links in it, but for its last part."""
+    """Return the path without links in it, but for its last part."""
     full = pathlib.Path(checked_path(path)).absolute()
     return full.parent.resolve() / full.name
 
 
 def vacant(target: pathlib.Path, instead: str) -> None:
-    """InputError, saying what to do instead, where something but an empty directory is at a path."""
+    """Raise InputError, saying what to do instead, if something but an empty directory is at a path."""
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
         raise InputError(f"{str(target)!r} exists; {instead}")
 
 
 def apart(path: PathLike, target: pathlib.Path) -> None:
-    """InputError where one of two paths lies in the other; a URL lies apart from all."""
+    """Raise InputError if one of two paths lies in the other; a URL lies apart from all."""
     if is_url(path):
         return
     source = pathlib.Path(checked_path(path))
@@ -480,5 +480,5 @@ def apart(path: PathLike, target: pathlib.Path) -> None:
 
 
 def bytes_of(path: pathlib.Path) -> int:
-    """Bytes that a file, or a directory with all in it, takes."""
+    """Return the number of bytes that a file, or a directory with all in it, takes."""
     return path.stat().st_size if path.is_file() else tree_bytes(path)

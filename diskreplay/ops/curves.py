@@ -1,4 +1,4 @@
-"""The elements of a vector over the steps of an episode: a panel each, one below the other, each with its own scale."""
+"""The elements of a vector over the steps of an episode, drawn as one panel each with its own scale."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 MOST = 16
-"""Elements that are drawn."""
+"""The most elements that are drawn."""
 WIDTH, PANEL_HEIGHT, LEFT, TOP, GAP = 960, 72, 150, 24, 8
-"""Of the picture, in pixels."""
+"""The sizes of the picture, in pixels."""
 PAPER, PANEL, INK, LINE = (255, 255, 255), (244, 246, 248), (60, 66, 74), (31, 119, 180)
 
 
 def draw(name: str, steps: NDArray[np.int64], values: NDArray[Any]) -> Image.Image:
-    """The picture.
+    """Return the picture.
 
     Args:
         name: of the vector.
@@ -54,5 +54,5 @@ def _range(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _plain(text: str) -> str:
-    """What every font can draw."""
+    """Return text with "?" for what not every font can draw."""
     return text.encode("latin-1", "replace").decode("latin-1")

@@ -1,4 +1,4 @@
-"""What ``make demo`` shows: real Pong frames recorded, sampled, checkpointed, reopened, inspected, drawn and exported.
+"""The demo of ``make demo``: real Pong frames recorded, sampled, checkpointed, reopened, inspected and exported.
 
 Every figure that is said is measured while it runs. It writes into one directory and replaces there only what an
 earlier demo wrote.
@@ -38,7 +38,7 @@ def demo(
     directory: PathLike, *, steps: int = STEPS, say: Say = print, show_facts: Callable[[Facts], None] | None = None,
     progress: Report | None = None,
 ) -> bool:  # fmt: skip
-    """Runs the demo in ``directory``, which is made when it is missing.
+    """Run the demo in ``directory``, which is made when it is missing.
 
     Args:
         directory: takes ``pong.replay``, ``pong.png`` and ``pong.hdf5``.
@@ -102,7 +102,7 @@ def demo(
 
 
 def clear(folder: pathlib.Path) -> None:
-    """Makes the directory and removes what an earlier demo left in it; other files stay.
+    """Make the directory and remove what an earlier demo left in it; other files stay.
 
     Raises InputError when ``pong.replay`` in it is no store: whatever that is, the demo did not write it.
     """
@@ -121,7 +121,7 @@ def clear(folder: pathlib.Path) -> None:
 
 
 def _sampling_speed(buffer: ReplayBuffer) -> list[str]:
-    """Median time of a batch, for two sizes."""
+    """Return the median time of a batch, for two sizes."""
     lines = []
     for size in (32, 256):
         times = []
@@ -135,7 +135,7 @@ def _sampling_speed(buffer: ReplayBuffer) -> list[str]:
 
 
 def _same(one: Batch, other: Batch) -> bool:
-    """Whether two batches of plain arrays are the same, bit for bit."""
+    """Tell whether two batches of plain arrays are the same, bit for bit."""
     names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "discount", "index", "weight")
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
 

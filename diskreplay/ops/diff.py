@@ -1,4 +1,4 @@
-"""Where two stores differ first.
+"""The search for the first difference of two stores.
 
 Episodes are compared in the order of streams, environments and rows, bit for bit; how they are spread over streams,
 environments and rows, chunked and compressed, does not count. These are looked at one after another, each only where
@@ -37,9 +37,9 @@ from diskreplay.schema import KNOWN
 Array = NDArray[Any]
 
 EPISODES = 64
-"""Whose first stacks are compared at once."""
+"""The number of episodes whose first stacks are compared at once."""
 NONE = "none"
-"""What a store has that has no such fact or value."""
+"""The words for a fact or value that a store does not have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Difference:
 
 
 def diff(one: PathLike, other: PathLike, *, progress: Progress | None = None) -> Difference | None:
-    """The first difference of two stores, None where there is none.
+    """Return the first difference of two stores, or None if there is none.
 
     Args:
         one, other: paths of stores.
@@ -109,7 +109,7 @@ def _columns_later(one: SelectedStore, other: SelectedStore) -> Difference | Non
 
 
 def _steps(one: Source, other: Source) -> Difference | None:
-    """The first difference among the steps that both have."""
+    """Return the first difference among the steps that both have."""
     episode = step = 0
     for mine, theirs in _pairs(by_episode(one.blocks()), by_episode(other.blocks())):
         found = _first(mine, theirs)
@@ -122,7 +122,7 @@ def _steps(one: Source, other: Source) -> Difference | None:
 
 
 def _facts(one: SelectedStore, other: SelectedStore) -> Difference | None:
-    """The first episode of which another fact is known; that has the first name, in the order of the alphabet."""
+    """Return the first episode for which facts differ, and the first such fact by name."""
     for at, (mine, theirs) in enumerate(zip(one.episodes, other.episodes, strict=True)):
         for name in sorted({*mine.facts, *theirs.facts}):
             a, b = (
@@ -135,7 +135,7 @@ def _facts(one: SelectedStore, other: SelectedStore) -> Difference | None:
 
 
 def _written_later(one: SelectedStore, other: SelectedStore) -> Difference | None:
-    """The first step to which another value was written later, and the first column that has one there."""
+    """Return the first step to which another value was written later, and the first column that has one there."""
     row_bytes = sum(column.item_bytes for column in one.schema.later)
     if not row_bytes:
         return None
@@ -156,7 +156,7 @@ def _written_later(one: SelectedStore, other: SelectedStore) -> Difference | Non
 
 
 def _value_later(a: Arrays, b: Arrays, name: str, at: int, episode: int, step: int) -> Difference:
-    """The difference of two values that were written later, of which one may be none."""
+    """Return the difference of two values that were written later, of which one may be missing."""
     if a[name + KNOWN][at] != b[name + KNOWN][at]:
         one, other = (str(part[name][at]) if part[name + KNOWN][at] else NONE for part in (a, b))
         return Difference(name, one, other, episode=episode, step=step)
@@ -165,13 +165,13 @@ def _value_later(a: Arrays, b: Arrays, name: str, at: int, episode: int, step: i
 
 
 def _step(ends: Array, at: int) -> tuple[int, int]:
-    """Episode and step of the transition ``at``; ``ends`` are those of the episodes."""
+    """Return the episode and step of the transition ``at``; ``ends`` are those of the episodes."""
     episode = int(np.searchsorted(ends, at, side="right"))
     return episode, at - int(ends[episode - 1] if episode else 0)
 
 
 def _first_stacks(one: SelectedStore, other: SelectedStore) -> Difference | None:
-    """The first difference among the stacks that reach back to an episode's begin; the frames are the same."""
+    """Return the first difference among the stacks that reach back to an episode's begin; the frames are the same."""
     reach = max(stack.frames for stack in one.layout.stacks) - 1
     pairs = list(zip(one.episodes, other.episodes, strict=True)) if reach else []
     for start in range(0, len(pairs), EPISODES):
@@ -188,7 +188,7 @@ def _first_stacks(one: SelectedStore, other: SelectedStore) -> Difference | None
 
 
 def _stacks(part: SelectedStore, episodes: list[Episode], reach: int) -> dict[str, Array]:
-    """The stacked observations of the first steps of episodes."""
+    """Return the stacked observations of the first steps of episodes."""
     with ReplayBuffer.open(part.path, mode="r", **PLAIN) as buffer:
         envs = [stream["num_envs"] for stream in buffer.stats()["streams"].values()]
         ids = [
@@ -201,7 +201,7 @@ def _stacks(part: SelectedStore, episodes: list[Episode], reach: int) -> dict[st
 
 
 def _pairs(one: Iterator[Transitions], other: Iterator[Transitions]) -> Iterator[tuple[Transitions, Transitions]]:
-    """Both sides in parts of the same length, until one ends."""
+    """Yield both sides in parts of the same length, until one ends."""
     mine, theirs = next(one, None), next(other, None)
     while mine is not None and theirs is not None:
         count = min(len(mine), len(theirs))
@@ -211,7 +211,7 @@ def _pairs(one: Iterator[Transitions], other: Iterator[Transitions]) -> Iterator
 
 
 def _first(mine: Transitions, theirs: Transitions) -> Difference | None:
-    """The earliest step with a difference, and the first column that has one there."""
+    """Return the earliest step with a difference, and the first column that has one there."""
     columns = [(name, values, theirs.columns()[name]) for name, values in mine.columns().items()]
     columns += [(f"next {name}", values, theirs.next_obs[name]) for name, values in mine.next_obs.items()]
     columns.append(("end of the episode", mine.last, theirs.last))
@@ -224,19 +224,19 @@ def _first(mine: Transitions, theirs: Transitions) -> Difference | None:
 
 
 def _element(a: Array, b: Array) -> tuple[int, ...]:
-    """The first place in which two values, which are not the same, differ."""
+    """Return the first place in which two values, which are not the same, differ."""
     first: list[int] = np.argwhere(_bits(a) != _bits(b))[0].tolist()
     return tuple(first)
 
 
 def _unequal(a: Array, b: Array) -> int | None:
-    """The first step in which two columns differ."""
+    """Return the first step in which two columns differ."""
     unequal = (_bits(a) != _bits(b)).reshape(len(a), -1).any(axis=1)
     return int(unequal.argmax()) if unequal.any() else None
 
 
 def _bits(values: Array) -> Array:
-    """Numbers as the integers that their bits are, so that a NaN is equal to itself."""
+    """Return numbers as the integers that their bits are, so that a NaN is equal to itself."""
     values = np.asarray(values)
     if values.dtype.kind == "c":
         return values.view(np.dtype([("real", f"u{values.itemsize // 2}"), ("imag", f"u{values.itemsize // 2}")]))

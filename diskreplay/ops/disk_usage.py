@@ -1,4 +1,4 @@
-"""Bytes on disk: how many a directory takes."""
+"""The bytes that a directory takes on disk."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from diskreplay.storage.local_files import LocalFiles
 
 
 def tree_bytes(path: str | os.PathLike[str]) -> int:
-    """Sizes of all files below a directory; files that go away meanwhile do not count."""
+    """Return the size of all files below a directory; files that go away meanwhile do not count."""
     return LocalFiles().stored_bytes(os.fspath(path))

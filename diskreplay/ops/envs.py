@@ -1,4 +1,4 @@
-"""Gymnasium environments as ``record`` steps them: one, or several in lockstep, behind one small interface.
+"""The Gymnasium environments that ``record`` steps: one, or several in lockstep, behind one small interface.
 
 One environment is reset by :class:`Single` between two steps, so every step is a transition. Several are a
 ``gymnasium.vector.SyncVectorEnv`` with ``AutoresetMode.NEXT_STEP``, said explicitly: the step after an episode's
@@ -31,16 +31,16 @@ class Single:
         self.provenance = provenance(env)
 
     def record(self, buffer: ReplayBuffer) -> None:
-        """Adds every step from now on to a buffer."""
+        """Add every step from now on to a buffer."""
         self._env = Record(self._env, buffer)
 
     def reset(self, seed: int) -> None:
-        """Begins new episodes; environments and actions are seeded."""
+        """Begin new episodes, and seed environments and actions."""
         self.action_space.seed(seed)
         self._env.reset(seed=seed)
 
     def step(self) -> int:
-        """Steps all environments with random actions; how many episodes ended with that."""
+        """Step all environments with random actions, and return how many episodes ended with that."""
         _, _, terminated, truncated, _ = self._env.step(self.action_space.sample())
         ended = bool(terminated or truncated)
         if ended:
@@ -79,7 +79,7 @@ Stepper = Single | Lockstep
 
 
 def make(env_id: str, num_envs: int, atari: bool) -> Stepper:
-    """The environments of ``env_id``.
+    """Return the environments of ``env_id``.
 
     Args:
         env_id: as Gymnasium knows it, such as ``CartPole-v1`` or ``ALE/Pong-v5``.

@@ -53,7 +53,7 @@ class EpisodeLine(Result):
 def episodes(
     path: PathLike, *, sort: str = "number", reverse: bool = False, where: str | None = None
 ) -> list[EpisodeLine]:
-    """The episodes of the store at ``path``, as of its last commit.
+    """Return the episodes of the store at ``path``, as of its last commit.
 
     Args:
         path: of the store.
@@ -78,7 +78,7 @@ def episodes(
 
 
 def line(number: int, stream: str, episode: Episode) -> EpisodeLine:
-    """The facts about an episode."""
+    """Return the facts about an episode."""
     return EpisodeLine(
         number, stream, episode.env, episode.start, episode.stop, episode.length, episode.total_reward,
         end_of(episode), episode.complete_start, episode.facts,
@@ -102,11 +102,11 @@ class Head(Result):
 
 
 LISTED = 16
-"""Elements of an array that are listed one by one; of larger ones there is a summary."""
+"""The most elements of an array that are listed one by one; a larger one gets a summary."""
 
 
 def head(path: PathLike, rows: int = 10, *, episode: int | None = None) -> Head:
-    """The first transitions of the store at ``path``, or of one of its episodes, in the order of its rows.
+    """Return the first transitions of the store at ``path``, or of one of its episodes, in the order of its rows.
 
     Args:
         path: of the store.
@@ -147,7 +147,7 @@ def head(path: PathLike, rows: int = 10, *, episode: int | None = None) -> Head:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it; of a large array its dtype, shape and range."""
+    """Return a value as JSON has it, or the dtype, shape and range of a large array."""
     if isinstance(value, np.ndarray) and value.size > LISTED:
         low, high = value.min().item(), value.max().item()
         return {"dtype": str(value.dtype), "shape": list(value.shape), "min": number(low), "max": number(high)}
@@ -162,5 +162,5 @@ def _finite(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """JSON has no infinities and no complex numbers: those become text."""
+    """Return a number as JSON has it: infinities and complex numbers become text."""
     return str(value) if isinstance(value, complex) or (isinstance(value, float) and not np.isfinite(value)) else value

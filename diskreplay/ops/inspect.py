@@ -35,14 +35,14 @@ from diskreplay.storage.store import PROVENANCE, STREAMS, Checkpoint, Store
 
 HISTOGRAM_BINS = 24
 MAX_NAMES = 64
-"""Of facts that are counted."""
+"""The most names of facts that are counted."""
 MAX_SHARDS_LISTED = 1 << 16
-"""Shards of a column that are looked for: a damaged record may name any number."""
+"""The most shards of a column that are looked for: a damaged record may name any number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """How values are spread: bin ``i`` counts those in ``[edges[i], edges[i + 1])``, the last one's end included."""
+    """A histogram: bin ``i`` counts the values in ``[edges[i], edges[i + 1])``, the last bin with its end."""
 
     least: float
     median: float
@@ -101,7 +101,7 @@ class ColumnFacts:
 
     @property
     def ratio(self) -> float:
-        """Raw bytes for each byte on disk; 0 when there is nothing."""
+        """Raw bytes for each byte on disk, 0 when there is nothing."""
         return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
 
 
@@ -183,11 +183,11 @@ class Facts(Result):
 
     @property
     def ratio(self) -> float:
-        """Raw bytes for each byte on disk; 0 when there is nothing."""
+        """Raw bytes for each byte on disk, 0 when there is nothing."""
         return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values, with the ratios."""
+        """Return all facts as JSON values, with the ratios."""
         document = super().to_json()
         document["ratio"] = self.ratio
         for stored, facts in zip(document["columns"], self.columns, strict=True):
@@ -197,7 +197,7 @@ class Facts(Result):
 
 @dataclasses.dataclass
 class _Found:
-    """What is gathered from the streams."""
+    """The facts that are gathered from the streams."""
 
     streams: list[StreamFacts] = dataclasses.field(default_factory=list)
     episodes: list[Episode] | None = dataclasses.field(default_factory=list)
@@ -207,7 +207,7 @@ class _Found:
 
 
 def inspect(path: PathLike) -> Facts:
-    """The facts about the store at ``path``.
+    """Return the facts about the store at ``path``.
 
     Raises StoreNotFoundError, NotAStoreError, FormatVersionError, or CorruptionError when not even its schema can be
     read; other damage is named in ``health``.
@@ -248,13 +248,13 @@ def inspect(path: PathLike) -> Facts:
 
 
 def row_ends(path: PathLike) -> dict[str, int]:
-    """The row that each stream of the store at ``path`` ends at, as of its last commit; raises as :func:`inspect`."""
+    """Return the row at which each stream of the store at ``path`` ends, with errors as :func:`inspect`."""
     store = open_store(path)
     return {name: store.newest_commit(name).end for name in store.stream_names()}
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """How values are spread; None when there are none."""
+    """Return how values are spread, or None when there are none."""
     if not values:
         return None
     array = np.asarray(values, np.float64)
@@ -286,7 +286,7 @@ def _episode_facts(found: Sequence[Episode]) -> EpisodeTotals:
 
 
 def _readable_streams(store: Store, found: _Found) -> list[str]:
-    """The streams whose commit record can be read; the others are problems."""
+    """Return the streams whose commit record can be read, and note the others as problems."""
     names = []
     for name in store.files.list(f"{store.path}/{STREAMS}"):
         if name == metadata.NAME:
@@ -343,7 +343,7 @@ def _column_facts(store: Store, folder: str, path: str, column: Column, span: Sp
 
 
 def _merge(known: ColumnFacts | None, more: ColumnFacts) -> ColumnFacts:
-    """The same column of another stream added."""
+    """Return a column's facts with those of another stream added."""
     if known is None:
         return more
     added = {name: getattr(known, name) + getattr(more, name) for name in ("files", "raw_bytes", "stored_bytes")}
@@ -351,7 +351,7 @@ def _merge(known: ColumnFacts | None, more: ColumnFacts) -> ColumnFacts:
 
 
 def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
-    """Shards that the commit needs and that are missing or too short."""
+    """Return the shards that the commit needs and that are missing or too short."""
     problems = []
     for path, column in {**store.schema.arrays, **stream.logs(store.schema, commit)}.items():
         folder = f"{store.stream_path(name)}/{path}"

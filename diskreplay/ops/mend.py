@@ -1,4 +1,4 @@
-"""Documents with one flipped bit: the checksum says which."""
+"""The mending of documents with one flipped bit, which the checksum finds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 
 MAX_BYTES = 64 << 10
-"""A document of so many bytes takes a minute."""
+"""The largest document that is mended, which takes a minute."""
 
 
 def mended(files: fs.Files, directory: str, node: str) -> bytes | None:
-    """The document of the group at ``directory`` with one bit turned back; None where that does not help.
+    """Return the document of the group at ``directory`` with one bit turned back, or None if that does not help.
 
     Args:
         node: path of the group below the store.
@@ -38,7 +38,7 @@ def mended(files: fs.Files, directory: str, node: str) -> bytes | None:
 
 
 def _fits(data: bytes | bytearray, node: str) -> bool:
-    """Whether a document can be read and has the checksum that it says."""
+    """Tell whether a document can be read and has the checksum that it states."""
     try:
         document: Any = json.loads(data)
         ours = document["attributes"][metadata.KEY]

@@ -1,4 +1,4 @@
-"""What ``verify`` finds, and where its parts put it."""
+"""The problems that ``verify`` finds, and the list that its parts put them into."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from diskreplay.errors import CorruptionError, DiskReplayError, ReadFailedError
 from diskreplay.ops.result import Result
 
 DAMAGE = (CorruptionError, ReadFailedError)
-"""What reading a damaged store raises; what stands in a file's place and is none cannot be read."""
+"""The errors of reading a damaged store; what is not a file in a file's place cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Problem(Result):
 
 
 class Findings:
-    """Problems as they are found, and how much was looked at."""
+    """The problems as they are found, and how much was looked at."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -54,7 +54,7 @@ class Findings:
         self.problems.append(Problem(what, **place))
 
     def take(self, error: DiskReplayError, **place: Any) -> None:
-        """An error of the engine as a problem; what it does not name is taken from ``place``."""
+        """Add an error of the engine as a problem, and take what it does not name from ``place``."""
         for name in ("stream", "column", "rows", "file", "offset"):
             if getattr(error, name, None) is not None:
                 place[name] = getattr(error, name)

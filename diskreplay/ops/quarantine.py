@@ -1,4 +1,4 @@
-"""Where a repair puts what it moves or changes: a folder beside the store, with the same paths below it."""
+"""The place for what a repair moves or changes: a folder beside the store, with the same paths below it."""
 
 # ruff: noqa: PTH118, PTH119, PTH120  # plain strings behind the seam to the file system, as in storage
 
@@ -12,12 +12,12 @@ from diskreplay.storage.column import shard_number
 from diskreplay.storage.commit import Tail
 
 COPY_BYTES = 1 << 30
-"""Of a file that is copied; what is damaged may say that it is larger than any disk."""
+"""The most bytes of a file that are copied: a damaged one may say that it is larger than any disk."""
 BLOCK_BYTES = 8 << 20
 
 
 class Quarantine:
-    """The folder is made when the first thing is put into it.
+    """A folder that is made when the first thing is put into it.
 
     Attributes:
         path: of the folder; None as long as there is none.
@@ -45,7 +45,7 @@ class Quarantine:
         return place
 
     def take(self, path: str) -> None:
-        """Moves a file, a directory or whatever it is; nothing where there is nothing."""
+        """Move a file, a directory or whatever it is, if it is there."""
         if self.files.kind(path) is None:
             return
         place = self._place(path)
@@ -54,7 +54,7 @@ class Quarantine:
         self.files.sync_dir(os.path.dirname(path))
 
     def copy(self, path: str) -> None:
-        """Copies a file, at most its first GiB; nothing where there is none."""
+        """Copy a file, at most its first GiB, if it is there."""
         if self.files.kind(path) != "file":
             return
         source = self.files.open(path)
@@ -65,14 +65,14 @@ class Quarantine:
         self.files.sync_dir(os.path.dirname(place))
 
     def keep_directory(self, path: str) -> None:
-        """Moves away what is no directory, and makes one where there is none."""
+        """Move away what is not a directory, and make one if there is none."""
         if self.files.kind(path) == "directory":
             return
         self.take(path)
         fs.make_dirs(self.files, path)
 
     def keep_shard(self, path: str, column: Column, tail: Tail | None) -> None:
-        """Copies a shard that recovery will cut or remove, as ``tail`` is the column's last."""
+        """Copy a shard that recovery will cut or remove, as ``tail`` is the column's last."""
         shard = shard_number(os.path.basename(path), column)
         if shard is None or self.files.kind(path) != "file":
             return
@@ -81,7 +81,7 @@ class Quarantine:
 
 
 def copy_bytes(source: fs.File, target: fs.File, size: int) -> None:
-    """Copies the first bytes of a file into an empty one; where there are zeros, a hole will do."""
+    """Copy the first bytes of a file into an empty one, zeros as holes."""
     offset = 0
     while offset < size:
         data = source.pread(min(BLOCK_BYTES, size - offset), offset)

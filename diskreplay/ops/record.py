@@ -33,12 +33,12 @@ from diskreplay.views.transition import Transition
 CAPACITY = 1_000_000
 REPORT_SECONDS = 0.25
 SIZE_SECONDS = 1.0
-"""How often the size on disk is looked up while recording."""
+"""The seconds between two looks at the size on disk while recording."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Recorded(Result):
-    """How far a recording is, or was when it ended.
+    """The progress of a recording, or its result.
 
     Attributes:
         path: of the store.
@@ -74,7 +74,7 @@ class Recorded(Result):
 
 
 Report = Callable[[Recorded], None]
-"""Called now and then with how far a recording is."""
+"""A function that is called now and then with the progress of a recording."""
 
 
 def record(
@@ -91,7 +91,7 @@ def record(
     commit_seconds: float = COMMIT_SECONDS,
     progress: Report | None = None,
 ) -> Recorded:
-    """Records until the store at ``path`` has had ``steps`` steps.
+    """Record until the store at ``path`` has had ``steps`` steps.
 
     Args:
         env_id: Gymnasium's name of the environment.
@@ -157,7 +157,7 @@ def _check_arguments(
 def _check_same(
     buffer: ReplayBuffer, stepper: envs.Stepper, num_envs: int | None, frame_stack: int | None
 ) -> None:  # fmt: skip
-    """InputError when the store was not recorded from such environments."""
+    """Raise InputError if the store was not recorded from such environments."""
     schema = buffer.schema
     given = {
         "observation space": (stepper.observation_space, schema.observation_space),
@@ -234,6 +234,6 @@ class _Recording:
 
 
 def _is_empty_directory(path: str | os.PathLike[str]) -> bool:
-    """Whether a store can be made there all the same."""
+    """Tell whether a path is an empty directory, in which a store can be made."""
     folder = pathlib.Path(path)
     return folder.is_dir() and not any(folder.iterdir())

@@ -1,4 +1,4 @@
-"""What the commands do with stores under a URL: push a local one, pull a copy, give space back."""
+"""The work of the commands for stores under a URL: to push a local one, pull a copy, give space back."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store, checkpoint_fil
 from diskreplay.storage.stream import parents
 
 PIECE_BYTES = 8 << 20
-"""Of a shard that is copied."""
+"""The bytes of a shard that are copied at a time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pushed(Result):
-    """What was sent.
+    """The bytes and files that were sent.
 
     Attributes:
         url: where to.
@@ -52,7 +52,7 @@ class Pushed(Result):
 
 @dataclasses.dataclass(frozen=True)
 class Pulled(Result):
-    """What was copied.
+    """The bytes and files that were copied.
 
     Attributes:
         path: of the copy.
@@ -71,11 +71,11 @@ class Pulled(Result):
 
 @dataclasses.dataclass(frozen=True)
 class Freed(Garbage, Result):
-    """What `gc` removed."""
+    """The objects that `gc` removed."""
 
 
 def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
-    """Sends what is new of every stream of the store at ``path`` to a URL; nobody may write the streams meanwhile.
+    """Send what is new of every stream of the store at ``path`` to a URL; nobody may write the streams meanwhile.
 
     Args:
         path: of a local store.
@@ -112,7 +112,7 @@ def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
 def pull(
     url: str, path: PathLike, *, progress: Progress | None = None, objects: Objects | None = None
 ) -> Pulled:  # fmt: skip
-    """Copies the store under a URL into a new local one: all streams, as of their newest records, and all checkpoints.
+    """Copy the store under a URL into a new local one: all streams as of their newest records, all checkpoints.
 
     Every chunk is verified before the copy has its name. It is a store of its own: what is added to it can be pushed to
     another URL, not to this one.
@@ -154,7 +154,7 @@ def pull(
 def gc(
     url: str, older_than: float, *, dry_run: bool = False, objects: Objects | None = None
 ) -> Freed:  # fmt: skip
-    """Removes objects of the store under a URL that nothing has needed for so many seconds.
+    """Remove objects of the store under a URL that nothing has needed for ``older_than`` seconds.
 
     Args:
         url: of the remote store.
@@ -169,7 +169,7 @@ def gc(
 
 
 def _keys(store: Store) -> Iterator[str]:
-    """Keys of the documents and shards that a copy has."""
+    """Yield the keys of the documents and shards that a copy has."""
     yield metadata.NAME
     yield f"{STREAMS}/{metadata.NAME}"
     yield f"{CHECKPOINTS}/{metadata.NAME}"
@@ -188,7 +188,7 @@ def _keys(store: Store) -> Iterator[str]:
 
 
 def _copy(files: RemoteFiles, key: str, target: pathlib.Path) -> int:
-    """Copies an object into a file; its bytes."""
+    """Copy an object into a file, and return its number of bytes."""
     path = f"{files.url}/{key}"
     target.parent.mkdir(parents=True, exist_ok=True)
     if key.endswith(f"/{metadata.NAME}") or key == metadata.NAME:

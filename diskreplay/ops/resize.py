@@ -1,4 +1,4 @@
-"""Lets streams keep more transitions, or fewer.
+"""The change of the number of transitions that streams keep.
 
 All streams are locked before the first changes. Then each makes one commit, in the order of their numbers. A crash in
 between leaves each stream as it was or as it is to be, and the same call again does the rest.
@@ -21,12 +21,12 @@ from diskreplay.storage.store import Store
 from diskreplay.storage.stream import StreamWriter
 
 ROLLOUTS = "rollout", "multi_agent_rollout"
-"""Settings of stores whose window is one rollout."""
+"""The settings of stores whose window is one rollout."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Resized(Result):
-    """What a stream holds.
+    """The transitions that a stream holds.
 
     Attributes:
         stream: its name.
@@ -43,7 +43,7 @@ class Resized(Result):
 def resize(
     path: PathLike, capacity: int, stream_name: str | None = None, files: fs.Files | None = None
 ) -> list[Resized]:
-    """Resizes a stream of the store at ``path``, or each; see the module's docstring.
+    """Resize a stream of the store at ``path``, or each, as the module's docstring says.
 
     Args:
         path: of the store.
@@ -81,6 +81,6 @@ def resize(
 
 
 def _first_patch(writer: StreamWriter, commit: Commit) -> int:
-    """The first patch of a row that a commit needs."""
+    """Return the first patch of a row that a commit needs."""
     rows = writer.patches[PLACE].read_rows(commit.patch_begin, commit.patch_end)[:, 0, 0]
     return commit.patch_begin + int((rows < commit.floor(writer.schema.context)).cumprod().sum())

@@ -1,4 +1,4 @@
-"""What an operation found or did, as an object and as JSON."""
+"""The result of an operation, as an object and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The observations of an episode as a picture: images as a contact sheet (PNG) or an animation (GIF), others as curves.
+"""The observations of an episode as a picture: a contact sheet (PNG) or animation (GIF) of images, or curves.
 
 A frame is shown as it is stored, see :mod:`diskreplay.pictures`; where only the values say what is black and white, it
 is those of the shown frames. The curves are :mod:`diskreplay.ops.curves`.
@@ -34,9 +34,9 @@ SHEET_FRAMES = 40
 GIF_FRAMES = 500
 CURVE_STEPS = 2000
 SHEET_PIXELS = 1024
-"""Width that a contact sheet of few small frames may take."""
+"""The width that a contact sheet of few small frames may take."""
 SMALL_PIXELS = 128
-"""Frames narrower than this are enlarged by a whole factor."""
+"""The width below which frames are enlarged by a whole factor."""
 GAP_PIXELS = 2
 BACKGROUND = (40, 40, 48)
 
@@ -45,7 +45,7 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Shown(Result):
-    """What was drawn: ``frames`` of the ``length + 1`` observations of an episode; ``curves`` is 0 for images."""
+    """The picture that was drawn, with ``frames`` of an episode's ``length + 1`` observations, or ``curves``."""
 
     file: str
     column: str
@@ -71,7 +71,7 @@ def show(
     scale: int | None = None,
     overwrite: bool = False,
 ) -> Shown:
-    """Draws an episode of the store at ``path`` into ``out``, a ``.png`` or ``.gif``.
+    """Draw an episode of the store at ``path`` into ``out``, a ``.png`` or ``.gif``.
 
     Args:
         path: of the store.
@@ -125,7 +125,7 @@ def show(
 
 
 def shown_leaf(schema: Schema, name: str | None) -> tuple[Column, gymnasium.Space[Any]]:
-    """The observation leaf that is to be shown, and its space; InputError when there is none of that name."""
+    """Return the observation leaf to be shown, and its space; raise InputError if there is none of that name."""
     leaves = list(zip(schema.obs_columns, spaces.leaf_spaces(schema.observation_space), strict=True))
     if name is None:
         return next((leaf for leaf in leaves if is_image(leaf[0].shape)), leaves[0])
@@ -137,7 +137,7 @@ def shown_leaf(schema: Schema, name: str | None) -> tuple[Column, gymnasium.Spac
 
 
 def _episode(streams: Sequence[LogRows], episode: int) -> tuple[LogRows, Episode, int, int]:
-    """The episode, its stream, its number and how many there are."""
+    """Return the stream of an episode, the episode, its number and how many there are."""
     every = [(rows, found) for rows in streams for found in rows.episodes]
     if not every:
         raise NotEnoughDataError("the store holds no committed episode to show")
@@ -164,7 +164,7 @@ class _Pictures:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of a picture."""
+        """The width and height of a picture."""
         return self.width * self.scale, self.height * self.scale
 
     def __iter__(self) -> Iterator[Image.Image]:
@@ -184,12 +184,12 @@ class _Pictures:
 
 
 def _evenly(length: int, limit: int) -> NDArray[np.int64]:
-    """At most ``limit`` of the ``length + 1`` observations of an episode, evenly spaced."""
+    """Return at most ``limit`` of the ``length + 1`` observations of an episode, evenly spaced."""
     return np.unique(np.linspace(0, length, min(limit, length + 1)).round().astype(np.int64))
 
 
 def _frames(rows: LogRows, episode: Episode, leaf: Column, steps: NDArray[np.int64]) -> Iterator[Array]:
-    """The observations of some steps of an episode, ``(*shape)`` each; that of step ``length`` is the final one."""
+    """Yield the observations ``(*shape)`` of some steps of an episode; that of step ``length`` is the final one."""
     wanted = set(steps.tolist())
     for step, frame in enumerate(rows.frames(leaf, episode.env, episode.start, episode.stop)):
         if step in wanted:
@@ -199,7 +199,7 @@ def _frames(rows: LogRows, episode: Episode, leaf: Column, steps: NDArray[np.int
 
 
 def _sheet(pictures: _Pictures, target: pathlib.Path, overwrite: bool) -> tuple[int, int]:
-    """Writes the pictures side by side; width and height of the sheet."""
+    """Write the pictures side by side, and return the width and height of the sheet."""
     width, height = pictures.size
     fitting = max(1, (SHEET_PIXELS + GAP_PIXELS) // (width + GAP_PIXELS))
     most = min(len(pictures), max(fitting, math.ceil(math.sqrt(len(pictures) / 2))))
@@ -216,7 +216,7 @@ def _sheet(pictures: _Pictures, target: pathlib.Path, overwrite: bool) -> tuple[
 
 
 def _animation(pictures: _Pictures, target: pathlib.Path, overwrite: bool, fps: float) -> tuple[int, int]:
-    """Writes the pictures one after the other; width and height of them."""
+    """Write the pictures one after the other, and return their width and height."""
     each = iter(pictures)
     first = next(each)
     _save(first, target, overwrite, save_all=True, append_images=each, duration=round(1000 / fps), loop=0)

@@ -1,4 +1,4 @@
-"""Stopping at a good moment: a signal that asks to end is noted, and acted on between two steps."""
+"""The stopping at a good moment: a signal that asks to end is noted, and acted on between two steps."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask to end."""
+"""The signals that ask to end."""
 
 Progress = Callable[[int, int], None]
-"""Called now and then with what is done and what there is in all."""
+"""A function that is called now and then with what is done and what there is in all."""
 
 
 @contextlib.contextmanager
 def noted() -> Iterator[threading.Event]:
-    """An event that a signal that asks to end sets while the block runs, instead of ending it.
+    """Yield an event, which a signal that asks to end sets while the block runs, instead of ending it.
 
     Signals that are ignored, as SIGHUP under nohup, stay so: whoever started the process wants it to go on. Only the
     main thread can take signals; in any other the event is never set.
@@ -41,8 +41,7 @@ def noted() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def stoppable(progress: Progress | None) -> Iterator[Progress]:
-    """A function to call between two blocks of steps: it passes on what it is told, and raises KeyboardInterrupt when a
-    signal came meanwhile that asks to end."""
+    """Yield a function that passes progress on, and raises KeyboardInterrupt once a signal asked to end."""
     with noted() as stopped:
 
         def report(done: int, total: int) -> None:

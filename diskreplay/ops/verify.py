@@ -1,4 +1,4 @@
-"""Every chunk and every invariant of a store, checked without stopping at the first problem.
+"""The check of every chunk and every invariant of a store, without stopping at the first problem.
 
 Of the store:
 
@@ -67,7 +67,7 @@ from diskreplay.views.transition import Transition
 
 @dataclasses.dataclass(frozen=True)
 class Verified:
-    """What was looked at, and every problem found.
+    """The extent of a check, and every problem found.
 
     Attributes:
         streams, checkpoints, chunks: how many were looked at.
@@ -92,7 +92,7 @@ class Verified:
 
 
 def verify(path: PathLike, progress: Progress | None = None, files: Files | None = None) -> Verified:
-    """Checks the store at ``path``; see the module's docstring.
+    """Check the store at ``path``, as the module's docstring says.
 
     Raises StoreNotFoundError, NotAStoreError or FormatVersionError when there is no store to check. Damage is never
     raised: it is in ``problems``. A directory that the file system refuses to list raises ReadFailedError.
@@ -115,7 +115,7 @@ def verify(path: PathLike, progress: Progress | None = None, files: Files | None
 
 
 def check_checkpoint(store: Store, name: str, commits: dict[str, Commit], found: Findings) -> None:
-    """Checks one checkpoint and all that it needs; ``commits`` are the records of the streams."""
+    """Check one checkpoint and all that it needs; ``commits`` are the records of the streams."""
     checker = _StoreCheck(store, found, None)
     checker.commits = commits
     checker.read_checkpoint(name)
@@ -127,7 +127,7 @@ def check_checkpoint(store: Store, name: str, commits: dict[str, Commit], found:
 
 
 def check_kept(store: Store, name: str) -> None:
-    """Raises where what closing kept in a stream cannot be read, or restored."""
+    """Raise an error if what closing kept in a stream cannot be read, or restored."""
     files, path = store.files, store.stream_path(name)
     found = kept.read(files, path)
     if found is None or not found.cut:
@@ -141,7 +141,7 @@ def check_kept(store: Store, name: str) -> None:
 
 
 def _check_sampler(store: Store, checkpoint: Checkpoint, arrays: dict[str, NDArray[Any]]) -> None:
-    """Raises where priorities cannot be restored; kinds that are not known are left alone."""
+    """Raise an error if priorities cannot be restored; unknown kinds are left alone."""
     with contextlib.suppress(FormatVersionError):
         _, sampler = settings({**store.settings, **checkpoint.state}, Transition(), None)
         restore_sampler(sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
@@ -225,7 +225,7 @@ class _StoreCheck:
             self._groups([f"{folder}/{parent}" for parent in sorted(parents)], name)
 
     def _record(self, name: str, commit: Commit, file: str) -> None:
-        """Rules 2 and 3, of a stream's commit or of a checkpoint's cut."""
+        """Check rules 2 and 3, of a stream's commit or of a checkpoint's cut."""
         columns = {**self.schema.arrays, **stream.logs(self.schema, commit)}
         for unknown in sorted(commit.tails.keys() - columns.keys()):
             self.found.add(f"the commit record names an unknown column {unknown!r}", stream=name, file=file)
@@ -243,7 +243,7 @@ class _StoreCheck:
             self.read_checkpoint(name)
 
     def read_checkpoint(self, name: str) -> None:
-        """Rules 7 and 8, without what the cut pins."""
+        """Check rules 7 and 8, without what the cut pins."""
         file = self._path(CHECKPOINTS, name, metadata.NAME)
         try:
             checkpoint = self.store.checkpoint(name)
@@ -268,7 +268,7 @@ class _StoreCheck:
             self._record(of, commit, file)
 
     def _state(self, checkpoint: Checkpoint) -> None:
-        """Raises where what a sampler needs of it cannot be read; kinds that are not known are left alone."""
+        """Raise an error if what a sampler needs of it cannot be read; unknown kinds are left alone."""
         set_rng(np.random.Generator(np.random.PCG64(0)), checkpoint.state, checkpoint.name)
         arrays = self.store.read_arrays(checkpoint)
         for attachment in checkpoint.attachments.values():
@@ -277,7 +277,7 @@ class _StoreCheck:
 
     @staticmethod
     def before(cut: Commit, newest: Commit) -> bool:
-        """Whether a stream can have been at ``cut`` before ``newest``."""
+        """Tell whether a stream can have been at ``cut`` before ``newest``."""
         return (
             (cut.stream, cut.num_envs) == (newest.stream, newest.num_envs)
             and cut.timeline <= newest.timeline
@@ -289,13 +289,13 @@ class _StoreCheck:
         )
 
     def _views(self, name: str) -> list[Commit]:
-        """The stream's commit, and the cuts that can be checked with it."""
+        """Return the stream's commit, and the cuts that can be checked with it."""
         newest = self.commits[name]
         cuts = [cut[name] for cut in self.cuts.values() if name in cut]
         return [newest, *(cut for cut in cuts if self.before(cut, newest))]
 
     def columns(self, name: str, views: Sequence[Commit]) -> list[tuple[ColumnCheck, list[Span]]]:
-        """A check of each column, and what the views need of it: of a log, those that have it."""
+        """Return a check of each column, and what the views need of it: of a log, those that have it."""
         having = {path: [view for view in views if path in view.tails] for path in self.schema.logs}
         readers = self.store.readers(name, views[0])
         readers |= {path: self.store.log_readers(name, of[0])[path] for path, of in having.items() if of}
@@ -311,7 +311,7 @@ class _StoreCheck:
         return sum(self.store.files.size(check.reader.shard_path(shard)) or 0 for shard in check.shards(spans))
 
     def rows(self, name: str, views: Sequence[Commit]) -> None:
-        """Rule 6, as far as the indexes of the small columns can be read; each timeline has its own. Then 9 and 10."""
+        """Check rules 6, for each timeline as far as indexes of small columns can be read, 9 and 10."""
         for timeline in sorted({view.timeline for view in views}, reverse=True):
             self._rows(name, sorted((v for v in views if v.timeline == timeline), key=lambda v: v.end, reverse=True))
         for view in views:
@@ -319,7 +319,7 @@ class _StoreCheck:
                 check_log(path, reader, self.schema, view, self.found)
 
     def _rows(self, name: str, views: Sequence[Commit]) -> None:
-        """Rule 6 for views of one timeline, the newest first."""
+        """Check rule 6 for views of one timeline, the newest first."""
         if not views[0].end:
             return
         readers = {check.path: check.reader for check, _ in self.columns(name, views) if check.path not in LOGS}
@@ -340,7 +340,7 @@ class _StoreCheck:
             seen = min(seen, view.patch_begin)
 
     def _patches(self, name: str, view: Commit, stop: int) -> None:
-        """Rule 6, of the patches below ``stop`` against the rows that a view has."""
+        """Check rule 6 of the patches below ``stop`` against the rows that a view has."""
         if self.schema.continuity == "flags":  # each row may have a next observation of its own
             return
         readers = {}
@@ -353,7 +353,7 @@ class _StoreCheck:
             check_patches(name, readers, leaves, (view.patch_begin, stop), view.end, self.found)
 
     def _forgive(self, name: str, first: int) -> None:
-        """Forgets problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""
+        """Forget problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""
         with contextlib.suppress(*DAMAGE, FileNotFoundError, NotADirectoryError):
             newest = stream.read_commit(self.store.files, self.store.stream_path(name))
             context = self.schema.context

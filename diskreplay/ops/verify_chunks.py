@@ -1,4 +1,4 @@
-"""The files of one column against the commits that need them.
+"""The check of one column's files against the commits that need them.
 
 A *span* is what one commit (the newest, or a checkpoint's) says of a column: the rows that must be there, and where its
 last shard ends. Shard by shard:
@@ -26,11 +26,11 @@ from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Span
 
 Entries = NDArray[np.int64]
-"""Chunk, group, offset, bytes of some chunks, and the commit's last row where that lies inside, ``(n, 5)``."""
+"""Chunk, group, offset and bytes of chunks, and the commit's last row if it lies inside, ``(n, 5)``."""
 
 
 class ColumnCheck:
-    """Checks one column; ``tick`` is called with bytes as they are read."""
+    """A check of one column; ``tick`` is called with bytes as they are read."""
 
     def __init__(self, reader: ColumnReader, path: str, found: Findings, tick: Callable[[int], None]) -> None:
         self.reader = reader
@@ -46,18 +46,18 @@ class ColumnCheck:
         self.found.add(what, stream=self.reader.stream, column=self.path, rows=rows, file=file, offset=offset)
 
     def shards(self, spans: Sequence[Span]) -> list[int]:
-        """The shards on disk that a span needs."""
+        """Return the shards on disk that a span needs."""
         needed = self._needed(spans)
         there = {shard for shard, _ in self.reader.shards_on_disk()}
         return sorted(shard for shard in there if any(first <= shard < stop for first, stop in needed))
 
     def _needed(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
-        """Ranges of shards, each of at least one. They are not gone through: a damaged record may name any number."""
+        """Return ranges of shards, not walked through: a damaged record may name any number of shards."""
         rows = self.column.shard_rows
         return [(s.begin // rows, (s.end - 1) // rows + 1) for s in spans if s.end > s.begin]
 
     def _gaps(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
-        """Ranges of shards that a span needs and that are not there."""
+        """Return ranges of shards that a span needs and that are not there."""
         there = self.shards(spans)
         gaps = set()
         for first, stop in self._needed(spans):
@@ -67,7 +67,7 @@ class ColumnCheck:
         return sorted(gaps)
 
     def run(self, spans: Sequence[Span]) -> None:
-        """Checks the array's metadata and every shard."""
+        """Check the array's metadata and every shard."""
         try:
             metadata.check_no_link(self.reader.files, self.reader.directory)
         except CorruptionError as error:
@@ -130,7 +130,7 @@ class ColumnCheck:
             self._chunks(shard, np.unique(np.concatenate(entries), axis=0))
 
     def _index(self, shard: int, committed: int, size: int, end: int) -> Entries | None:
-        """The index that ends at byte ``committed``: ``(shard_chunks, groups, 2)``."""
+        """Return the index that ends at byte ``committed``, ``(shard_chunks, groups, 2)``, or None."""
         if committed > size:
             self.report(f"the file has {size} of its {committed} committed bytes", shard, size)
             return None
@@ -142,7 +142,7 @@ class ColumnCheck:
             return None
 
     def _complete(self, shard: int, index: Entries, span: Span) -> None:
-        """Reports chunks that the span needs and that are missing, and chunks behind its end."""
+        """Report chunks that the span needs and that are missing, and chunks behind its end."""
         first, rows = shard * self.reader.shard_chunks, self.column.chunk_rows
         numbers = np.arange(first, first + self.reader.shard_chunks)
         needed = (numbers >= span.begin // rows) & (numbers <= (span.end - 1) // rows)
@@ -165,7 +165,7 @@ class ColumnCheck:
         return np.stack([number, group, *index[chunk, group].T, last], axis=1)
 
     def _overlaps(self, shard: int, entries: Entries, limit: int) -> None:
-        """Reports chunks that share bytes with the next, or with the index."""
+        """Report chunks that share bytes with the next, or with the index."""
         ordered = entries[np.argsort(entries[:, 2], kind="stable")]
         ends = ordered[:, 2] + ordered[:, 3]
         following = np.append(ordered[1:, 2], limit)
@@ -174,7 +174,7 @@ class ColumnCheck:
             self.report(f"chunk {chunk} of environment group {group} shares bytes with another", shard, offset)
 
     def _chunks(self, shard: int, entries: Entries) -> None:
-        """Reads and decodes chunks in the order of their places."""
+        """Read and decode chunks in the order of their places."""
         handle = self.reader.handle(shard)
         for chunk, group, offset, size, end in entries[np.argsort(entries[:, 2], kind="stable")].tolist():
             try:
@@ -197,7 +197,7 @@ class ColumnCheck:
                 self.report(f"chunk {chunk} of {envs}: {problem}", shard, offset, rows)
 
     def _wrong(self, chunk: int, end: int) -> str | None:
-        """What is wrong with the decoded values, if anything."""
+        """Return what is wrong with the decoded values, or None."""
         if self.column.dtype.kind == "b" and (self._values.view(np.uint8) > 1).any():
             return "a boolean is neither 0 nor 1"
         if self.column.name == REWARD and not np.isfinite(self._values).all():

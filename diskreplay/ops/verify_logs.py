@@ -1,4 +1,4 @@
-"""The logs of a stream: records that can be read, and say what a writer may; of rows and episodes that are there."""
+"""The check of a stream's logs: they can be read, say what a writer may, and name rows and episodes that exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diskreplay.storage.commit import Commit
 
 
 def check_log(path: str, reader: ColumnReader, schema: Schema, view: Commit, found: Findings) -> None:
-    """Looks at the log that a commit names; what cannot be read of its files is the business of ColumnCheck."""
+    """Check the log that a commit names; ColumnCheck looks for what of its files cannot be read."""
     place = {"stream": reader.stream, "column": path, "file": reader.directory}
     rows = StreamLog(view.stream, (), (), view.num_envs, view.capacity, 0, schema.later)
     rows.restart(view.begin, view.end, 0)

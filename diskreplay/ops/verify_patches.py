@@ -1,4 +1,4 @@
-"""Patches against rows: where the next row continues a row, a patch with its next observation has that row's frames.
+"""The check of patches against rows: a patch of the next observation of a row equals the row that continues it.
 
 What cannot be read is left out: :mod:`diskreplay.ops.verify_chunks` reports it.
 """
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 class ValueReader:
-    """Single values of a column, the chunk of the last one kept.
+    """A reader of single values of a column, which keeps the last one's chunk.
 
     Args:
         reader: of the column.
@@ -34,7 +34,7 @@ class ValueReader:
         self._at = -1, -1
 
     def __call__(self, row: int, env: int = 0) -> Array:
-        """A row of one environment, ``(*shape,)``; raises what reading raises."""
+        """Return a row of one environment, ``(*shape,)``, with errors as reading."""
         chunk, at = divmod(row, self.reader.column.chunk_rows)
         group, of = divmod(env, self.reader.group_envs)
         if self._at != (chunk, group):
@@ -49,7 +49,7 @@ def check_patches(
     stream: str, readers: dict[str, ColumnReader], leaves: list[str], patches: tuple[int, int], end: int,
     found: Findings,
 ) -> None:  # fmt: skip
-    """Checks patches of the numbers ``patches``, half-open, of a commit of rows below ``end``.
+    """Check patches of the numbers ``patches``, half-open, of a commit of rows below ``end``.
 
     Args:
         readers: by path, with their indexes loaded; a leaf whose index cannot be read is missing.

@@ -1,4 +1,4 @@
-"""The rows of one stream against each other: where runs begin, and what the patch table says of them.
+"""The check of one stream's rows against each other: where runs begin, and what the patch table says of them.
 
 1. ``start`` is one of the codes of :class:`diskreplay.schema.Start`.
 2. A row continues the one before only where both are transitions and the one before did not end; the first row of all
@@ -25,13 +25,13 @@ from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 
 BLOCK_VALUES = 1 << 20
-"""Rows x environments that are looked at together."""
+"""The number of values (rows times environments) that are looked at together."""
 
 Array = NDArray[Any]
 
 
 class RowCheck:
-    """Checks the rows and patches of a stream; damaged chunks are left to the check of the files."""
+    """A check of the rows and patches of a stream; the check of the files sees damaged chunks."""
 
     def __init__(self, stream: str, rows: dict[str, ColumnReader], place: ColumnReader, context: int, found: Findings):
         self.stream = stream
@@ -43,7 +43,7 @@ class RowCheck:
         self._explained: list[Array] = []  # (n, 2) rows and environments whose start is PATCHES
 
     def run(self, commits: Sequence[Commit]) -> None:
-        """``commits``: the newest, then those of the checkpoints. The readers have their indexes loaded."""
+        """Check the newest commit, then those of the checkpoints; the readers have their indexes loaded."""
         newest = commits[0]
         first = min(commit.floor(self.context) for commit in commits)
         whole = self._starts(first, newest.end)
@@ -64,7 +64,7 @@ class RowCheck:
         self.found.add(what, stream=self.stream, column=column, rows=(low, high), file=file)
 
     def _starts(self, first: int, end: int) -> bool:
-        """Rules 1 and 2; whether all rows could be read."""
+        """Check rules 1 and 2, and return True if all rows could be read."""
         step = max(1, BLOCK_VALUES // self.num_envs)
         before: Array | None = np.ones((1, self.num_envs), bool) if first == 0 else None
         whole = True
@@ -98,7 +98,7 @@ class RowCheck:
         self._explained.append(np.argwhere(start == Start.PATCHES) + np.array([low, 0]))
 
     def _places(self, places: Array, first_patch: int, end: int) -> None:
-        """Rules 3 and 4."""
+        """Check rules 3 and 4."""
         if not len(places):
             return
         row, env, offset = places.T
@@ -120,7 +120,7 @@ class RowCheck:
             self._report_patches(what, np.flatnonzero(bad), places, first_patch)
 
     def _explanations(self, places: Array, first_patch: int, explained: Array) -> None:
-        """Rule 5."""
+        """Check rule 5."""
         have = places[places[:, 2] < 0]
         wanted = [(*pair, -back) for pair in map(tuple, explained.tolist()) for back in range(1, self.context + 1)]
         missing = set(wanted) - set(map(tuple, have.tolist()))
@@ -140,7 +140,7 @@ class RowCheck:
         self._report_patches("its row does not say that it has patches", orphans, places, first_patch)
 
     def _is_valid(self, row: int, env: int) -> bool:
-        """Whether a row is a transition; a repair leaves patches of those that it gave up."""
+        """Tell whether a row is a transition; a repair leaves patches of those that it gave up."""
         reader = self.rows[VALID]
         if not (0 <= row < reader.end and 0 <= env < self.num_envs):
             return False
@@ -150,7 +150,7 @@ class RowCheck:
             return False
 
     def _commit(self, places: Array, first_patch: int, commit: Commit) -> None:
-        """Rule 6."""
+        """Check rule 6."""
         if commit.end == commit.begin:
             return
         low, high = commit.patch_begin - first_patch, commit.patch_end - first_patch

@@ -19,7 +19,7 @@ from diskreplay.errors import InputError
 from diskreplay.ray.rllib import DiskEpisodeReplayBuffer, DiskPrioritizedEpisodeReplayBuffer
 
 COMPONENT = "local_replay_buffer"
-"""Of an algorithm's state."""
+"""The name of the replay buffer in an algorithm's state."""
 
 ALGORITHM = "algorithm.tar"
 """The attachment that has the files of an algorithm."""
@@ -28,11 +28,11 @@ KINDS: dict[str, type[DiskEpisodeReplayBuffer]] = {
     "EpisodeReplayBuffer": DiskEpisodeReplayBuffer,
     "PrioritizedEpisodeReplayBuffer": DiskPrioritizedEpisodeReplayBuffer,
 }
-"""What takes the place of RLlib's buffers, by the names that its configurations take."""
+"""The buffers here that replace RLlib's, by the names that its configurations take."""
 
 
 class KeepsReplay:
-    """Mixed into an algorithm before its class: its buffer is on disk, and ``save`` and ``restore`` bring it back.
+    """A base put before an algorithm's class: its buffer is on disk, and ``save`` and ``restore`` bring it back.
 
     ``class DiskDQN(KeepsReplay, DQN)``; ``DQNConfig(algo_class=DiskDQN)``. Of ``replay_buffer_config``, ``type`` stays
     RLlib's own name, ``EpisodeReplayBuffer`` or ``PrioritizedEpisodeReplayBuffer``; ``path`` names the store, and
@@ -54,7 +54,7 @@ class KeepsReplay:
         return kind(**{**settings, **options})
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """The algorithm's state, and the name of a checkpoint of its buffer."""
+        """Return the algorithm's state, with the name of a checkpoint of its buffer."""
         this: Any = self
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)  # type: ignore[misc]
         buffer = this.local_replay_buffer
@@ -63,14 +63,14 @@ class KeepsReplay:
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes back to a state; the buffer too, where the state names it."""
+        """Go back to a state, with the buffer if the state names it."""
         this: Any = self
         super().set_state(state)  # type: ignore[misc]
         if COMPONENT in state and this.local_replay_buffer is not None:
             this.local_replay_buffer.set_state(state[COMPONENT])
 
     def save_to_store(self) -> str:
-        """Saves the algorithm in a checkpoint of its buffer's store, whole or not at all; gives the checkpoint's name.
+        """Save the algorithm in a checkpoint of its buffer's store, whole or not at all; return the checkpoint's name.
 
         The newest ``keep_checkpoints`` stay, of these and of those that ``save`` made. Raises InputError where the
         buffer has no path or no step yet.
@@ -92,7 +92,7 @@ class KeepsReplay:
         return name
 
     def restore_from_store(self, checkpoint: str | None = None) -> bool:
-        """Goes back to what :meth:`save_to_store` saved: the algorithm, its buffer and the buffer's priorities.
+        """Go back to what :meth:`save_to_store` saved: the algorithm, its buffer and the buffer's priorities.
 
         Args:
             checkpoint: its name; the newest if None.
@@ -117,14 +117,14 @@ class KeepsReplay:
         return True
 
     def _buffer(self) -> DiskEpisodeReplayBuffer:
-        """The buffer; InputError where the algorithm has none of its own."""
+        """Return the buffer; raise InputError if the algorithm has none of its own."""
         found = getattr(self, "local_replay_buffer", None)
         if not isinstance(found, DiskEpisodeReplayBuffer):
             raise InputError("the algorithm has no buffer on disk: give replay_buffer_config a 'type' and a 'path'")
         return found
 
     def cleanup(self) -> None:
-        """Closes the buffer, and stops the algorithm."""
+        """Close the buffer, and stop the algorithm."""
         buffer = getattr(self, "local_replay_buffer", None)
         if buffer is not None:
             buffer.close()

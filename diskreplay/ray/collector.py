@@ -44,21 +44,21 @@ from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000
 PUSH_SECONDS = 60.0
-"""How long a collector that ends, or begins after another, may take to push what is left."""
+"""The seconds in which a collector that ends, or begins after another, may push what is left."""
 DAMAGED = (CorruptionError, NotAStoreError, RemoteConflictError, StoreNotFoundError)
-"""What is said of a stream that is left to `diskreplay verify`."""
+"""The errors of a stream that is left to `diskreplay verify`."""
 
 MakeEnvs = Callable[[], Any]
-"""Makes a ``gymnasium.vector.VectorEnv``."""
+"""A function that makes a ``gymnasium.vector.VectorEnv``."""
 Act = Callable[[Any], Any]
-"""Observations ``(num_envs, *obs_shape)`` to actions ``(num_envs, *action_shape)``."""
+"""A function from observations ``(num_envs, *obs_shape)`` to actions ``(num_envs, *action_shape)``."""
 Policy = Callable[[Any, np.random.Generator], Act]
-"""Weights, and a random generator to explore with, to an :data:`Act`."""
+"""A function from weights, and a random generator to explore with, to an :data:`Act`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """What a call of :meth:`Collector.collect` did.
+    """The result of a call of :meth:`Collector.collect`.
 
     Attributes:
         stream: that it was written to.
@@ -80,7 +80,7 @@ class Collected:
 
 
 class Collector:
-    """Steps a vector environment with a policy that is sent to it. As an actor: ``ray.remote(Collector).remote(...)``.
+    """A writer that steps a vector environment with a policy sent to it; ``ray.remote(Collector)`` makes it an actor.
 
     Each episode has the fact ``policy``: the version of the weights that chose its last action.
 
@@ -126,7 +126,7 @@ class Collector:
         random = np.random.default_rng(options["seed"])
         self._policy, self._policy_rng = policy, random.spawn(1)[0]
         self._seed: int | None = int(random.integers(1 << 31))
-        """Of the first reset."""
+        """The seed of the first reset."""
         self.set_weights(weights, version)
         envs = made(make_envs)
         self.store, self.stream = store, f"{name}-{secrets.token_hex(4)}"
@@ -137,33 +137,33 @@ class Collector:
         try:
             self._envs = VectorRecord(envs, opened)
             self._before = self._those_before(f"{name}-")
-            """Streams of earlier collectors of this name that hold rows."""
+            """The streams of earlier collectors of this name that hold rows."""
         except BaseException:
             opened.close()
             envs.close()
             raise
         count = envs.num_envs
         self._obs: Any = None
-        """What the next actions are chosen from; None where the environments must be reset first."""
+        """The observations that the next actions are chosen from, or None if the environments must be reset first."""
         self._resetting = np.zeros(count, bool)
-        """Environments whose next step only resets them."""
+        """The environments whose next step only resets them."""
         self._returns, self._lengths = np.zeros(count), np.zeros(count, np.int64)
         self._closed = False
 
     @property
     def num_envs(self) -> int:
-        """Environments that it steps."""
+        """The number of environments that it steps."""
         return int(self._envs.num_envs)
 
     def set_weights(self, weights: Any, version: int) -> None:
-        """Has the policy act with other weights from the next step on. Raises what the policy raises."""
+        """Have the policy act with other weights from the next step on, with errors as the policy raises them."""
         act = self._policy(weights, self._policy_rng)
         if not callable(act):
             raise InputError(f"policy(weights, rng) must give a function of observations, got {type(act).__name__}")
         self._act, self.version = act, check_count("version", version, least=0)
 
     def collect(self, steps: int, *, version: int | None = None, weights: Any = None) -> Collected:
-        """Takes that many steps of all environments, and commits them.
+        """Take ``steps`` steps of all environments, and commit them.
 
         Args:
             steps: from 0 on.
@@ -196,13 +196,13 @@ class Collector:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Commits, and closes the stream and the environments. Closing twice does nothing more."""
+        """Commit, and close the stream and the environments; a second call does nothing."""
         if not self._closed:
             self._envs.close()  # interrupted while it pushes, it is not the end
             self._closed = True
 
     def _kept(self) -> int:
-        """Rows that are committed; of a store under a URL, that are pushed."""
+        """Return the number of rows that are committed, and of a store under a URL pushed."""
         if self._url is None:
             return int(self._envs.buffer.engine.appender.log.end)
         return int(self._envs.buffer.stats()["remote"]["pushed_rows"])
@@ -228,14 +228,14 @@ class Collector:
         self._obs = next_obs
 
     def _begin(self) -> None:
-        """Resets all environments."""
+        """Reset all environments."""
         seed, self._seed = self._seed, None
         self._obs, _ = self._envs.reset(seed=seed)
         self._resetting[:] = False
         self._returns[:], self._lengths[:] = 0.0, 0
 
     def _checked(self, actions: Any) -> Any:
-        """The actions; InputError where they are not one for each environment."""
+        """Return the actions; raise InputError if they are not one for each environment."""
         space = self._envs.single_action_space
         if space.shape is None:  # a Dict or a Tuple
             return actions
@@ -249,11 +249,11 @@ class Collector:
         return actions
 
     def _path(self, stream: str) -> str:
-        """Of the store with a stream, on this node."""
+        """Return the path of the store with a stream, on this node."""
         return self.store if self._url is None else str(self._directory / stream)
 
     def _those_before(self, prefix: str) -> set[str]:
-        """Streams of earlier collectors that hold rows; what they have left on this node is pushed."""
+        """Push what earlier collectors have left on this node, and return those of their streams that hold rows."""
         if self._url is None:
             return {
                 other for other, commit in self._envs.buffer.engine.streams.commits.items()
@@ -268,7 +268,7 @@ class Collector:
         return found
 
     def _empty_those_before(self) -> None:
-        """Empties the streams of earlier collectors, once no row of theirs is newer than any of this one's window."""
+        """Empty the streams of earlier collectors, once no row of theirs is newer than any of this one's window."""
         written = self._envs.buffer.engine.appender.log
         if not written.begin:
             return
@@ -289,7 +289,7 @@ class Collector:
             buffer.push(PUSH_SECONDS)
 
     def _opened(self, stream: str, act: Callable[[ReplayBuffer], object]) -> bool:
-        """Does something with another stream; False where it is being written, or the network fails."""
+        """Call ``act`` with another stream; return False if it is being written, or the network fails."""
         try:
             with ReplayBuffer.open(
                 self._path(stream), mode="a", stream=stream, remote=self._url, view=Transition(), sampler=Uniform()
@@ -303,7 +303,7 @@ class Collector:
 
 
 def made(make_envs: MakeEnvs) -> Any:
-    """The vector environment; InputError where it is none."""
+    """Return the vector environment; raise InputError if it is none."""
     envs = make_envs()
     if not isinstance(envs, VectorEnv):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Collectors beside a trainer: actors that write, the buffer that is learnt from, and the ratio between the two."""
+"""Collectors beside a trainer: actors that write, the buffer to learn from, and the ratio between the two."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from diskreplay.views.view import View
 LEARNER = "learner"
 """The stream that the trainer writes: it holds no rows, but the count of samples."""
 REFRESH_SECONDS = 1.0
-"""How long the trainer's buffer stays where it is, while there is enough to sample."""
+"""The seconds that the trainer's buffer stays where it is, while there is enough to sample."""
 MAKE_SECONDS = 120.0
-"""How long making a store under a URL may take."""
+"""The most seconds that making a store under a URL may take."""
 WAIT_SECONDS = 1.0
-"""How often a trainer that waits looks for what others than these collectors have added."""
+"""The seconds between two looks of a waiting trainer at what others than these collectors have added."""
 
 
 class Collectors:
-    """``n`` collectors as Ray actors, each with a stream of its own in one store, and the buffer to learn from.
+    """A set of ``n`` collectors as Ray actors, each with its own stream in one store, and the buffer to learn from.
 
     They collect from the start on, in steps of ``steps_per_commit``, and are restarted with new streams where they die.
     ``collectors.buffer`` is a :class:`~diskreplay.ReplayBuffer` that samples from all streams, with the trainer's
@@ -134,7 +134,7 @@ class Collectors:
             if url is None
             else _reader(url, observation_space, action_space, capacity, view, sampler, mirror, mirror_bytes, more)
         )
-        """What the trainer samples from. :meth:`close` closes it."""
+        """The buffer that the trainer samples from; :meth:`close` closes it."""
         try:
             self._limiter: RateLimiter | None = None
             if samples_per_insert is not None:
@@ -150,7 +150,7 @@ class Collectors:
             self._start = time.monotonic()
             self._seen, self._seen_at = 0, self._start
             self._waiting = False
-            """Whether the trainer waits for collectors."""
+            """True if the trainer waits for collectors."""
             self._supervisor.start()
         except BaseException:
             self.buffer.close()
@@ -160,7 +160,7 @@ class Collectors:
     # For the trainer
 
     def wait_to_sample(self, count: int, timeout: float | None = None) -> None:
-        """Returns when ``count`` transitions may be sampled from ``buffer``, and counts them; call it before sampling.
+        """Wait until ``count`` transitions may be sampled from ``buffer``, and count them; call it before sampling.
 
         Where it had to wait, and once a second, the buffer goes on to the newest commits.
 
@@ -195,7 +195,7 @@ class Collectors:
             self._waiting = False
 
     def set_weights(self, weights: Any) -> int:
-        """Sends weights to all collectors, which act with them after their next commit; their version, 1 and upwards.
+        """Send weights to all collectors, which use them after their next commit; return their version, from 1 upwards.
 
         Raises CollectorError or InputError where a collector has failed for good, ClosedError after :meth:`close`.
         """
@@ -203,7 +203,7 @@ class Collectors:
         return self._supervisor.set_weights(weights)
 
     def stats(self) -> dict[str, Any]:
-        """What was done since the start.
+        """Return what was done since the start.
 
         Returns a mapping of ``transitions`` that were collected, ``inserts`` and ``samples`` that the store counts in
         all, ``seconds``, ``episodes``, ``return_mean`` and ``length_mean`` of the last 100 episodes (None where there
@@ -220,7 +220,7 @@ class Collectors:
         }
 
     def close(self) -> None:
-        """Has the collectors commit, ends them, and closes the buffer. Closing twice does nothing.
+        """Have the collectors commit, end them, and close the buffer; a second call does nothing.
 
         Raises CollectorError or InputError where a collector has failed for good and nobody was told yet.
         """
@@ -260,7 +260,7 @@ class Collectors:
             raise self._supervisor.failure
 
     def _may_sample(self, count: int) -> bool:
-        """Whether so many may be sampled, and counts them if so."""
+        """Tell whether ``count`` transitions may be sampled, and count them if so."""
         if self._limiter is not None:
             try:
                 self._limiter.wait_to_sample(count, timeout=0)
@@ -277,7 +277,7 @@ class Collectors:
         self._seen_at = time.monotonic()
 
     def _wait(self, seen: int, seconds: float) -> None:
-        """Until something was committed, a collector has failed for good, or the time is over."""
+        """Wait until something was committed, a collector has failed for good, or the time is over."""
         supervisor = self._supervisor
         with supervisor.changed:
             supervisor.changed.wait_for(
@@ -285,7 +285,7 @@ class Collectors:
             )
 
     def _leave(self, inserts: int, waiting: int) -> int:
-        """Steps that a collector may take now; called by the supervisor's thread.
+        """Return the steps that a collector may take now; the supervisor's thread calls it.
 
         So that commits stay few, there must be leave for its share of half the band, unless all wait for each other.
         """
@@ -304,7 +304,7 @@ class Collectors:
         return steps if alone and self._waiting else 0
 
     def _committed(self, stream: str) -> int:
-        """Transitions that a stream ever held, as its commit record has it."""
+        """Return the number of transitions that a stream ever held, by its commit record."""
         store = self.buffer.engine.store
         with contextlib.suppress(RemoteError):
             store.files.refresh()
@@ -315,7 +315,7 @@ class Collectors:
 
 
 def _check_place(url: str | None, remote: str | None, ratio: float | None, places: Mapping[str, Any]) -> None:
-    """InputError for what does not go with a store under a URL, or with one that is none."""
+    """Raise InputError for options that do not go with the place: a store under a URL, or a local one."""
     if url is None:
         for name, value in places.items():
             if value is not None:
@@ -334,7 +334,7 @@ def _reader(
     url: str, observation_space: Any, action_space: Any, capacity: int, view: View | None, sampler: Sampler | None,
     mirror: PathLike | None, mirror_bytes: int | None, options: EitherOptions,
 ) -> ReplayBuffer:  # fmt: skip
-    """A buffer that reads the store under a URL, which is made where there is none: with a stream without rows."""
+    """Return a buffer that reads the store under a URL, which is made, with an empty stream, if there is none."""
 
     def opened() -> ReplayBuffer:
         return ReplayBuffer.open(
@@ -365,7 +365,7 @@ def _reader(
 
 
 def _sent(given: tuple[str, MakeEnvs, Policy]) -> Any:
-    """A reference to what every collector is given; InputError where it cannot be sent."""
+    """Return a reference to what every collector is given; raise InputError if it cannot be sent."""
     try:
         return ray.put(given)
     except Exception as error:
@@ -374,7 +374,7 @@ def _sent(given: tuple[str, MakeEnvs, Policy]) -> Any:
 
 
 class _Asked:
-    """An actor that says what environments there are."""
+    """An actor that tells what environments there are."""
 
     def describe(self, given: tuple[str, MakeEnvs, Policy]) -> tuple[Any, Any, int, dict[str, Any]]:
         envs = made(given[1])
@@ -385,7 +385,7 @@ class _Asked:
 
 
 def _asked(given: Any, actor_options: Mapping[str, Any]) -> tuple[Any, Any, int, dict[str, Any]]:
-    """Spaces, environments and provenance, found out where collectors will run."""
+    """Return spaces, environments and provenance, found out where collectors will run."""
     actor = ray.remote(_Asked).options(**actor_options).remote()
     try:
         found: tuple[Any, Any, int, dict[str, Any]] = ray.get(actor.describe.remote(given))

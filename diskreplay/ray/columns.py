@@ -1,4 +1,4 @@
-"""Columns of some rows of an open store, and only these: what is not asked for is neither read nor decoded."""
+"""The columns of some rows of an open store: what is not asked for is neither read nor decoded."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ STEPS = Transition()
 
 
 def place(path: PathLike) -> str:
-    """A path as processes with other working directories find it; a URL as it is."""
+    """Return a path as processes with other working directories find it, or a URL as it is."""
     text = checked_path(path)
     return text if "://" in text else full_path(text)
 
 
 def next_name(name: str) -> str:
-    """What the next observation of a leaf is called: ``next_obs/camera`` of ``obs/camera``."""
+    """Return the name of the next observation of a leaf: ``next_obs/camera`` for ``obs/camera``."""
     return NEXT + name.removeprefix(OBS)
 
 
 def column_names(schema: Schema) -> list[str]:
-    """All that a row shows: observation leaves, actions, reward, next observations, flags, the user's columns."""
+    """Return the names of all that a row shows, from observation leaves to the user's columns."""
     obs = [column.name for column in schema.obs_columns]
     return [
         *obs, *(column.name for column in schema.action_columns), REWARD, *map(next_name, obs), TERMINATED, TRUNCATED,
@@ -46,7 +46,7 @@ def column_names(schema: Schema) -> list[str]:
 
 
 def checked_columns(wanted: Sequence[str] | None, there: Sequence[str]) -> list[str]:
-    """The wanted columns, all if None; InputError for one that is not there, or wanted twice."""
+    """Return the wanted columns, all if None; raise InputError for one that is not there, or wanted twice."""
     if wanted is None:
         return list(there)
     if isinstance(wanted, str):
@@ -61,7 +61,7 @@ def checked_columns(wanted: Sequence[str] | None, there: Sequence[str]) -> list[
 
 
 def read_columns(buffer: ReplayBuffer, ids: Ids, names: Sequence[str], *, stack: bool = True) -> dict[str, Array]:
-    """Columns of transitions ``ids``, ``(n,)``: arrays ``(n, *shape)`` by name, observations as the store shows them.
+    """Return columns of transitions ``ids``, ``(n,)``, as arrays ``(n, *shape)`` by name.
 
     Without ``stack`` an observation is the newest frame of its stack alone.
 
@@ -97,7 +97,7 @@ def _arrays(samples: Samples, names: Sequence[str], stack: bool) -> dict[str, Ar
 
 
 def empty_columns(schema: Schema, count: int, *, stack: bool = True) -> Mapping[str, Array]:
-    """Zeros in the shapes and dtypes of :func:`read_columns`, ``count`` rows of every column."""
+    """Return zeros in the shapes and dtypes of :func:`read_columns`, ``count`` rows of every column."""
     found: dict[str, Array] = {}
     leaves = leaf_spaces(schema.observation_space)
     for column, leaf, how in zip(schema.obs_columns, leaves, schema.stacks, strict=True):

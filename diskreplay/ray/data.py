@@ -47,15 +47,15 @@ Array = NDArray[Any]
 EPISODE = "episode"
 STEP = "step"
 BLOCK_BYTES = 128 << 20
-"""Of a block that a read task yields, where Ray's own ``target_max_block_size`` is None."""
+"""The bytes of a block that a read task yields, if Ray's own ``target_max_block_size`` is None."""
 CACHE_BYTES = 64 << 20
-"""For decoded chunks, in each process that reads: rows come in order, so that few chunks are looked at twice."""
+"""The bytes for decoded chunks in each process that reads: rows come in order, and few chunks are looked at twice."""
 TASKS = 4
-"""For each processor, at least, where Ray leaves the number to us."""
+"""The least number of tasks for each processor, if Ray leaves the number to us."""
 TASK_BYTES = 512 << 20
-"""Of a task, at most, likewise."""
+"""The most bytes of a task, if Ray leaves the number of tasks to us."""
 OPEN_STORES = 2
-"""That a worker keeps open, for its next tasks."""
+"""The number of stores that a worker keeps open for its next tasks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,12 +97,12 @@ class Part:
         return self.stop - self.start
 
     def only(self, start: int, stop: int) -> Part:
-        """Some of the rows."""
+        """Return a part with some of the rows."""
         return dataclasses.replace(self, start=start, stop=stop, step=self.step + start - self.start)
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """Of the rows, ``(n,)``."""
+        """The ids of the rows, ``(n,)``."""
         found: NDArray[np.int64] = pack(self.stream, np.arange(self.start, self.stop), self.env, self.num_envs)
         return found
 
@@ -161,24 +161,24 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
             low, high = spans.get(part.stream, (part.start, part.stop))
             spans[part.stream] = min(low, part.start), max(high, part.stop)
         self._span = sum(high - low for low, high in spans.values())
-        """Rows of the streams that the parts lie in, whatever lies between them."""
+        """The number of rows of the streams from the first to the last part, whatever lies between."""
         few, more = (_block(_zeros(schema, rows, stack)) for rows in (8, 16))
         self._sizes = {name: (more[name].nbytes - few[name].nbytes) / 8 for name in dataset_columns(schema)}
-        """Bytes of a row in Arrow, by column."""
+        """The bytes of a row in Arrow, by column."""
         self._schemas = {field.name: field for field in few.schema}
 
     @property
     def columns(self) -> list[str]:
-        """Those that are read, in order."""
+        """The columns that are read, in order."""
         wanted = self._projection_map
         return self._columns if wanted is None else [name for name in self._columns if name in wanted]
 
     def __len__(self) -> int:
-        """Rows of the dataset."""
+        """Return the number of rows of the dataset."""
         return self._rows
 
     def estimate_inmemory_data_size(self) -> int:
-        """Bytes of all rows in Arrow; what a block has beside its rows, a few bytes, is not counted."""
+        """Return the bytes of all rows in Arrow, without the few bytes that a block has beside its rows."""
         return self._bytes(self._rows)
 
     def _bytes(self, rows: int) -> int:
@@ -193,7 +193,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """As many tasks as asked for, or a few less or more: each reads whole shards, or whole chunks of one.
+        """Return about as many tasks as asked for: each reads whole shards, or whole chunks of one.
 
         Where Ray chooses the number it asks for hundreds, each of which costs tens of milliseconds: then there
         are as many as keep all processors busy, or more where a task would give half a gigabyte.
@@ -217,7 +217,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
         return tasks
 
     def _shared(self, parallelism: int) -> list[list[Part]]:
-        """The rows of each task."""
+        """Return the rows of each task."""
         unit = -(-self._span // parallelism)
         whole = self._shard_rows if unit >= self._shard_rows else self._chunk_rows
         unit = max(1, -(-unit // whole)) * whole
@@ -232,7 +232,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
 
 @dataclasses.dataclass(frozen=True)
 class _ReadTask:
-    """What a read task does: gives the blocks of some parts."""
+    """The work of a read task: it gives the blocks of some parts."""
 
     source: StoreAddress
     commits: tuple[tuple[str, int, int], ...]
@@ -256,7 +256,7 @@ class _ReadTask:
             yield _block({name: values[name] for name in self.columns})
 
     def _check_timelines(self, buffer: ReplayBuffer) -> None:
-        """StateError where a stream may have other rows by now than those that were planned."""
+        """Raise StateError if a stream may have other rows by now than those that were planned."""
         now = buffer.engine.streams.commits
         for name, timeline, _ in self.commits:
             if name not in now or now[name].timeline != timeline:
@@ -267,7 +267,7 @@ class _ReadTask:
 
 
 def dataset_columns(schema: Schema) -> list[str]:
-    """The columns of the dataset; a column of the user's takes the place of ours of the same name."""
+    """Return the columns of the dataset; a column of the user's replaces ours of the same name."""
     names = column_names(schema)
     return [*names, *(name for name in (EPISODE, STEP) if name not in names)]
 
@@ -283,14 +283,14 @@ def _block(values: Mapping[str, Array]) -> Any:
 
 @functools.lru_cache(maxsize=OPEN_STORES)
 def _kept_open(source: StoreAddress, commits: tuple[tuple[str, int, int], ...]) -> ReplayBuffer:
-    """A store that this process keeps open; ``commits`` name the state that the rows were planned from."""
+    """Return a store that this process keeps open; ``commits`` name the state that the rows were planned from."""
     return source.open()
 
 
 def _selected(
     every: list[Episode], streams: Mapping[int, str], wanted: slice | Sequence[int] | str | None
 ) -> list[tuple[int, Episode]]:
-    """Episodes with their numbers."""
+    """Return episodes with their numbers."""
     numbers = {(e.stream, e.env, e.start): number for number, e in enumerate(every)}
     if isinstance(wanted, str):
         chosen = Selection(where=wanted).of(every, streams)
@@ -302,7 +302,7 @@ def _selected(
 
 
 def _chunked(parts: Iterable[Part], most: int) -> Iterator[list[Part]]:
-    """Parts of at most ``most`` rows together."""
+    """Yield parts of at most ``most`` rows together."""
     held: list[Part] = []
     room = most
     for part in parts:
@@ -319,12 +319,12 @@ def _chunked(parts: Iterable[Part], most: int) -> Iterator[list[Part]]:
 
 
 def _first(parts: list[Part], most: int) -> list[Part]:
-    """The first ``most`` rows."""
+    """Return the first ``most`` rows."""
     return next(_chunked(parts, most)) if most > 0 and parts else []
 
 
 class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
-    """Writes a dataset of steps as a new store: ``ds.write_datasink(DiskReplayDatasink(path, obs_space, act_space))``.
+    """A sink that makes a new store: ``ds.write_datasink(DiskReplayDatasink(path, obs_space, act_space))``.
 
     The dataset has the columns of :class:`DiskReplayDatasource`; ``episode``, where it has it, says which rows belong
     together, and ``step`` is left out. Each write task adds a stream of its own, in which a row goes on with the
@@ -355,14 +355,14 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
         self._options = {**options, "seed": options.get("seed", 0)}
         self._token = secrets.token_hex(4)
         self._making = ""
-        """Where the store stands while it is written."""
+        """The path of the store while it is written."""
         self._lock: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lock": None}  # the driver holds it
 
     def on_write_start(self, schema: pyarrow.Schema | None = None) -> None:
-        """Makes the store beside the path."""
+        """Make the store beside the path."""
         files = LocalFiles()
         if files.kind(self._path) is not None:
             raise InputError(f"{self._path!r} exists; choose another path")
@@ -375,7 +375,7 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
         ReplayBuffer.create(self._making, *self._spaces, capacity=self._capacity, **self._options).close()
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> str:
-        """Adds the rows of a task to a stream of its own; its name."""
+        """Add the rows of a task to a stream of its own, and return the stream's name."""
         tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
         rows = sum(table.num_rows for table in tables)
         if not rows:
@@ -389,7 +389,7 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
         return stream
 
     def on_write_complete(self, write_result: WriteResult[str]) -> None:
-        """Gives the store its name, less the streams of tasks that were tried again."""
+        """Give the store its name, without the streams of tasks that were tried again."""
         written = {name for name in write_result.write_returns if name}
         files = LocalFiles()
         store = Store(self._making, files)
@@ -405,7 +405,7 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
         self._end()
 
     def on_write_failed(self, error: Exception) -> None:
-        """Removes what was written."""
+        """Remove what was written."""
         self._end()
 
     def _end(self) -> None:
@@ -416,7 +416,7 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
 
 
 def _check_names(schema: Schema, given: Sequence[str]) -> None:
-    """InputError where a dataset's columns are not those of a store."""
+    """Raise InputError if a dataset's columns are not those of a store."""
     wanted, known = set(column_names(schema)), {*dataset_columns(schema), EPISODE, STEP}
     missing, unknown = sorted(wanted - set(given)), sorted(set(given) - known)
     if missing:
@@ -426,7 +426,7 @@ def _check_names(schema: Schema, given: Sequence[str]) -> None:
 
 
 def _add(buffer: ReplayBuffer, values: Mapping[str, Array], before: Any) -> Any:
-    """Adds the steps of a block; ``before`` is the last episode's number of the block before, and so is what it gives.
+    """Add the steps of a block; ``before`` is the episode that the block before ended in, and that of this is returned.
 
     Raises what :meth:`ReplayBuffer.extend` raises.
     """

@@ -1,4 +1,4 @@
-"""Steps of the episodes of RLlib's buffer, read from its store and laid out as RLlib's buffer gives them."""
+"""The steps of the episodes of RLlib's buffer, read from its store and laid out as RLlib's buffer gives them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 def steps(store: ReplayBuffer, held: Held, start: int, stop: int) -> Chunk:
-    """Steps ``[start, stop)`` of an episode."""
+    """Return steps ``[start, stop)`` of an episode."""
     schema = store.schema
     ids = np.array(held.ids(start, stop, store.num_envs), np.int64)
     leaves = [column.name for column in schema.obs_columns]
@@ -38,7 +38,7 @@ def steps(store: ReplayBuffer, held: Held, start: int, stop: int) -> Chunk:
 
 
 def whole(store: ReplayBuffer, held: Held) -> SingleAgentEpisode:
-    """All of an episode."""
+    """Return all of an episode."""
     found = steps(store, held, 0, len(held))
     return SingleAgentEpisode(
         id_=held.id, observation_space=store.schema.observation_space, action_space=store.schema.action_space,
@@ -51,7 +51,7 @@ def whole(store: ReplayBuffer, held: Held) -> SingleAgentEpisode:
 def transitions(
     store: ReplayBuffer, drawn: Sequence[tuple[Held, int, int, float]], lengths: Sequence[int], gamma: float
 ) -> list[SingleAgentEpisode]:
-    """Episodes of one transition each: of as many steps as ``lengths`` say.
+    """Return episodes of one transition each, of as many steps as ``lengths`` say.
 
     ``drawn`` are the episode, the first step, its id and the weight of each.
     """
@@ -76,7 +76,7 @@ def transitions(
 
 
 def _ends(store: ReplayBuffer, first: Ids, last: Ids) -> tuple[Any, Any, Any, dict[str, Array]]:
-    """Observations and actions of the first steps, next observations and flags of the last ones."""
+    """Return observations and actions of the first steps, next observations and flags of the last ones."""
     schema = store.schema
     leaves = [column.name for column in schema.obs_columns]
     now, then = (
@@ -94,7 +94,7 @@ def _ends(store: ReplayBuffer, first: Ids, last: Ids) -> tuple[Any, Any, Any, di
 
 
 def rows(store: ReplayBuffer, wanted: Sequence[Sequence[tuple[Held, int, int]]]) -> dict[str, Any]:
-    """Rows of observations and what belongs to them, by RLlib's names; each of parts of episodes, one after the other.
+    """Return rows of observations and what belongs to them, by RLlib's names; a row has parts of episodes.
 
     A part is an episode, its first step, and how many observations of it are wanted.
     """
@@ -110,7 +110,7 @@ def rows(store: ReplayBuffer, wanted: Sequence[Sequence[tuple[Held, int, int]]])
 
 
 def _part(store: ReplayBuffer, held: Held, t: int, count: int) -> dict[str, Any]:
-    """``count`` observations of an episode from step ``t`` on, and what belongs to them."""
+    """Return ``count`` observations of an episode from step ``t`` on, and what belongs to them."""
     whole = steps(store, held, max(0, t - 1), min(len(held), t + count))
     back = min(t, 1)
     ends = t + count == len(held) + 1

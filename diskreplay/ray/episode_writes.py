@@ -1,4 +1,4 @@
-"""Steps of RLlib's episodes on their way into a store: several at once, of several environments."""
+"""The way of steps of RLlib's episodes into a store: several at once, of several environments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Steps of an episode on their way in; arrays lead with their number, observations with one more."""
+    """The steps of an episode on their way in; arrays lead with their number, observations with one more."""
 
     id: str
     t: int
@@ -49,7 +49,7 @@ def chunk_of(episode: SingleAgentEpisode) -> Chunk:
 
 
 class Rows:
-    """Rows of all environments on their way into a store: those that no chunk has are no transitions."""
+    """The rows of all environments on their way into a store; one that no chunk has is not a transition."""
 
     def __init__(self, store: ReplayBuffer, rows: int, first: int) -> None:
         lead = (rows, store.num_envs)
@@ -62,7 +62,7 @@ class Rows:
         self._flags = {name: np.zeros(lead, bool) for name in (TERMINATED, TRUNCATED, VALID)}
 
     def put(self, chunk: Chunk, lane: int, row: int) -> None:
-        """A chunk's place; InputError for values that are not of the store's spaces."""
+        """Put a chunk at its place; raise InputError for values that are not of the store's spaces."""
         schema, at = self._store.schema, slice(row - self._first, row - self._first + len(chunk))
         for slots, (tree_, value, what) in (
             ((self._obs, self._next), (schema.obs_tree, chunk.obs, "obs")),
@@ -85,7 +85,7 @@ class Rows:
         self._flags[TRUNCATED][at.stop - 1, lane] = chunk.truncated
 
     def extend(self, start: int, stop: int) -> None:
-        """Adds rows ``[start, stop)`` to the store."""
+        """Add rows ``[start, stop)`` to the store."""
         schema, at = self._store.schema, slice(start - self._first, stop - self._first)
 
         def part(values: Array) -> Array:
@@ -101,7 +101,7 @@ class Rows:
 
 
 class Lanes:
-    """Which environment of a store each episode that is not done goes on in.
+    """The environments of a store in which the episodes that are not done go on.
 
     Args:
         count: environments of the store.
@@ -110,10 +110,10 @@ class Lanes:
     def __init__(self, count: int) -> None:
         self._count = count
         self._running: collections.OrderedDict[str, int] = collections.OrderedDict()
-        """By episode, the one that was not added to for longest first."""
+        """The environments by episode, the one that was not added to for longest first."""
 
     def take(self, chunk: Chunk, lengths: Sequence[int]) -> int:
-        """The environment of the store that takes a chunk: the one of its episode, or the emptiest that is free."""
+        """Return the environment of the store that takes a chunk: its episode's, or the emptiest that is free."""
         lane = self._running.pop(chunk.id, None)
         if lane is None:
             taken = set(self._running.values())
@@ -125,11 +125,11 @@ class Lanes:
 
 
 def write(store: ReplayBuffer, index: Episodes, lanes: Lanes, chunks: Sequence[Chunk]) -> None:
-    """Adds chunks of episodes to a store, and to the index of what it holds."""
+    """Add chunks of episodes to a store, and to the index of what it holds."""
     lengths = [0] * store.num_envs
     first = store.engine.appender.log.end
     placed: list[tuple[Held, Chunk, int, int]] = []
-    """Episodes, chunks, lanes and the row of each."""
+    """The episodes, chunks, lanes and the row of each."""
     held_now: dict[str, Held] = {}
     for chunk in chunks:
         lane = lanes.take(chunk, lengths)

@@ -1,4 +1,4 @@
-"""Which episode, and which step of it, a row of the store is: the part of RLlib's buffer that stays in RAM.
+"""The map from a row of the store to its episode and step: the part of RLlib's buffer that stays in RAM.
 
 RLlib adds an episode in chunks, those of several environments in turn, and evicts whole episodes, the oldest first. An
 episode here is a list of pieces, each a run of rows of one environment of the store.
@@ -19,7 +19,7 @@ from diskreplay.ids import Ids
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Steps ``[step, step + count)`` of an episode: rows from ``row`` on of environment ``lane``."""
+    """The steps ``[step, step + count)`` of an episode: rows from ``row`` on of environment ``lane``."""
 
     lane: int
     row: int
@@ -47,7 +47,7 @@ class Held:
         return self.pieces[-1].step + self.pieces[-1].count if self.pieces else 0
 
     def ids(self, start: int, stop: int, lanes: int) -> list[int]:
-        """Of steps ``[start, stop)``, in a store of so many environments."""
+        """Return the ids of steps ``[start, stop)``, in a store of ``lanes`` environments."""
         found: list[int] = []
         for piece in self.pieces:
             low, high = max(start, piece.step), min(stop, piece.step + piece.count)
@@ -69,14 +69,14 @@ class Episodes:
     def __init__(self, lanes: int, pieces: Iterable[tuple[str, int, Piece]] = (), evicted: int = 0) -> None:
         self.lanes = lanes
         self.steps = 0
-        """Of all episodes."""
+        """The number of steps of all episodes."""
         self.evicted = 0
-        """Episodes that were."""
+        """The number of episodes that were evicted."""
         self._held: collections.deque[Held] = collections.deque()
         self._by_id: dict[str, Held] = {}
         self._next = 0
         self._firsts: list[tuple[int, int]] = []
-        """A heap of the first row and the number of each episode, evicted ones too."""
+        """A heap of the first row and the number of each episode, also of evicted ones."""
         self._rows: list[list[int]] = [[] for _ in range(lanes)]
         """The first rows of all pieces in a lane, ascending."""
         self._pieces: list[list[tuple[Held, Piece]]] = [[] for _ in range(lanes)]
@@ -92,16 +92,16 @@ class Episodes:
         return self._held[number]
 
     def find(self, id: str) -> Held | None:
-        """The episode that RLlib calls so."""
+        """Return the episode that has this id in RLlib, or None."""
         return self._by_id.get(id)
 
     def new(self, id: str) -> Held:
-        """An episode that is none of these yet: :meth:`extend` takes it in."""
+        """Return an episode that is none of these yet: :meth:`extend` takes it in."""
         self._next += 1
         return Held(id, self._next - 1)
 
     def extend(self, held: Held, lane: int, row: int, count: int) -> None:
-        """Adds the next ``count`` steps of an episode: rows from ``row`` on of a lane, whose newest ones they are."""
+        """Add the next ``count`` steps of an episode: the newest rows, from ``row`` on, of a lane."""
         if not held.pieces:
             self._held.append(held)
             self._by_id[held.id] = held
@@ -119,7 +119,7 @@ class Episodes:
         self._pieces[lane].append((held, held.pieces[-1]))
 
     def at(self, ids: Ids) -> list[tuple[Held, int] | None]:
-        """The episode and its step of each id of a row; None where it was evicted, or is of none."""
+        """Return the episode and step of each row's id, or None if it was evicted, or belongs to none."""
         rows, lanes = np.divmod(ids, self.lanes)
         return [self._at(row, lane) for row, lane in zip(rows.tolist(), lanes.tolist(), strict=True)]
 
@@ -133,7 +133,7 @@ class Episodes:
         return held, piece.step + row - piece.row
 
     def evict(self) -> Held:
-        """Forgets the oldest episode; gives it."""
+        """Forget the oldest episode, and return it."""
         held = self._held.popleft()
         held.here = False
         if self._by_id.get(held.id) is held:
@@ -143,14 +143,14 @@ class Episodes:
         return held
 
     def first_row(self) -> int | None:
-        """The first row that an episode needs; None where there is none."""
+        """Return the first row that an episode needs, or None if there is none."""
         while self._firsts and (not self._held or self._firsts[0][1] < self._held[0].number):
             heapq.heappop(self._firsts)
         self._prune()
         return self._firsts[0][0] if self._firsts else None
 
     def _prune(self) -> None:
-        """Forgets the pieces of evicted episodes at the beginning of each lane."""
+        """Forget the pieces of evicted episodes at the beginning of each lane."""
         for rows, pieces in zip(self._rows, self._pieces, strict=True):
             gone = next((n for n, (held, _) in enumerate(pieces) if held.here), len(pieces))
             if gone:

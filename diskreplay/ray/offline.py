@@ -23,13 +23,13 @@ NAMES: Mapping[str, str] = {
     TRUNCATED: Columns.TRUNCATEDS,
     EPISODE: Columns.EPS_ID,
 }
-"""What RLlib calls the columns."""
+"""The names that RLlib gives to the columns."""
 OWN = "episodes", "checkpoint", "mirror", "mirror_bytes"
-"""Entries of ``input_read_method_kwargs`` that are the datasource's; others go to ``read_datasource``."""
+"""The entries of ``input_read_method_kwargs`` that are the datasource's; others go to ``read_datasource``."""
 
 
 class DiskOfflineData(OfflineData):  # type: ignore[misc]
-    """``config.offline_data(offline_data_class=DiskOfflineData, input_=["cartpole.replay"])`` reads stores.
+    """A source for ``config.offline_data(offline_data_class=DiskOfflineData, input_=["cartpole.replay"])``.
 
     Each step is an item, as RLlib has it where it reads rows. ``input_`` is one path or several;
     ``input_read_method_kwargs`` may have ``episodes``, ``checkpoint``, ``mirror`` and ``mirror_bytes``, as of

@@ -39,14 +39,14 @@ from diskreplay.storage.attachments import Given
 Array = NDArray[Any]
 
 CHECKPOINT = "rllib-"
-"""What the store's checkpoints are called, with a number."""
+"""The prefix of the names of the store's checkpoints, before a number."""
 ROOM = 2
-"""Rows that a store has room for, over the buffer's capacity: those of evicted episodes stand between the others."""
+"""The rows of the store for each step of the buffer's capacity: those of evicted episodes stand between the others."""
 ROUNDS = 1000
-"""Of draws, after which nothing is there that can be sampled."""
+"""The rounds of draws after which nothing is there that can be sampled."""
 STORE_OPTIONS = ("codec", "chunk_rows", "shard_rows", "reward_dtype", *OPEN_OPTIONS)
 IGNORED = "beta", "_enable_replay_buffer_api"
-"""Entries of RLlib's ``replay_buffer_config`` that are none of the buffer's."""
+"""The entries of RLlib's ``replay_buffer_config`` that are none of the buffer's."""
 
 
 class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
@@ -110,11 +110,11 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     @property
     def _rows(self) -> int:
-        """Of the store's window."""
+        """The number of rows of the store's window."""
         return -(-ROOM * self.capacity // self._num_envs)
 
     def _open(self, checkpoint: str | None) -> None:
-        """Opens the store that is there, and finds its episodes."""
+        """Open the store that is there, and find its episodes."""
         opening = {name: self._options[name] for name in OPEN_OPTIONS if name in self._options}
         # A checkpoint's own sampler comes with its priorities, whatever beta it was at.
         sampler = self._sampler() if checkpoint is None else None
@@ -149,7 +149,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._last_sampled_indices = []
 
     def _create(self, first: SingleAgentEpisode, chunk: Chunk) -> ReplayBuffer:
-        """Makes the store for what the first episode has."""
+        """Make the store for what the first episode has."""
         given = (first.observation_space, first.action_space)
         space, actions = (
             _plain(chosen or recorded) or _space_of(values)
@@ -169,18 +169,18 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     @property
     def store(self) -> ReplayBuffer | None:
-        """The store of the steps; None before the first one."""
+        """The store of the steps, or None before the first one."""
         return self._store
 
     def close(self) -> None:
-        """Commits, and gives the store to the next writer; otherwise that happens once the buffer is forgotten."""
+        """Commit, and give the store to the next writer, which otherwise happens once the buffer is forgotten."""
         if self._store is not None:
             self._store.close()
 
     # Adding
 
     def add(self, episodes: Any, weight: float | None = None) -> None:
-        """Adds episodes, or chunks of them, as RLlib's buffer does.
+        """Add episodes, or chunks of them, as RLlib's buffer does.
 
         Raises InputError for values that are not of the store's spaces, and rewards that are not finite.
         """
@@ -219,8 +219,10 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         include_infos: bool = False, include_extra_model_outputs: bool = False, sample_episodes: bool | None = False,
         to_numpy: bool = False, lookback: int = 0, min_batch_length_T: int = 0, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """Draws as RLlib's buffer does: with ``sample_episodes`` a list of episodes of one (n-step) transition each,
-        else a dict of arrays ``(B, T, ...)``.
+        """Draw as RLlib's buffer does.
+
+        With ``sample_episodes`` a list of episodes of one (n-step) transition each, else a dict of arrays ``(B,
+        T, ...)``.
 
         Raises InputError for sequences of episodes, infos and extra model outputs, which are not kept, and
         NotEnoughDataError where nothing is there that can be drawn.
@@ -243,7 +245,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return check_count("num_items", num_items or batch_size_B or self.batch_size_B)
 
     def _draw(self, count: int, fits: Callable[[Held, int], bool]) -> list[tuple[Held, int, int, float]]:
-        """Steps that fit: their episodes, steps, ids and weights."""
+        """Return the episodes, steps, ids and weights of drawn steps that fit."""
         store = self._store
         if store is None or not len(self._index):
             raise NotEnoughDataError("the buffer is empty; add some episodes")
@@ -265,7 +267,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     def _transitions(
         self, size: int, n_step: int | tuple[int, int], gamma: float, to_numpy: bool, whole: bool
     ) -> list[SingleAgentEpisode]:
-        """Episodes of one transition each; ``whole`` asks for all of its n steps, as prioritized sampling does."""
+        """Return episodes of one transition each, with ``whole`` of all n steps, as prioritized sampling wants."""
         store, chosen = self._store, iter(self._steps_of(size, n_step))
         steps = next(chosen)
 
@@ -287,7 +289,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return [episode.to_numpy() for episode in found] if to_numpy else found
 
     def _steps_of(self, size: int, n_step: int | tuple[int, int]) -> list[int]:
-        """How many steps each transition is to have."""
+        """Return how many steps each transition is to have."""
         if not isinstance(n_step, tuple):
             return [check_count("n_step", n_step)] * size
         store = self._store
@@ -296,7 +298,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return drawn
 
     def _rows_of(self, size: int, length: int) -> dict[str, Any]:
-        """Rows of ``length`` observations: an episode from the step that was drawn, then others from their first."""
+        """Return rows of ``length`` observations: an episode from a drawn step on, then others from the first."""
         starts: list[list[tuple[Held, int, int]]] = []
         drawn: Iterator[tuple[Held, int, int, float]] = iter(())
         for _ in range(size):
@@ -353,14 +355,14 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     # Checkpoints
 
     def get_state(self) -> dict[str, Any]:
-        """Makes a checkpoint of the store, and names it: no row is copied.
+        """Make a checkpoint of the store, and return its name as the state: no row is copied.
 
         Raises InputError for a temporary store.
         """
         return {"path": self._place.path, "checkpoint": self.checkpoint()}
 
     def checkpoint(self, attachments: Given | None = None) -> str | None:
-        """Makes a checkpoint of the store, and drops all but the newest ``keep_checkpoints`` of them; gives its name.
+        """Make a checkpoint of the store, drop all but the newest ``keep_checkpoints`` of them, and return its name.
 
         Args:
             attachments: files that it takes along, as of ``diskreplay.ReplayBuffer.checkpoint``.
@@ -381,7 +383,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return name
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes back to a checkpoint of the store: steps that were added since, and later checkpoints, are given up.
+        """Go back to a checkpoint of the store; steps that were added since, and later checkpoints, are given up.
 
         Raises InputError for a state of another buffer, and CheckpointError where the checkpoint is not there (any
         more), or one that :meth:`get_state` did not make needs steps that were added since; nothing has changed then.
@@ -417,12 +419,12 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._open(name)
 
     def _check_sampler(self, store: ReplayBuffer, checkpoint: str | None) -> None:
-        """InputError where a checkpoint is of a buffer that draws in another way."""
+        """Raise InputError if a checkpoint is of a buffer that draws in another way."""
         if type(store.sampler) is not type(self._sampler()):
             raise InputError(f"the checkpoint {checkpoint!r} is of a buffer with {store.sampler!r}")
 
     def newest_with(self, attachment: str) -> str | None:
-        """The newest checkpoint of :meth:`checkpoint` that took a file of this name along; None where none did."""
+        """Return the newest checkpoint of :meth:`checkpoint` with an attachment of this name, or None."""
         if self._store is None:
             return None
         found = numbered(self._store.checkpoints, CHECKPOINT)
@@ -446,7 +448,7 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
         return Proportional(alpha=self._alpha)
 
     def add(self, episodes: Any, weight: float | None = None) -> None:
-        """As of :class:`DiskEpisodeReplayBuffer`; ``weight`` is the priority of the new steps, the largest if None."""
+        """Add episodes; ``weight`` is the priority of the new steps, the largest so far if None."""
         before = 0 if self._store is None else self._store.engine.appender.log.end
         super().add(episodes, weight)
         if weight is not None and self._store is not None:
@@ -461,7 +463,7 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
         include_infos: bool = False, include_extra_model_outputs: bool = False, to_numpy: bool = False,
         **kwargs: Any,
     ) -> list[SingleAgentEpisode]:  # fmt: skip
-        """Draws as RLlib's buffer does: a list of episodes of one transition each, of all ``n_step`` steps."""
+        """Draw as RLlib's buffer does: a list of episodes of one transition each, of all ``n_step`` steps."""
         size = self._size(num_items, batch_size_B)
         _check_kept(include_infos, include_extra_model_outputs)
         if self._store is not None:
@@ -471,7 +473,7 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
         return self._transitions(size, n_step or 1, gamma, to_numpy, whole=True)
 
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
-        """New priorities, such as TD errors, of the transitions that were sampled last."""
+        """Set new priorities, such as TD errors, of the transitions that were sampled last."""
         values = np.asarray(priorities)
         if values.shape != (len(self._last_sampled_indices),):
             raise InputError(
@@ -500,12 +502,12 @@ class _Read(Sequence[Any]):
 
 
 def _plain(space: Any) -> Any:
-    """A space that a store takes; None for none."""
+    """Return a space that a store takes, or None for anything else."""
     return space if isinstance(space, gymnasium.Space) else None
 
 
 def _space_of(values: Any) -> gymnasium.Space[Any]:
-    """The space of values that name none, ``(n, ...)``: any numbers of their dtypes."""
+    """Return the space of values ``(n, ...)`` that have none: any numbers of their dtypes."""
     if isinstance(values, Mapping):
         return gymnasium.spaces.Dict({name: _space_of(value) for name, value in values.items()})
     if isinstance(values, tuple):
@@ -515,7 +517,7 @@ def _space_of(values: Any) -> gymnasium.Space[Any]:
 
 
 def _each(what: str, count: float) -> dict[str, dict[str, float]]:
-    """RLlib's metrics by agent and module; there is one of each."""
+    """Return RLlib's metrics by agent and module, of each of which there is one."""
     return {f"agent_to_num_{what}": {DEFAULT_AGENT_ID: count}, f"module_to_num_{what}": {DEFAULT_MODULE_ID: count}}
 
 

@@ -1,4 +1,4 @@
-"""What keeps collectors at work: a thread that hands out steps, takes in what was done, and replaces who died.
+"""The supervision of collectors: a thread hands out steps, takes in what was done, and replaces collectors that died.
 
 1. Each collector has one call at a time: so many steps, with the newest weights if it has older ones. The calls are the
    back-pressure: no leave to add, no call.
@@ -29,21 +29,21 @@ from diskreplay.ray.collector import Collected, Collector, MakeEnvs, Policy
 
 LOG = logging.getLogger("diskreplay.ray")
 POLL_SECONDS = 0.01
-"""How often it is looked whether a collector that waits has leave to go on."""
+"""The seconds between two looks whether a waiting collector has leave to go on."""
 BUSY_SECONDS = 0.2
-"""How long to wait for a call at a time where no collector waits for leave."""
+"""The seconds to wait for a call at a time if no collector waits for leave."""
 CLOSE_SECONDS = 60.0
-"""How long collectors may take to end what they are at and to commit."""
+"""The seconds in which collectors may end what they are at, and commit."""
 RECENT_EPISODES = 100
 
 
 class Seat:
-    """The actor. It makes its collector in a call, so that an error there arrives as that of any call."""
+    """The actor, which makes its collector in a call, so that an error there arrives as that of any call."""
 
     def begin(
         self, given: tuple[str, MakeEnvs, Policy], weights: Any, options: dict[str, Any]
     ) -> tuple[Collected, int, str]:
-        """What a collector begins with, the number of its process, and Ray's name of its node."""
+        """Return what a collector begins with, the number of its process, and Ray's name of its node."""
         store, make_envs, policy = given
         self._collector = Collector(store, make_envs, policy, weights, **options)
         return self._collector.collect(0), os.getpid(), ray.get_runtime_context().get_node_id()
@@ -57,12 +57,12 @@ class Seat:
 
 
 TOLD = ("stream", "process", "node", "transitions", "version", "restarts", "reason", "push_error")
-"""What :meth:`Supervisor.facts` says of a place, beside its state."""
+"""The fields that :meth:`Supervisor.facts` tells of a place, beside its state."""
 
 
 @dataclasses.dataclass
 class CollectorSlot:
-    """One of the collectors, whoever fills it.
+    """The place of one of the collectors, whoever fills it.
 
     Attributes:
         number: from 0 on.
@@ -92,7 +92,7 @@ class CollectorSlot:
 
 
 class Supervisor:
-    """Runs from :meth:`start` to :meth:`stop`.
+    """The thread that runs the collectors from :meth:`start` to :meth:`stop`.
 
     Args:
         n: collectors.
@@ -124,15 +124,15 @@ class Supervisor:
         self._leave, self._committed = leave, committed
         self._places = [CollectorSlot(number) for number in range(n)]
         self.inserts = inserts
-        """Transitions that the store ever held, committed, as far as is known."""
+        """The number of transitions that the store ever held, committed, as far as is known."""
         self.before = inserts
-        """Those of them that were there at the start."""
+        """The number of them that were there at the start."""
         self.episodes = 0
         self._recent: collections.deque[tuple[float, int]] = collections.deque(maxlen=RECENT_EPISODES)
         self.changed = threading.Condition()
-        """Is notified when something was committed, and when all has failed."""
+        """The condition that is notified when something was committed, and when all has failed."""
         self.commits = 0
-        """Calls that have added something."""
+        """The number of calls that have added something."""
         self.failure: DiskReplayError | None = None
         self._ended = threading.Event()
         self._stopped = False
@@ -144,7 +144,7 @@ class Supervisor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends all collectors, which commit what they have. Doing it twice does no more."""
+        """End all collectors, which commit what they have; a second call does nothing."""
         if self._stopped:
             return
         self._ended.set()
@@ -161,12 +161,12 @@ class Supervisor:
         self._stopped = True
 
     def set_weights(self, weights: Any) -> int:
-        """Has them sent with the next call to each collector; their version."""
+        """Have weights sent with the next call to each collector, and return their version."""
         self._newest = self._newest[0] + 1, ray.put(weights)
         return self._newest[0]
 
     def facts(self) -> dict[str, Any]:
-        """As of :meth:`diskreplay.ray.Collectors.stats`."""
+        """Return the facts of :meth:`diskreplay.ray.Collectors.stats`."""
         recent = list(self._recent)
         return {
             "transitions": self.inserts - self.before,
@@ -266,7 +266,7 @@ class Supervisor:
             self._fill(place)
 
     def _fill(self, place: CollectorSlot) -> None:
-        """Starts an actor at a place."""
+        """Start an actor at a place."""
         place.stream = place.process = place.node = None
         place.transitions, (place.version, weights) = 0, self._newest
         (child,) = self._seed.spawn(1)
@@ -278,7 +278,7 @@ class Supervisor:
         place.call = place.actor.begin.remote(self._given, weights, options)
 
     def _dismiss(self, place: CollectorSlot) -> None:
-        """Ends the actor of a place, if there is one; what it has committed stays."""
+        """End the actor of a place, if there is one; what it has committed stays."""
         actor, place.actor, place.call = place.actor, None, None
         if actor is not None:
             with contextlib.suppress(Exception):  # it is dead, or Ray is
@@ -291,6 +291,6 @@ class Supervisor:
 
 
 def _line(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

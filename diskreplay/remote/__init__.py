@@ -1,1 +1,1 @@
-"""Stores under a URL: objects, a mirror to read them from, and pushes."""
+"""The room of stores under a URL: objects, a mirror to read them from, and pushes."""

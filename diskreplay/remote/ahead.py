@@ -1,4 +1,4 @@
-"""Shards that are downloaded whole, beside batches that ask for parts of them.
+"""The download of whole shards, beside batches that ask for parts of them.
 
 Those of which most was read come first, a few at a time, as long as the mirror has room. Where it is full, a copy takes
 the place of the one that was used least recently, and only when as much of its shard was downloaded in parts as the
@@ -24,18 +24,18 @@ from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Object
 
 MOST_THREADS = 4
-"""Shards at a time: the rest of the network is for batches."""
+"""The most shards that are downloaded at a time: the rest of the network is for batches."""
 STOP_SECONDS = 5.0
-"""That :meth:`Ahead.stop` waits: on a network that is silent, what is under way ends later."""
+"""The longest that :meth:`Ahead.stop` waits, in seconds: on a silent network, what is under way ends later."""
 
 
 class CalledOffError(Exception):
-    """A download that nobody wants any more."""
+    """Raised in a download that nobody wants any more."""
 
 
 @dataclasses.dataclass
 class WantedShard:
-    """A shard of a timeline, and what the parts that were read of it cost, in bytes."""
+    """A shard of a timeline, and the cost in bytes of the parts that were read of it."""
 
     known: Object
     timeline: int | None
@@ -43,7 +43,7 @@ class WantedShard:
 
 
 class Ahead:
-    """Downloads of whole shards in the background; thread-safe.
+    """The downloads of whole shards in the background; thread-safe.
 
     Threads are made when there is something to do, and end when there is not. They are daemons, as those of
     :class:`~.downloads.Downloads`.
@@ -61,10 +61,10 @@ class Ahead:
         self._begin = begin
         self._lock = Lock("the downloads ahead of a mirror")
         self._wanted: dict[str, WantedShard] = {}
-        """By key."""
+        """The wanted shards by key."""
         self._threads: set[threading.Thread] = set()
         self._stops = 0
-        """So often it was called off."""
+        """The number of times that everything was called off."""
         self._full = False
         """The mirror had no room: from then on, only what is worth another's place is downloaded."""
         self._off = False
@@ -73,7 +73,7 @@ class Ahead:
         self._error: Exception | None = None
 
     def note(self, known: Object, timeline: int | None, cost: int) -> None:
-        """Parts of a shard were asked for, at a cost in bytes."""
+        """Note that parts of a shard were asked for, at a cost in bytes."""
         with self._lock:
             before = self._wanted.get(known.key)
             if before is not None and (before.known.tag, before.timeline) == (known.tag, timeline):
@@ -86,7 +86,7 @@ class Ahead:
                     self._threads.add(thread)
 
     def stop(self) -> None:
-        """Calls off all there is to do, until something is noted again; waits for it, but not for ever."""
+        """Call off all there is to do, until something is noted again, and wait for it, but not for ever."""
         with self._lock:
             self._wanted.clear()
             self._stops += 1
@@ -96,7 +96,7 @@ class Ahead:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def stats(self) -> dict[str, Any]:
-        """Shards that were read ahead, what failed of them, and the last error: JSON."""
+        """Return as JSON the shards that were read ahead, what failed of them, and the last error."""
         error = self._error  # without the lock: a forked process may ask
         return {
             "ahead_shards": self._shards, "failures": self._failures, "error": None if error is None else str(error)
@@ -124,7 +124,7 @@ class Ahead:
                 self._off |= isinstance(error, DiskFullError)
 
     def _next(self, stops: int) -> WantedShard | None:
-        """The shard that is due and of which most was read; None where there is none, and the thread ends."""
+        """Return the shard that is due and of which most was read, or None, which ends the thread."""
         try:
             room = self._mirror.room()
         except OSError:  # somebody took the directory away

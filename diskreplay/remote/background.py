@@ -1,4 +1,4 @@
-"""Pushes in the background: a thread that brings the remote store up to each commit.
+"""Pushes in the background: a thread brings the remote store up to each commit.
 
 The thread is there while there is something to push. Nothing waits for it but :meth:`BackgroundPush.wait`: a network
 that fails delays pushes, and never a commit. What waits stands on the disk, so that it is bounded by the window; rows
@@ -22,12 +22,14 @@ from diskreplay.remote.push import Push
 from diskreplay.storage.commit import Commit
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
-"""Seconds before a push that failed is tried again: the first time, and at most; each is drawn from up to twice as long
-as the one before."""
+"""The seconds before a push that failed is tried again: the first time, and at most.
+
+Each pause is drawn from up to twice as long as the one before.
+"""
 
 
 class BackgroundPush:
-    """Pushes one stream whenever it is told of a commit.
+    """The pushes of one stream, begun whenever there is a commit.
 
     Args:
         push: of the stream; nobody else uses it.
@@ -40,37 +42,37 @@ class BackgroundPush:
         self.url = push.url
         self._push_seconds = push_seconds
         self._begun = -math.inf
-        """When the last push began."""
+        """The time at which the last push began."""
         self._waiting: list[queue.SimpleQueue[None]] = []
-        """What wakes each thread that waits for what was committed: it holds no lock then, so that handlers may run."""
+        """The queues that wake threads waiting for a push: such a thread holds no lock, so that handlers may run."""
         self._process = os.getpid()
         self._condition = threading.Condition(Lock(f"the pushes to {push.url!r}"))  # type: ignore[arg-type]
         self._newest: Commit | None = None
         self._waits_since = time.monotonic()
-        """When this process learnt of the oldest commit that is not remote."""
+        """The time at which this process learnt of the oldest commit that is not remote."""
         self._asked = 0
-        """How often something was committed, or waited for."""
+        """The number of times that something was committed, or waited for."""
         self._done = 0
-        """What of that the last push has seen."""
+        """The part of that number that the last push has seen."""
         self._failures = 0
         self._error: Exception | None = None
         self._said = ""
-        """The conflict that was warned of."""
+        """The conflict that was last warned of."""
         self._unsaid = ""
-        """One that was not, whatever was tried since without an end."""
+        """A conflict that was not warned of yet, whatever was tried since without an end."""
         self._taken: set[str] = set()
-        """Names of checkpoints that were warned of."""
+        """The names of checkpoints that were warned of."""
         self._ended = False
         self._left: Exception | None = None
-        """What kept the rest from being sent at the end."""
+        """The error that kept the rest from being sent at the end."""
         self._thread: threading.Thread | None = None
 
     def check_going_back(self, timeline: int) -> None:
-        """As of :class:`Push`; nothing was committed yet."""
+        """Raise what :meth:`Push.check_going_back` raises; nothing was committed yet."""
         self._push.check_going_back(timeline)
 
     def committed(self, commit: Commit) -> None:
-        """Says that there is a newer commit, or checkpoint; a thread is started where none is at work."""
+        """Note that there is a newer commit, or checkpoint, and start a thread if none is at work."""
         if os.getpid() != self._process:
             return  # a forked process writes nothing, and pushes nothing
         with self._condition:
@@ -90,7 +92,7 @@ class BackgroundPush:
         self._wake()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until what was committed is remote.
+        """Wait until what was committed is remote.
 
         Raises RemoteError with the last failure when ``timeout`` seconds have passed; at once RemoteConflictError, and
         what else no second try would mend.
@@ -114,7 +116,7 @@ class BackgroundPush:
                 self._waiting.remove(woken)
 
     def _still(self, asked: int, stop: float | None, timeout: float | None) -> float:
-        """Seconds to wait before one looks again; 0 where it is done. Raises what :meth:`wait` does."""
+        """Return the seconds to wait before looking again, 0 if it is done; raise what :meth:`wait` does."""
         with self._condition:
             if self._done < asked:
                 if isinstance(self._error, RemoteConflictError):
@@ -134,13 +136,13 @@ class BackgroundPush:
         return 0.0
 
     def _wake(self) -> None:
-        """Has all look again that wait for something. Needs the lock."""
+        """Have all threads look again that wait for something; the caller holds the lock."""
         self._condition.notify_all()
         for woken in self._waiting:
             woken.put(None)
 
     def new_conflict(self) -> str | None:
-        """What no second try would mend, once."""
+        """Return, once, a conflict that no second try would mend."""
         with self._condition:
             if not self._unsaid:
                 return None
@@ -148,14 +150,14 @@ class BackgroundPush:
             return self._said
 
     def newly_taken(self) -> tuple[str, ...]:
-        """Names of checkpoints that are not remote because another's has the name there, once."""
+        """Return, once, the names of checkpoints that are not remote because another's has the name there."""
         with self._condition:
             found = tuple(name for name in self._push.sent.taken if name not in self._taken)
             self._taken = set(self._push.sent.taken)
             return found
 
     def stats(self) -> dict[str, Any]:
-        """What was sent, how far that is behind, and what failed: JSON."""
+        """Return as JSON what was sent, how far that is behind, and what failed."""
         sent = self._push.sent
         with self._condition:
             newest, behind, lost = self._newest, 0, sent.lost_rows
@@ -177,7 +179,7 @@ class BackgroundPush:
             }
 
     def end(self, timeout: float | None) -> Exception | None:
-        """Pushes what is left for so long, and no more after it; what kept it from being sent, None if nothing did."""
+        """Push what is left within ``timeout`` seconds, then no more; return the error that stopped it, or None."""
         if os.getpid() != self._process:
             return None
         left = None

@@ -25,11 +25,11 @@ from diskreplay.remote.objects import Object, read
 
 PREFIX = "__bundle."
 MOST_BYTES = 1 << 30
-"""Of one that is read."""
+"""The most bytes of a bundle that is read."""
 BUNDLE_SHARDS = 16
-"""New shards before the last bundle is written again."""
+"""The number of new shards after which the last bundle is written again."""
 BUNDLE_MOST = 128
-"""Shards of a bundle, before the next is begun."""
+"""The most shards of a bundle, before the next is begun."""
 LENGTH = struct.Struct("<I")
 
 
@@ -43,7 +43,7 @@ class ShardTail:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What a bundle is to hold: the bytes ``data`` from ``offset`` to the end of the shard ``key`` with a ``tag``."""
+    """A part of a bundle: the bytes ``data`` from ``offset`` to the end of the shard ``key`` with a ``tag``."""
 
     key: str
     tag: str
@@ -52,7 +52,7 @@ class Entry:
 
 
 def folder(stream: str) -> str:
-    """The key of the directory of a stream's bundles."""
+    """Return the key of the directory of a stream's bundles."""
     return f"streams/{stream}/start"
 
 
@@ -61,14 +61,14 @@ def name(number: int) -> str:
 
 
 def free(keys: Iterable[str]) -> int:
-    """A number beyond those of all bundles among these keys."""
+    """Return a number beyond those of all bundles among these keys."""
     names = (key.rpartition("/")[2] for key in keys)
     found = (name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
     return 1 + max((int(number) for number in found if number.isdecimal()), default=-1)
 
 
 def encode(entries: Iterable[Entry]) -> bytes:
-    """A bundle's bytes."""
+    """Return a bundle's bytes."""
     facts, parts, at = [], [], 0
     for entry in entries:
         facts.append([entry.key, entry.tag, entry.offset, at, len(entry.data)])
@@ -80,7 +80,7 @@ def encode(entries: Iterable[Entry]) -> bytes:
 
 
 def decode(data: bytes, file: str) -> dict[str, tuple[str, ShardTail]]:
-    """Of each shard in a bundle its bytes, and what is here of them; CorruptionError where it is damaged."""
+    """Return the tag and the bytes of each shard in a bundle; raise CorruptionError if it is damaged."""
     try:
         if len(data) < 2 * LENGTH.size or google_crc32c.value(data[: -LENGTH.size]) != LENGTH.unpack(data[-4:])[0]:
             raise ValueError("its checksum does not match")
@@ -99,7 +99,7 @@ def decode(data: bytes, file: str) -> dict[str, tuple[str, ShardTail]]:
 
 
 class BundleWriter:
-    """Writes the bundles of a stream, as its shards come.
+    """A writer of the bundles of a stream, as its shards come.
 
     Args:
         stream: its name.
@@ -111,19 +111,19 @@ class BundleWriter:
         self._put = put
         self._number = 0
         self._written: list[Entry] = []
-        """Of the last bundle."""
+        """The entries of the last bundle."""
         self._new: list[Entry] = []
 
     def restart(self, keys: Iterable[str]) -> None:
-        """Goes on beside the bundles among these keys, of which nothing is known."""
+        """Go on beside the bundles among these keys, of which nothing is known."""
         self._number, self._written = free(keys), []
 
     def forget(self) -> None:
-        """Puts none of the shards that came into a bundle any more."""
+        """Put none of the shards so far into a bundle any more."""
         self._written, self._new = [], []
 
     def add(self, entry: Entry) -> None:
-        """Takes a shard; writes the last bundle again when enough are new."""
+        """Take a shard, and write the last bundle again when enough shards are new."""
         self._new.append(entry)
         if len(self._new) >= BUNDLE_SHARDS:
             entries = [*self._written, *self._new]
@@ -134,17 +134,17 @@ class BundleWriter:
 
 
 class StreamBundles:
-    """The bundles of one stream, read once each. One that is damaged or too large has nothing: the shards have all."""
+    """The bundles of one stream, each read once; a damaged or too large one counts as empty: the shards have all."""
 
     def __init__(self) -> None:
         self._lock = Lock("the shards of a mirror")
         self._read: dict[str, tuple[str, dict[str, tuple[str, ShardTail]]]] = {}
-        """Tag and parts of each, by its key."""
+        """The tag and parts of each bundle, by its key."""
 
     def find(
         self, key: str, known: Object, there: list[Object], get: Callable[[str], tuple[Object, bytes]]
     ) -> ShardTail | None:
-        """What they have of a shard, by its ``key`` below the stream; ``there`` are all that are there now."""
+        """Return what the bundles have of a shard with a ``key`` below the stream; ``there`` are all bundles now."""
         with self._lock:
             self._read = {one.key: self._read[one.key] for one in there if one.key in self._read}
             for one in there:
@@ -173,14 +173,14 @@ class Bundles:
         self._catalog = catalog
         self._streams: dict[str, StreamBundles] = {}
         self._suspect: set[str] = set()
-        """Keys of shards whose bytes were found damaged: those of bundles are not used any more."""
+        """The keys of shards whose bytes were found damaged: bundles are not used for them any more."""
 
     def suspect(self, key: str) -> None:
-        """Takes no bytes of this shard out of bundles any more."""
+        """Take no bytes of this shard out of bundles any more."""
         self._suspect.add(key)
 
     def find(self, known: Object, listing: Listing) -> ShardTail | None:
-        """What a bundle has of a shard."""
+        """Return what a bundle has of a shard, or None."""
         parts = known.key.split("/")
         if len(parts) < 4 or parts[0] != "streams" or known.key in self._suspect:
             return None

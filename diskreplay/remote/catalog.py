@@ -1,4 +1,4 @@
-"""What is there of a remote store, as of the last look: its objects, and the commit records of its streams.
+"""The catalog of a remote store as of the last look: its objects, and the commit records of its streams.
 
 It is known from a listing, taken at the beginning and at every :meth:`Catalog.refresh`; the streams' commit records
 belong to it. They are read before the listing that counts, and so name no shard that it lacks; and once more after it,
@@ -25,12 +25,12 @@ from diskreplay.storage import metadata
 from diskreplay.storage.stream import STREAMS
 
 ATTEMPTS = 20
-"""Of a listing, while streams go back."""
+"""The most tries of a listing, while streams go back."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """What is there.
+    """The objects and commit records of one look.
 
     Attributes:
         there: objects by key.
@@ -45,12 +45,12 @@ class Listing:
     timelines: dict[str, int | None]
 
     def timeline(self, key: str) -> int | None:
-        """That of the stream to which an object belongs."""
+        """Return the timeline of the stream to which an object belongs."""
         return self.timelines.get(stream_of(key) or "")
 
 
 class Catalog:
-    """What is there; thread-safe.
+    """The catalog of a store, which looks again when it is asked to; thread-safe.
 
     Args:
         objects: of the store.
@@ -69,11 +69,11 @@ class Catalog:
         self._process = os.getpid()
         self._refreshing = Lock(f"the store at {self.url!r}")
         self._documents: dict[str, tuple[str, bytes]] = {}
-        """Tag and bytes of those that were read, by key."""
+        """The tag and bytes of the documents that were read, by key."""
         self.refresh()
 
     def refresh(self) -> None:
-        """Looks again at what is there.
+        """Look again at what is there.
 
         Raises RemoteError where that fails, StoreNotFoundError where the store was removed, RemoteConflictError where
         another is in its place; what was known before stays.
@@ -102,7 +102,7 @@ class Catalog:
             self._documents = {key: found for key, found in known.items() if key in listed}
 
     def _check_same(self, before: dict[str, Object], listed: dict[str, Object]) -> None:
-        """That the store under the URL is still the one that was opened."""
+        """Check that the store under the URL is still the one that was opened."""
         was, now = before.get(metadata.NAME), listed.get(metadata.NAME)
         if was is None or was == now:
             return
@@ -119,7 +119,7 @@ class Catalog:
         return {one.key: one for one in found if is_plain(one.key)}
 
     def _read_records(self, names: Iterable[str], listed: dict[str, Object]) -> dict[str, bytes]:
-        """The records of those streams that have one, several at a time."""
+        """Return the records of those streams that have one, read several at a time."""
         downloads: Downloads[bytes] = Downloads()
         keys = {name: f"{STREAMS}/{name}/{metadata.NAME}" for name in names}
         begun = {
@@ -135,7 +135,7 @@ class Catalog:
         return read(self.objects, key, metadata.MAX_BYTES)[1]
 
     def read(self, key: str) -> bytes | None:
-        """The bytes of a document as it was listed; None where there is none."""
+        """Return the bytes of a document as it was listed, or None if there is none."""
         listing = self.listing
         known = listing.there.get(key)
         if known is None:
@@ -149,11 +149,11 @@ class Catalog:
         return found[1]
 
     def path(self, key: str) -> str:
-        """The URL of an object."""
+        """Return the URL of an object."""
         return f"{self.url}/{key}"
 
     def check_process(self) -> None:
-        """RemoteError in a forked process."""
+        """Raise RemoteError in a forked process."""
         if os.getpid() != self._process:
             raise RemoteError(
                 f"{self.url}: a forked process has none of the threads that requests need; start it with "
@@ -174,7 +174,7 @@ def _listing(listed: dict[str, Object], records: dict[str, bytes]) -> Listing:
 
 
 def _moved(before: dict[str, Object], now: dict[str, Object]) -> set[str]:
-    """The streams of which something is new."""
+    """Return the streams of which something is new."""
     new = (key for key, one in now.items() if key not in before or before[key].tag != one.tag)
     return {name for name in map(stream_of, new) if name is not None}
 
@@ -185,7 +185,7 @@ def _timeline(record: bytes | None) -> int | None:
 
 
 def _schema(document: bytes) -> Any:
-    """What says which store it is, of a store's own document."""
+    """Return the schema in a store's own document, which says which store it is."""
     return documents.ours(document).get("schema")
 
 
@@ -195,6 +195,6 @@ def _is_record(key: str) -> bool:
 
 
 def stream_of(key: str) -> str | None:
-    """The stream that an object belongs to."""
+    """Return the stream that an object belongs to, or None."""
     parts = key.split("/")
     return parts[1] if len(parts) > 2 and parts[0] == STREAMS else None

@@ -15,18 +15,18 @@ from diskreplay.storage.store import CHECKPOINTS, Checkpoint, checkpoint_files
 
 
 def document_key(name: str) -> str:
-    """Of a checkpoint."""
+    """Return the key of a checkpoint's document."""
     return f"{CHECKPOINTS}/{name}/{metadata.NAME}"
 
 
 def in_order_of_removal(name: str, there: Iterable[str]) -> list[str]:
-    """The keys of a checkpoint among others: its document first, without which there is none."""
+    """Return the keys of a checkpoint among others: its document first, without which there is none."""
     document = document_key(name)
     return [document, *(key for key in there if key.startswith(f"{CHECKPOINTS}/{name}/") and key != document)]
 
 
 def checkpoint_name(key: str) -> str | None:
-    """The checkpoint whose document has this key."""
+    """Return the checkpoint whose document has this key, or None."""
     parts = key.split("/")
     return parts[1] if len(parts) == 3 and parts[0] == CHECKPOINTS and parts[2] == metadata.NAME else None
 
@@ -35,7 +35,7 @@ def put_checkpoint(
     objects: Objects, files: fs.Files, folder: str, checkpoint: Checkpoint, beside: dict[str, Any],
     there: Mapping[str, Object],
 ) -> dict[str, str]:  # fmt: skip
-    """Uploads a checkpoint that stands in a local directory: its arrays and files, then its document; their tags.
+    """Upload a checkpoint from a local directory, its arrays and files, then its document; return their tags.
 
     Args:
         objects: where it is put.

@@ -1,4 +1,4 @@
-"""Checkpoints of a local store go to its remote one: those that are new there, and those that were dropped here."""
+"""The way of a local store's checkpoints to its remote one: new ones are uploaded, dropped ones removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """Number and id of a checkpoint that is remote: 0 and empty in older ones."""
+    """The number and id of a checkpoint that is remote: 0 and empty in older ones."""
 
     number: int
     id: str
@@ -43,10 +43,10 @@ class CheckpointPush:
         self._record = record
         self._uploads = uploads
         self._made: dict[tuple[str, str], Made | None] = {}
-        """Remote checkpoints by key and tag; None for another's."""
+        """The remote checkpoints by key and tag, None for another's."""
 
     def run(self) -> tuple[str, ...]:
-        """Brings them up to date; the names of those here that another's checkpoint has there.
+        """Bring the checkpoints up to date; return the names for which another's checkpoint is there.
 
         New ones first; and while one of them waits for its rows, the newest that was dropped stays. So a program that
         drops the one before when it has a new one has one there at any time.
@@ -64,7 +64,7 @@ class CheckpointPush:
         return tuple(name for name, document in documents.items() if self._made_here(document) is None)
 
     def _put_checkpoint(self, checkpoint: Checkpoint, there: dict[str, Object]) -> bool:
-        """Uploads one, where all that it needs is remote; whether one of its name is there now.
+        """Upload a checkpoint if all that it needs is remote; return True if one of its name is there now.
 
         One of another, which was made meanwhile, is added to ``there``.
         """
@@ -84,7 +84,7 @@ class CheckpointPush:
         return True
 
     def _check_checkpoint(self, checkpoint: Checkpoint, made: Mapping[str, str]) -> None:
-        """Takes a checkpoint back where what it needs was removed or replaced while it was put."""
+        """Take a checkpoint back if what it needs was removed or replaced while it was put."""
         there = {one.key: one.tag for one in self._objects.list(f"{CHECKPOINTS}/{checkpoint.name}/")}
         replaced = any(there.get(key) != tag for key, tag in made.items())
         if replaced or not self._reached(checkpoint) or not self._record.stands():
@@ -92,7 +92,7 @@ class CheckpointPush:
             raise ChangedError(checkpoint.name)
 
     def _reached(self, checkpoint: Checkpoint) -> bool:
-        """Whether everything that the checkpoint needs is remote."""
+        """Tell whether everything that the checkpoint needs is remote."""
         for name, cut in checkpoint.cut.items():
             remote = self._record.commit if name == self._name else of_this_directory(self._store, name, self._objects)
             if remote is None or remote.sequence < cut.sequence:
@@ -106,11 +106,11 @@ class CheckpointPush:
         return True
 
     def _checkpoints_there(self) -> dict[str, Object]:
-        """The objects of all remote checkpoints, by key."""
+        """Return the objects of all remote checkpoints, by key."""
         return {one.key: one for one in self._objects.list(f"{CHECKPOINTS}/")}
 
     def _checkpoints_here(self) -> list[Checkpoint]:
-        """All of one moment, oldest first: one that is dropped while they are read may have a successor."""
+        """Return the local checkpoints of one moment, oldest first: one dropped meanwhile may have a successor."""
         while True:
             names, here = self._checkpoint_names(), self._store.checkpoints()
             if {one.name for one in here} == names == self._checkpoint_names():
@@ -120,7 +120,7 @@ class CheckpointPush:
         return set(self._store.files.list(os.path.join(self._store.path, CHECKPOINTS))) - {metadata.NAME}
 
     def _dropped(self, here: Iterable[Checkpoint], there: Mapping[str, Object]) -> list[str]:
-        """Names of the remote checkpoints that this store's writers made and that are not here, the oldest first."""
+        """Return the names of remote checkpoints that this store's writers made and that are not here, oldest first."""
         kept, found = {one.name: one.id for one in here}, []
         for one in there.values():
             name = checkpoint_name(one.key)
@@ -130,7 +130,7 @@ class CheckpointPush:
         return [name for _, name in sorted(found)]
 
     def _remove(self, names: Sequence[str], there: dict[str, Object]) -> None:
-        """Removes remote checkpoints, also from what is known to be there."""
+        """Remove remote checkpoints, also from what is known to be there."""
         if names:
             self._record.hold()
         for name in names:
@@ -140,7 +140,7 @@ class CheckpointPush:
                 del there[key]
 
     def _made_here(self, document: Object) -> Made | None:
-        """A remote checkpoint that this store's writers made; None where it is another's."""
+        """Return a remote checkpoint that this store's writers made, or None if it is another's."""
         known = document.key, document.tag
         if known not in self._made:
             found = find(self._objects, document.key, metadata.MAX_CHECKPOINT_BYTES)
@@ -150,7 +150,7 @@ class CheckpointPush:
         return self._made[known]
 
     def give_up(self, timeline: int) -> None:
-        """Removes the checkpoints of rows that were given up for a timeline, whose record is there.
+        """Remove the checkpoints of rows that were given up for a timeline, whose record is there.
 
         Another's checkpoint that is made from now on finds the new timeline; one that was made before is found here.
         """
@@ -159,7 +159,7 @@ class CheckpointPush:
         self._remove(self._dropped(self._checkpoints_here(), there), there)
 
     def check_not_needed(self, timeline: int) -> None:
-        """RemoteConflictError where another's checkpoint may need rows that this stream gives up for a new timeline."""
+        """Raise RemoteConflictError if another's checkpoint may need rows that this stream gives up."""
         for one in self._checkpoints_there().values():
             if checkpoint_name(one.key) is not None and self._made_here(one) is None:
                 found = find(self._objects, one.key, metadata.MAX_CHECKPOINT_BYTES)
@@ -173,7 +173,7 @@ class CheckpointPush:
                     )
 
     def _origins(self) -> set[str]:
-        """Of this stream, and of those others of the local store that no other directory has pushed to."""
+        """Return the origins of this stream, and of the local store's others that no other directory has pushed to."""
         found = {self._record.origin}
         for name in self._store.stream_names():
             if name != self._name and of_this_directory(self._store, name, self._objects) is not None:
@@ -182,5 +182,5 @@ class CheckpointPush:
 
 
 def _count(value: object) -> int:
-    """An integer of a remote document; 0 for what is none."""
+    """Return an integer of a remote document, 0 for anything else."""
     return value if type(value) is int else 0

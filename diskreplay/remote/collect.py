@@ -1,4 +1,4 @@
-"""Space of a remote store that nothing needs any more.
+"""The removal of what nothing needs any more from a remote store.
 
 A shard is dead when it lies wholly below its stream's window and no checkpoint pins it; so are the arrays of a
 checkpoint without a document, and bundles of dead shards alone. Who reads may be behind: so what is dead is first
@@ -28,12 +28,12 @@ from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
 
 NOTE = "__dead.json"
-"""Of what was dead and since when: beside the array ``start`` of the first stream, where Zarr readers do not look."""
+"""The note of what was dead since when, beside the first stream's array ``start``, where Zarr readers do not look."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Garbage:
-    """What was removed, and what waits.
+    """The bytes and objects that were removed, and those that wait.
 
     Attributes:
         removed, removed_bytes: objects that were dead for long enough, or would be removed.
@@ -47,7 +47,7 @@ class Garbage:
 
 
 def collect(files: RemoteFiles, older_than: float, *, dry_run: bool = False, now: float | None = None) -> Garbage:
-    """Removes what has been dead for so many seconds; see the module's docstring.
+    """Remove what has been dead for ``older_than`` seconds, as the module's docstring says.
 
     Args:
         files: of the remote store.
@@ -84,7 +84,7 @@ def collect(files: RemoteFiles, older_than: float, *, dry_run: bool = False, now
 
 
 def _dead(store: Store, catalog: Catalog) -> dict[str, Object]:
-    """The objects of the store that nothing needs, by key."""
+    """Return the objects of the store that nothing needs, by key."""
     there = catalog.listing.there
     checkpoints = store.checkpoints()
     named = {checkpoint.name for checkpoint in checkpoints}
@@ -138,13 +138,13 @@ def _note_key(catalog: Catalog) -> str:
 
 
 def going(catalog: Catalog) -> set[str]:
-    """Keys of the objects that are being removed, or were when who removed them ended half-way."""
+    """Return the keys of objects that are being removed, or were when the process that removed them ended half-way."""
     found = _note(catalog).get("going")
     return {name for name in found if isinstance(name, str)} if isinstance(found, list) else set()
 
 
 def _noted(catalog: Catalog) -> dict[str, float]:
-    """Since when objects are known to be dead, by key and tag."""
+    """Return since when objects are known to be dead, by key and tag."""
     try:
         return {str(name): float(since) for name, since in _note(catalog).get("since", {}).items()}
     except (ValueError, TypeError, AttributeError):
@@ -152,7 +152,7 @@ def _noted(catalog: Catalog) -> dict[str, float]:
 
 
 def _note(catalog: Catalog) -> dict[str, Any]:
-    """What the note says; empty where there is none that can be read."""
+    """Return what the note says, empty if there is none that can be read."""
     key = _note_key(catalog)
     try:
         found = json.loads(read(catalog.objects, key, metadata.MAX_CHECKPOINT_BYTES)[1])

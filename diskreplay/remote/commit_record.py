@@ -27,7 +27,7 @@ from diskreplay.storage.store import STREAMS, Store
 
 
 class ChangedError(Exception):
-    """What is remote is not what this push knew."""
+    """Raised when the remote state is not what this push knew."""
 
 
 class RemoteRecord:
@@ -55,16 +55,16 @@ class RemoteRecord:
         self._ledger = ledger.path(store.stream_path(name))
         self._tag = NEW
         self._own: set[str] = set()
-        """Write ids of this push."""
+        """The write ids of this push."""
         self._owned = False
-        """Whether the record there was put by this push."""
+        """True if the record there was put by this push."""
 
     def begin(self) -> None:
-        """Begins another round of the push: nothing was written in it."""
+        """Begin another round of the push, in which nothing was written yet."""
         self.written = False
 
     def look(self) -> Commit | None:
-        """Reads the record that is there; None where there is none, RemoteConflictError where it is another's."""
+        """Read the record that is there, or return None; raise RemoteConflictError if it is another's."""
         there = find(self._objects, self.key)
         known = ledger.start(self._store.files, self._ledger)  # after the record, whose id was noted before it was put
         self.origin = known.origin
@@ -86,7 +86,7 @@ class RemoteRecord:
         return commit
 
     def put(self, commit: Commit) -> None:
-        """Replaces the record: the remote commit. ChangedError where the record there is not the known one."""
+        """Replace the record, which is the remote commit; raise ChangedError if the one there is not the known one."""
         write = ledger.note(self._store.files, self._ledger)
         self._own.add(write)
         document = metadata.group_document(commit.to_json(), self.key.removesuffix(f"/{metadata.NAME}"))
@@ -98,12 +98,12 @@ class RemoteRecord:
         self.commit, self._owned, self.written = commit, True, True
 
     def fence(self) -> None:
-        """Makes the stream this push's own before the first change."""
+        """Make the stream this push's own before the first change."""
         if self.commit is not None and not self._owned:
             self.put(self.commit)
 
     def hold(self) -> None:
-        """Makes sure that what was listed just now may be changed: no other directory has pushed since.
+        """Make sure that what was listed just now may be changed: no other directory has pushed since.
 
         The record is put once more where that was not done in this round. ChangedError where another has put one.
         """
@@ -113,12 +113,12 @@ class RemoteRecord:
             raise ChangedError(self.key)
 
     def stands(self) -> bool:
-        """Asks whether the record there is still the known one."""
+        """Ask whether the record there is still the known one."""
         found = self._objects.head(self.key)
         return found is not None and found.tag == self._tag
 
     def conflict(self, what: str) -> RemoteConflictError:
-        """The error that says what keeps this directory from pushing to the stream."""
+        """Return the error that says what keeps this directory from pushing to the stream."""
         return RemoteConflictError(
             f"the stream {self._name!r} of {self._objects.url} is not the one of {self._store.path!r}: {what}. Write a "
             "stream of another name (stream=...), or push to another URL"
@@ -126,7 +126,7 @@ class RemoteRecord:
 
 
 def of_this_directory(store: Store, name: str, objects: Objects) -> Commit | None:
-    """The remote record of a stream that the local store holds, too; None where this directory did not put it."""
+    """Return the remote record of a stream of the local store, or None if this directory did not put it."""
     key = f"{STREAMS}/{name}/{metadata.NAME}"
     try:
         commit, beside = decode(key, read(objects, key, MOST_BYTES)[1], objects.url)
@@ -137,7 +137,7 @@ def of_this_directory(store: Store, name: str, objects: Objects) -> Commit | Non
 
 
 def decode(key: str, data: bytes, url: str) -> tuple[Commit, dict[str, Any]]:
-    """A remote record, and what stands beside it; CorruptionError where it cannot be read."""
+    """Return a remote record, and what stands beside it; raise CorruptionError if it cannot be read."""
     where = f"{url}/{key}"
     if not (ours := documents.ours(data)):
         raise CorruptionError(f"the record {where!r} cannot be read", file=where)

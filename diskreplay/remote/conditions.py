@@ -1,4 +1,4 @@
-"""Whether storage keeps conditions on puts.
+"""The check that storage keeps conditions on puts.
 
 Some ignores them, and then two writers would replace each other's rows. Some may refuse puts whose condition holds, and
 then a store could be made and not be written.
@@ -27,7 +27,7 @@ CURE = (
 
 
 def check(objects: Objects, beside: str) -> None:
-    """RemoteError where a put is done though its condition does not hold, or refused though it does.
+    """Raise RemoteError if a put is done though its condition does not hold, or refused though it does.
 
     Args:
         objects: of the remote store.

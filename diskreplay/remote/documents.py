@@ -1,4 +1,4 @@
-"""What documents of a remote store say: in their attributes, ours, and what a remote store adds beside those."""
+"""The attributes of a remote store's documents: those of every store, and those that a remote one adds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from diskreplay.storage import metadata
 
 KEY = "diskreplay_remote"
-"""Beside ``attributes["diskreplay"]``: what a remote store adds to its own document, to records and checkpoints."""
+"""The key of what a remote store adds to its document, records and checkpoints, beside ``diskreplay``."""
 
 
 def attributes(data: bytes) -> dict[str, Any]:
-    """The attributes of a document, empty where it has none."""
+    """Return the attributes of a document, empty if it has none."""
     try:
         return _mapping(_mapping(json.loads(data)).get("attributes"))
     except (ValueError, RecursionError):
@@ -20,12 +20,12 @@ def attributes(data: bytes) -> dict[str, Any]:
 
 
 def ours(data: bytes) -> dict[str, Any]:
-    """Those of this package; empty where there are none."""
+    """Return the attributes of this package, empty if there are none."""
     return _mapping(attributes(data).get(metadata.KEY))
 
 
 def beside(data: bytes) -> dict[str, Any]:
-    """Those that a remote store adds; empty where there are none."""
+    """Return the attributes that a remote store adds, empty if there are none."""
     return _mapping(attributes(data).get(KEY))
 
 

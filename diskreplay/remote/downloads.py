@@ -20,12 +20,12 @@ Result = TypeVar("Result")
 
 
 class Download(Generic[Result]):
-    """One that was begun."""
+    """A download that was begun."""
 
     def __init__(self, work: Callable[[], Result]) -> None:
         self._work = work
         self._over = threading.Lock()
-        """Held until it has come to its end; no event, which a signal's handler could wait for within another wait."""
+        """A lock held until the download ends; a signal's handler could wait for an event within another wait."""
         self._over.acquire()
         self._ended = False
         self._result: Result | None = None
@@ -42,12 +42,12 @@ class Download(Generic[Result]):
             self._over.release()
 
     def wait(self, seconds: float) -> None:
-        """Waits for it so long at the most."""
+        """Wait for the download, at most ``seconds``."""
         if not self._ended and self._over.acquire(timeout=max(0.0, seconds)):
             self._over.release()
 
     def result(self) -> Result:
-        """Waits for it; raises what it raised."""
+        """Wait for the download, and return its result or raise what it raised."""
         while not self._ended:
             self.wait(1.0)  # a Ctrl-C that another thread received is looked for in between
         if self._error is not None:
@@ -56,7 +56,7 @@ class Download(Generic[Result]):
 
 
 class Downloads(Generic[Result]):
-    """Those that are under way, by name.
+    """The downloads that are under way, by name.
 
     Args:
         most_threads: that download at the same time.
@@ -70,7 +70,7 @@ class Downloads(Generic[Result]):
         self._threads = 0
 
     def begin(self, name: str, work: Callable[[], Result]) -> Download[Result]:
-        """Begins one, or gives that of the same name which is under way."""
+        """Begin a download, or return the one of the same name that is under way."""
         with self._lock:
             found = self._under_way.get(name)
             if found is None:
@@ -88,7 +88,7 @@ class Downloads(Generic[Result]):
             return found
 
     def under_way(self) -> list[Download[Result]]:
-        """Those that are waiting or under way now."""
+        """Return the downloads that are waiting or under way now."""
         with self._lock:
             return list(self._under_way.values())
 
@@ -102,6 +102,6 @@ class Downloads(Generic[Result]):
             download.run(functools.partial(self._forget, name))
 
     def _forget(self, name: str) -> None:
-        """Before its end: who begins it again after that gets a new one."""
+        """Forget a download just before its end: who begins it again after that gets a new one."""
         with self._lock:
             self._under_way.pop(name, None)

@@ -1,4 +1,4 @@
-"""What storage says when it refuses a request, in a sentence, with what to do about it.
+"""The refusals of storage in a sentence each, with what to do about it.
 
 Storage may repeat credentials in its answers (S3 does so with the token that has expired), and an endpoint may hold a
 password: of an answer, its code and its message alone are said.
@@ -30,17 +30,17 @@ CURES = (
     (frozenset(("RequestTimeTooSkewed",)), "set this machine's clock"),
 )  # fmt: skip
 MOST = 300
-"""Characters of a cause."""
+"""The most characters of a cause."""
 
 
 def code(text: str) -> str:
-    """The code of the storage's answer, such as ``NoSuchBucket``; empty where there is none."""
+    """Return the code of the storage's answer, such as ``NoSuchBucket``, empty if there is none."""
     found = re.search(r"<Code>(\w{1,80})</Code>", text)
     return found[1] if found else ""
 
 
 def explained(text: str, refused: bool = False) -> str:
-    """What failed, and what to do, from the text of obstore's error.
+    """Return what failed, and what to do, from the text of obstore's error.
 
     Args:
         text: all of it.
@@ -78,5 +78,5 @@ def _cure(said: str, status: str, text: str, refused: bool) -> str:
 
 
 def is_of_credentials(text: str, refused: bool = False) -> bool:
-    """Whether newer credentials may mend it."""
+    """Tell whether newer credentials may mend it."""
     return refused or code(text) in CREDENTIALS | EXPIRED or bool(re.search(r"status code: 40[013]\b", text))

@@ -1,4 +1,4 @@
-"""A directory's ledger of the records that it puts under a URL: by it the directory knows its own records again.
+"""The ledger of a directory: by it the directory knows again the records that it puts under a URL.
 
 The ledger is a file of JSON lines in the stream's directory, beside the array ``start``. Its first line holds the
 stream's *origin*, a random name that every remote record repeats. Each further line holds the *write id* of a record,
@@ -29,9 +29,9 @@ from diskreplay.storage import files as fs
 from diskreplay.storage import stream
 
 NAME = "__remote.json"
-"""File name of the ledger, in the directory of the array ``start``."""
+"""The file name of the ledger, in the directory of the array ``start``."""
 MOST_WRITES, KEPT_WRITES = 1000, 500
-"""Lines before the ledger is written anew, and how many of them are kept then."""
+"""The lines after which the ledger is written anew, and how many of them are kept then."""
 
 _LOCK = Lock("the ledgers of pushes")
 at_fork(in_child=_LOCK.renew)
@@ -39,7 +39,7 @@ at_fork(in_child=_LOCK.renew)
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-    """What a ledger says.
+    """The contents of a ledger.
 
     Attributes:
         origin: random name of the stream.
@@ -53,17 +53,17 @@ class Ledger:
 
 
 def path(stream_path: str) -> str:
-    """The path of the ledger of the stream in a directory."""
+    """Return the path of the ledger of the stream in a directory."""
     return os.path.join(stream_path, stream.SCRATCH, NAME)
 
 
 def empty(origin: str) -> bytes:
-    """The bytes of a ledger that holds no record yet."""
+    """Return the bytes of a ledger that holds no record yet."""
     return _line("origin", origin)
 
 
 def read(files: fs.Files, path: str) -> Ledger:
-    """Reads a ledger; FileNotFoundError where there is none, CorruptionError where its first line cannot be read."""
+    """Read a ledger; raise FileNotFoundError if there is none, CorruptionError if its first line cannot be read."""
     with fs.translate_reads(path):
         first, *lines = files.read(path).split(b"\n")
     try:
@@ -83,7 +83,7 @@ def read(files: fs.Files, path: str) -> Ledger:
 
 
 def start(files: fs.Files, path: str) -> Ledger:
-    """Reads the ledger of a stream, and makes one with a new origin where there is none."""
+    """Read the ledger of a stream, or make one with a new origin if there is none."""
     try:
         return read(files, path)
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def start(files: fs.Files, path: str) -> Ledger:
 
 
 def note(files: fs.Files, path: str) -> str:
-    """Adds a new write id to a ledger durably; returns it.
+    """Add a new write id to a ledger durably, and return it.
 
     Raises DiskFullError or WriteFailedError where the disk does not take it: then nothing may be put under that id.
     """
@@ -126,7 +126,7 @@ def _replace(files: fs.Files, path: str, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _translated(path: str) -> Iterator[None]:
-    """Turns an OSError inside into DiskFullError or WriteFailedError; the store itself goes on."""
+    """Turn an OSError inside into DiskFullError or WriteFailedError; the store itself goes on."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Listing a store's objects beside somebody else's, and which of those look like a store's.
+"""The listing of a store's objects beside somebody else's, and the choice of those that look like a store's.
 
 `obstore` refuses a whole page of a listing where one key in it has an empty part, a part of dots or a control
 character, such as ``//x``. Then the folders that a store has are listed one by one: a key that lies in none of them is
@@ -15,14 +15,14 @@ from diskreplay.storage import metadata
 from diskreplay.storage.store import CHECKPOINTS, STREAMS
 
 FOLDERS = CHECKPOINTS, STREAMS
-"""All that a store has beside its own document, in the order of a listing."""
+"""The folders that a store has beside its own document, in the order of a listing."""
 LIKE_A_DOCUMENT = re.compile(r"\W*zarr\b.*|.*zarr\.json.*", re.IGNORECASE)
 LIKE_A_SHARD = re.compile(r"c\.\d.*", re.IGNORECASE)
 A_SHARD = re.compile(r"c(\.\d+)+")
 
 
 def metas(obstore: Any, store: Any, folder: str) -> list[Any]:
-    """What `obstore` says of all objects in a folder ("" for all of the store); raises its errors.
+    """Return what `obstore` says of all objects in a folder, "" for all of the store; its errors pass through.
 
     InvalidPathError where a key that it cannot take lies side by side with a store's.
     """
@@ -34,7 +34,7 @@ def metas(obstore: Any, store: Any, folder: str) -> list[Any]:
 
 
 def _level(obstore: Any, store: Any, folder: str) -> tuple[list[Any], Iterable[str]]:
-    """The objects in a folder itself, and the folders in it; of the store's own folder those that a store has."""
+    """Return the objects in a folder, and the folders in it; for the store's own folder, those that a store has."""
     if not folder:
         return _document(obstore, store, folder), FOLDERS
     try:
@@ -54,7 +54,7 @@ def _document(obstore: Any, store: Any, folder: str) -> list[Any]:
 
 
 def is_plain(key: str) -> bool:
-    """Tells keys that a store can have from others in the same place, which are somebody else's."""
+    """Tell whether a store can have a key; others in the same place are somebody else's."""
     first, *rest = key.split("/")
     if not rest:
         return key == metadata.NAME
@@ -64,7 +64,7 @@ def is_plain(key: str) -> bool:
 
 
 def alike(keys: Iterable[str]) -> list[str]:
-    """Those keys that no store has, and that look as if they were one's: copies, renamed and misplaced objects."""
+    """Return the keys that no store has but that look like one's: copies, renamed and misplaced objects."""
     return [key for key in keys if _is_alike(key)]
 
 

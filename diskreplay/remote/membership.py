@@ -1,4 +1,4 @@
-"""Local stores that belong to a remote one: the first, which makes it; those that join with a stream of their own."""
+"""The local stores of a remote one: the first, which makes it, and those that join with a stream of their own."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from diskreplay.storage import metadata
 from diskreplay.storage.store import STREAMS, PartialStore, Store, check_sizes
 
 ATTEMPTS = 100
-"""Of numbers, while others join."""
+"""The most tries for a number, while others join."""
 PUTS = 10
-"""Of a store's own document, while others put it."""
+"""The most tries to put a store's own document, while others put it."""
 
 
 def found(objects: Objects) -> tuple[Schema, dict[str, Any]] | None:
-    """Schema and settings of the store under a URL; None where there is none."""
+    """Return the schema and settings of the store under a URL, or None if there is none."""
     there = find(objects, metadata.NAME, metadata.MAX_BYTES)
     return None if there is None else _described(there[1], objects.url)
 
 
 def _described(document: bytes, url: str) -> tuple[Schema, dict[str, Any]]:
-    """Schema and settings, of a store's own document."""
+    """Return the schema and settings in a store's own document."""
     if not (ours := documents.ours(document)):
         raise NotAStoreError(f"{url!r} is not a diskreplay store: its document has no attributes of one")
     metadata.check(ours, "", f"{url}/{metadata.NAME}")
@@ -38,7 +38,7 @@ def _described(document: bytes, url: str) -> tuple[Schema, dict[str, Any]]:
 
 
 def put_root(objects: Objects, document: dict[str, Any], stream: str) -> bytes:
-    """Puts a store's own document, for its stream, where there is none; the one that is there then."""
+    """Put a store's own document, for its stream, if there is none; return the one that is there then."""
     data = numbers.root(document, stream)
     for _ in range(PUTS):
         there = find(objects, metadata.NAME)
@@ -52,13 +52,13 @@ def put_root(objects: Objects, document: dict[str, Any], stream: str) -> bytes:
 
 
 def check_root(store: Store, document: bytes, url: str) -> None:
-    """RemoteConflictError where the store's own document that is there is another store's."""
+    """Raise RemoteConflictError if the store's own document that is there is another store's."""
     if documents.ours(document).get("schema") != store.schema.to_json():
         raise RemoteConflictError(f"{url!r} holds another store than {store.path!r}; push to another URL")
 
 
 def claim(objects: Objects, document: dict[str, Any], stream: str) -> None:
-    """Claims a URL for a new store before there is a local one: so no kill leaves one that another's has overtaken.
+    """Claim a URL for a new store before there is a local one: no kill leaves one that another's has overtaken.
 
     Args:
         document: the store's own.
@@ -78,7 +78,7 @@ def join(
     objects: Objects, path: str, files: fs.Files, name: str | None, num_envs: int | None, capacity: int | None,
     check: Callable[[Mapping[str, Any], Schema], object],
 ) -> Store | None:  # fmt: skip
-    """Makes a local store at ``path`` that holds one new stream of the store under a URL; None where there is none.
+    """Make a local store at ``path`` with one new stream of the store under a URL; return None if there is none.
 
     Args:
         objects: of the remote store.

@@ -1,4 +1,4 @@
-"""A directory with copies of objects, under a budget of bytes; several processes may share it.
+"""The mirror: a directory with copies of objects, under a budget of bytes, which several processes may share.
 
 A copy is named by its key and the tag of the object, so that it is never taken for another version. It is written
 beside, made durable and renamed: a kill or a loss of power leaves whole copies, and files that the next process
@@ -25,14 +25,14 @@ from diskreplay.storage.local_files import LocalFiles
 TEMPORARY = "copy"
 SCRATCH = "checkpoint"
 COPY = re.compile(r"@[0-9a-f]{24}$")
-"""What the names of copies end with; whatever else lies in the directory is not touched."""
+"""The end of the names of copies; whatever else lies in the directory is not touched."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 SWEEP_SHARE = 64
-"""The directory is looked through whenever this part of the budget was downloaded since."""
+"""The part of the budget after whose download the directory is looked through."""
 
 
 class Mirror:
-    """Copies in a directory.
+    """The copies in a directory.
 
     Args:
         directory: is made where it is missing.
@@ -48,14 +48,14 @@ class Mirror:
         self._files = LocalFiles()
         self._lock = Lock(f"the mirror {directory!r}")
         self._coming = 0
-        """Bytes of downloads that are under way."""
+        """The bytes of downloads that are under way."""
         self._since_sweep = most_bytes  # the first download looks
         with fs.translate("making the mirror", directory, kept=""):
             fs.make_dirs(self._files, directory)
             temporaries.sweep(self._files, directory, TEMPORARY)
 
     def find(self, of: Object) -> str | None:
-        """The path of the copy of an object, as the most recently used one; None where there is none."""
+        """Return the path of an object's copy, from now on the most recently used one, or None if there is none."""
         path = self._path(of)
         try:
             os.utime(path)
@@ -67,12 +67,12 @@ class Mirror:
         return None
 
     def drop(self, of: Object) -> None:
-        """Removes the copy of an object."""
+        """Remove the copy of an object."""
         with contextlib.suppress(OSError):
             os.unlink(self._path(of))
 
     def keep(self, of: Object, pieces: Iterable[bytes]) -> str:
-        """Makes the copy of an object from its bytes; its path.
+        """Make the copy of an object from its bytes, and return its path.
 
         Raises RemoteError where they are fewer or more than the object's, DiskFullError where the disk is full: every
         other copy is removed then; WriteFailedError where the directory takes no copy for another reason.
@@ -105,7 +105,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
-        """A directory beside the copies for what is made before it is uploaded; removed at the end, or by the next."""
+        """Yield a directory beside the copies for what is to be uploaded; it is removed at the end, or by the next."""
         fs.make_dirs(self._files, self.directory)
         temporaries.sweep(self._files, self.directory, SCRATCH)
         temporary, lock = temporaries.take(self._files, self.directory, SCRATCH)
@@ -116,13 +116,13 @@ class Mirror:
             lock.release()
 
     def room(self) -> int:
-        """Bytes that can be kept beside all copies that are there, or are coming; at most what the disk has free."""
+        """Return the bytes that fit beside all copies there or coming, at most what the disk has free."""
         found = os.statvfs(self.directory)
         free = self.most_bytes - self.most_bytes // SWEEP_SHARE - self.used_bytes() - self._coming
         return min(free, found.f_bavail * found.f_frsize)
 
     def used_bytes(self) -> int:
-        """Of all copies that are there now."""
+        """Return the bytes of all copies that are there now."""
         return sum(size for _, size, _ in self._copies())
 
     def _path(self, of: Object) -> str:
@@ -154,7 +154,7 @@ class Mirror:
         return target
 
     def _make_room(self, size: int) -> None:
-        """Room for what is coming and, so that not every download has to look, for a little more."""
+        """Make room for what is coming and a little more, so that not every download has to look."""
         spare = self.most_bytes // SWEEP_SHARE
         self._since_sweep += size
         if self._since_sweep > spare:
@@ -162,7 +162,7 @@ class Mirror:
             self._since_sweep = 0
 
     def _sweep(self, most: int) -> None:
-        """Removes the copies that were used least recently, until the others have ``most`` bytes at the most."""
+        """Remove the copies that were used least recently, until the others have at most ``most`` bytes."""
         copies = sorted(self._copies())
         held = sum(size for _, size, _ in copies)
         for _, size, path in copies:
@@ -173,7 +173,7 @@ class Mirror:
             held -= size
 
     def _copies(self) -> Iterator[tuple[int, int, str]]:
-        """When each was used, in nanoseconds, its bytes and its path."""
+        """Yield of each copy when it was used, in nanoseconds, its bytes and its path."""
         for name in self._files.list(self.directory):
             if COPY.search(name):
                 path = os.path.join(self.directory, name)

@@ -1,4 +1,4 @@
-"""Which shards a commit needs."""
+"""The shards that a commit needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diskreplay.storage.store import STREAMS
 
 
 def arrays(schema: Schema, commit: Commit) -> dict[str, Column]:
-    """The arrays of a stream that have rows, by their paths below it; CorruptionError for one that it cannot have."""
+    """Return the arrays of a stream that have rows, by path; raise CorruptionError for one that it cannot have."""
     known = {**schema.arrays, **schema.logs}
     strange = next((path for path in commit.tails if path not in known), None)
     if strange is not None:
@@ -21,7 +21,7 @@ def arrays(schema: Schema, commit: Commit) -> dict[str, Column]:
 
 
 def shards(schema: Schema, stream: str, commit: Commit) -> Iterator[str]:
-    """Keys of the shards of a stream that a commit needs: those of its window and context, and the growing ones."""
+    """Yield the keys of the shards that a commit needs: of its window and context, and the growing ones."""
     for path, column in arrays(schema, commit).items():
         span = commit.span(path, schema.context)
         first = min(span.begin // column.shard_rows, span.tail.shard)

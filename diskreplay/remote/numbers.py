@@ -1,4 +1,4 @@
-"""Numbers of streams in a remote store: who claims one first has it, for ever.
+"""The numbers of streams in a remote store: who claims one first has it for ever.
 
 A claim is an object that is put where there is none, in the directory of the array ``start`` of the stream that was
 first, where Zarr readers do not look. So two collectors that join at the same time get two numbers, and so ids of their
@@ -19,18 +19,18 @@ from diskreplay.storage.commit import MAX_STREAMS
 from diskreplay.storage.store import FIRST_STREAM
 
 MOST_BYTES = 1 << 16
-"""Of a claim."""
+"""The most bytes of a claim."""
 PREFIX = "__stream."
 
 
 def root(document: dict[str, Any], first: str) -> bytes:
-    """The store's own document as it stands under a URL, from the local one; ``first`` is the stream that makes it."""
+    """Return a store's document as it stands under a URL, from the local one; ``first`` is the stream that makes it."""
     attributes = {**document["attributes"], KEY: {"first": first}}
     return metadata.dump({**document, "attributes": attributes})
 
 
 def first(attributes: dict[str, Any]) -> str:
-    """The stream beside which numbers are claimed, from the attributes of a store's own document."""
+    """Return the stream beside which numbers are claimed, from the attributes of a store's own document."""
     beside = attributes.get(KEY)
     try:
         return check_key(beside.get("first") if isinstance(beside, dict) else FIRST_STREAM, "stream")
@@ -39,12 +39,12 @@ def first(attributes: dict[str, Any]) -> str:
 
 
 def key(beside: str, number: int) -> str:
-    """Of the claim of a number; ``beside`` is the first stream."""
+    """Return the key of the claim of a number; ``beside`` is the first stream."""
     return f"streams/{beside}/start/{PREFIX}{number:05d}"
 
 
 def claim(objects: Objects, beside: str, name: str, number: int, origin: str) -> None:
-    """Claims a number for a stream; RemoteConflictError where another has it."""
+    """Claim a number for a stream; raise RemoteConflictError if another has it."""
     claimed = json.dumps({"stream": name, "origin": origin}).encode()
     try:
         put_over(objects, key(beside, number), claimed, NEW, MOST_BYTES)
@@ -56,7 +56,7 @@ def claim(objects: Objects, beside: str, name: str, number: int, origin: str) ->
 
 
 def free(objects: Objects, beside: str) -> int:
-    """A number that nobody has claimed yet; who claims it first has it. 0 is the first stream's, claimed or not."""
+    """Return a number that nobody has claimed yet, never 0, which is the first stream's, claimed or not."""
     prefix = key(beside, 0)[:-5]
     names = (one.key.removeprefix(prefix) for one in objects.list(prefix))
     number = 1 + max((int(name) for name in names if len(name) == 5 and name.isdecimal()), default=0)

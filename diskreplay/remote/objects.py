@@ -27,30 +27,30 @@ SCHEMES = ("s3", "gs", "az", "file")
 NEW = ""
 """The tag of an object that is not there: a put on this condition makes one, and replaces none."""
 PIECE_BYTES = 8 << 20
-"""Of a large object that is downloaded."""
+"""The bytes of a piece of a large object that is downloaded."""
 MOST_BYTES = 1 << 40
-"""Of a shard, which its writer made."""
+"""The most bytes of a shard, which its writer made."""
 SMALL_BYTES = 256 << 10
-"""Of an object whose put is answered as soon as a question is."""
+"""The most bytes of an object whose put is answered as soon as a question is."""
 ATTEMPTS = 10
-"""Of a put whose condition holds, and which the storage refuses."""
+"""The most tries of a put whose condition holds, and which the storage refuses."""
 RETRY_SECONDS = 60.0
-"""How long a request is tried again before it has failed."""
+"""The seconds for which a request is tried again before it has failed."""
 ANSWER_SECONDS = 30.0
-"""How long one try of a question (:class:`Connections`) may take, or the next bytes of a download."""
+"""The most seconds of one try of a question (:class:`Connections`), or until the next bytes of a download."""
 TRANSFER_SECONDS = 600.0
-"""How long one try of a transfer may take, whole: a shard is put at once, and networks are slow."""
+"""The most seconds of one try of a whole transfer: a shard is put at once, and networks are slow."""
 
 Answer = TypeVar("Answer")
 
 
 class TakenError(Exception):
-    """A put on a condition that does not hold: somebody else was there, or this very put was, and its answer lost."""
+    """Raised by a put whose condition does not hold: somebody else was there, or this put was, and its answer lost."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Object:
-    """What a listing says of an object.
+    """The facts of an object in a listing.
 
     Attributes:
         key: relative to the store's URL.
@@ -66,30 +66,33 @@ class Object:
 
 
 class Objects(Protocol):
-    """The requests that a remote store needs. FileNotFoundError where an object is missing; RemoteError otherwise."""
+    """The requests of a remote store; a missing object is a FileNotFoundError, all other failures are RemoteErrors."""
 
     url: str
-    """As the user wrote it, without what is secret; keys are named below it."""
+    """The URL as the user wrote it, without what is secret; keys are named below it."""
 
     def get(self, key: str, span: tuple[int, int] | None = None) -> tuple[Object, Iterable[bytes]]:
-        """An object and its bytes, piece by piece; those from ``span[0]`` on, below ``span[1]``, if it is given."""
+        """Return an object and its bytes piece by piece, only those from ``span[0]`` on below ``span[1]`` if given."""
 
     def head(self, key: str) -> Object | None:
-        """An object; None where there is none."""
+        """Return an object, or None if there is none."""
 
     def put(self, key: str, data: bytes, tag: str | None = None) -> str:
-        """Makes or replaces an object; its new tag. With a ``tag``: only where the object there has that one, for
-        :data:`NEW` where there is none; TakenError where not."""
+        """Make or replace an object, and return its new tag.
+
+        With a ``tag``: only if the object there has that one, or for :data:`NEW` if there is none; else raise
+        TakenError.
+        """
 
     def list(self, prefix: str) -> list[Object]:
-        """All objects whose keys begin with ``prefix``, in the order of their keys."""
+        """Return all objects whose keys begin with ``prefix``, in the order of their keys."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes objects; those that are missing do not matter."""
+        """Remove objects; those that are missing do not matter."""
 
 
 def read(objects: Objects, key: str, most: int) -> tuple[Object, bytes]:
-    """A whole object of ``most`` bytes at the most, which are checked to be all; RemoteError where they are not."""
+    """Return a whole object of at most ``most`` bytes; raise RemoteError if it is larger or cut short."""
     found, pieces = objects.get(key)
     data = bytearray()
     for piece in pieces if found.size <= most else ():
@@ -104,7 +107,7 @@ def read(objects: Objects, key: str, most: int) -> tuple[Object, bytes]:
 
 
 def find(objects: Objects, key: str, most: int = MOST_BYTES) -> tuple[Object, bytes] | None:
-    """As :func:`read`; None where there is no such object."""
+    """Return an object as :func:`read`, or None if there is none."""
     try:
         return read(objects, key, most)
     except FileNotFoundError:
@@ -112,7 +115,7 @@ def find(objects: Objects, key: str, most: int = MOST_BYTES) -> tuple[Object, by
 
 
 def put_over(objects: Objects, key: str, data: bytes, tag: str, most: int = MOST_BYTES) -> str:
-    """Puts an object in the place of the one with a tag, or of none (``NEW``); its tag. TakenError where another is.
+    """Replace the object with a tag, or none (``NEW``), and return the new tag; raise TakenError for another tag.
 
     One that is there has ``most`` bytes at the most.
     """
@@ -133,14 +136,14 @@ def put_over(objects: Objects, key: str, data: bytes, tag: str, most: int = MOST
 
 
 def is_url(path: object) -> bool:
-    """Tells URLs of remote stores (``s3://``, ``gs://``, ``az://``, ``file://``) from paths; InputError for secrets."""
+    """Tell URLs (``s3://``, ``gs://``, ``az://``, ``file://``) from paths; raise InputError for secrets in them."""
     check_no_secret(path)
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     return isinstance(text, str) and "://" in text and text.partition("://")[0] in SCHEMES
 
 
 def checked_url(url: object) -> str:
-    """A URL without a slash at its end; InputError where it names no place for a store."""
+    """Return a URL without a slash at its end; raise InputError if it names no place for a store."""
     check_no_secret(url)
     text = os.fspath(url) if isinstance(url, str | os.PathLike) else url
     if not isinstance(text, str) or "://" not in text:
@@ -173,7 +176,7 @@ class ObjectStore:
         self._obstore = _obstore()
         self._connected: Connections | None = None
         self._bare_tags = False
-        """Whether the storage compares tags without their quotation marks."""
+        """True if the storage compares tags without their quotation marks."""
         with self._requests("", "opening"):
             self._connections()
 
@@ -242,7 +245,7 @@ class ObjectStore:
         return str(answer["e_tag"] or "")
 
     def _put_local(self, key: str, data: bytes, tag: str) -> str:
-        """For a file system, which has no puts on a condition: who replaces looks before, one at a time."""
+        """Put on a file system, which knows no conditions: who replaces looks before, one at a time."""
         with self._requests(key, "uploading"), _locked(self.url.partition("://")[2]):
             found = self.head(key)
             if found is None or found.tag != tag:
@@ -289,7 +292,7 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def _requests(self, key: str, action: str) -> Iterator[None]:
-        """Turns obstore's errors inside into FileNotFoundError, TakenError or RemoteError that names the object."""
+        """Turn obstore's errors inside into FileNotFoundError, TakenError or RemoteError that names the object."""
         place = f"{self.url}/{key}" if key else self.url
         errors = self._obstore.exceptions
         try:
@@ -334,7 +337,7 @@ class Connections:
 
     @staticmethod
     def of(url: str) -> Connections:
-        """To the storage at a URL."""
+        """Return the connections to the storage at a URL."""
         options = _options(url)
         if not url.startswith("file://"):
             answer, transfer = (datetime.timedelta(seconds=most) for most in (ANSWER_SECONDS, TRANSFER_SECONDS))
@@ -351,7 +354,7 @@ def _object(key: str, meta: Any) -> Object:
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """Holds the lock of a directory, of those who ask for it."""
+    """Hold the lock of a directory, against others who ask for it."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -371,7 +374,7 @@ def _obstore() -> Any:
 
 
 def connect(url: str) -> Any:
-    """The storage at a URL as `obstore` has it, to be read."""
+    """Return the storage at a URL as `obstore` has it, to be read."""
     return Connections.of(url).download
 
 
@@ -381,7 +384,7 @@ def _connected(url: str, options: Mapping[str, Any], **seconds: datetime.timedel
 
 
 def _options(url: str) -> dict[str, Any]:
-    """What `obstore` is to be told of a URL."""
+    """Return the options of `obstore` for a URL."""
     scheme = url.partition("://")[0]
     if scheme == "file":
         return {"mkdir": True}
@@ -393,7 +396,7 @@ def _options(url: str) -> dict[str, Any]:
 
 
 def _amazon(endpoint: str) -> dict[str, Any]:
-    """What the AWS tools know and `obstore` does not look for: the endpoint of S3 alone, profiles in files."""
+    """Return what the AWS tools know and `obstore` does not look for: the endpoint of S3 alone, profiles in files."""
     # Objects are deleted one by one, which every server knows; of many at once some know nothing.
     found: dict[str, Any] = {"disable_bulk_delete": True, **({"endpoint": endpoint} if endpoint else {})}
     if "AWS_ACCESS_KEY_ID" not in os.environ and os.environ.get("AWS_SKIP_SIGNATURE", "") not in ("true", "1"):

@@ -1,4 +1,4 @@
-"""Where a store is: a directory, or a URL with a mirror."""
+"""The place of a store: a directory, or a URL with a mirror."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
 MIRROR_BYTES = 16 << 30
-"""That a mirror takes by default."""
+"""The bytes that a mirror takes by default."""
 MIRROR_VARIABLE, BYTES_VARIABLE = "DISKREPLAY_MIRROR", "DISKREPLAY_MIRROR_BYTES"
-"""Of the environment: the directory of mirrors, and bytes of each, where a program names none."""
+"""The variables of the environment for the directory of mirrors, and bytes of each, if a program names none."""
 
 
 def place(
     path: PathLike, files: fs.Files | None = None, mirror: PathLike | None = None, mirror_bytes: int | None = None
 ) -> tuple[str, fs.Files]:
-    """The full path, or the URL, of a store, and what it is read through.
+    """Return the full path, or the URL, of a store, and the files through which it is read.
 
     Args:
         path: of a directory; or a URL, which is read through a mirror.
@@ -48,7 +48,7 @@ def place(
 
 
 def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: int | None = None) -> RemoteFiles:
-    """As :func:`place`, of objects that are open already."""
+    """Return the files of a remote store whose objects are open already, as :func:`place` does."""
     most = check_count("mirror_bytes", mirror_bytes if mirror_bytes is not None else _default_bytes())
     directory = os.path.abspath(checked_path(mirror, "mirror")) if mirror is not None else default_mirror(objects.url)
     found = RemoteFiles(objects, Mirror(directory, most, objects.url))
@@ -68,17 +68,17 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
 
 
 def open_store(path: PathLike) -> Store:
-    """The store at a path or under a URL, to be read; raises what :func:`place` and Store raise."""
+    """Return the store at a path or under a URL, to be read, with errors as :func:`place` and Store."""
     return Store(*place(path))
 
 
 def named(path: PathLike) -> str:
-    """What a store at a path or under a URL is called in full."""
+    """Return the full name of a store at a path or under a URL."""
     return checked_url(path) if is_url(path) else full_path(path)
 
 
 def local(path: PathLike, doing: str) -> str:
-    """The full path of a store that is to be changed; InputError for a URL."""
+    """Return the full path of a store that is to be changed; raise InputError for a URL."""
     if is_url(path):
         raise InputError(
             f"{doing} changes a store, and {checked_url(path)!r} is read only: 'diskreplay pull' makes a local copy"
@@ -87,7 +87,7 @@ def local(path: PathLike, doing: str) -> str:
 
 
 def default_mirror(url: str) -> str:
-    """The directory of a URL's mirror below the user's cache directory (``XDG_CACHE_HOME``, ``~/.cache``)."""
+    """Return the directory of a URL's mirror below the user's cache directory (``XDG_CACHE_HOME``, ``~/.cache``)."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = os.environ.get(MIRROR_VARIABLE) or os.path.join(cache, "diskreplay")
     digest = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""What is new of a local stream goes to its remote store.
+"""The push of what is new of a local stream to its remote store.
 
 A push takes the newest commit record from the disk and uploads, in this order: documents of arrays that grew; shards
 that do not change any more; bundles of them; the committed bytes of the growing ones; and then the record, on the
@@ -60,10 +60,10 @@ class Push:
         self._checkpoints = CheckpointPush(store, name, self._objects, self._record, self._uploads)
         self._begun = False
         self._pins: list[Commit] = []
-        """Of checkpoints, whose shards are remote."""
+        """The commits of checkpoints, whose shards are remote."""
 
     def run(self) -> None:
-        """Brings the remote store up to the newest local commit.
+        """Bring the remote store up to the newest local commit.
 
         Raises RemoteError, after which it can be run again, and RemoteConflictError, after which it cannot.
         """
@@ -84,7 +84,7 @@ class Push:
         raise RemoteError(f"{self.url}/{self._uploads.prefix}: others change it again and again; try again")
 
     def check_going_back(self, timeline: int) -> None:
-        """Raises what a push would, once the stream went back to a checkpoint, and so to this new timeline.
+        """Raise what a push would, once the stream went back to a checkpoint, and so to this new timeline.
 
         That is RemoteConflictError where another's checkpoint may need the rows that would be given up, or the remote
         stream is another's; and RemoteError where it is not known, as the URL does not answer.
@@ -97,7 +97,7 @@ class Push:
                 self._checkpoints.check_not_needed(timeline)
 
     def _begin(self) -> None:
-        """Looks what is there, and whose it is."""
+        """Look what is there, and whose it is."""
         document = json.loads(self._store.files.read(os.path.join(self._store.path, metadata.NAME)))
         there = put_root(self._objects, document, self._name)
         check_root(self._store, there, self.url)
@@ -118,7 +118,7 @@ class Push:
             self._uploads.adopt(remote, local)
 
     def _is_remote(self, record: Commit, ours: bool = True) -> None:
-        """Notes a record that is remote; rows that are lost are those of the records that this push put."""
+        """Note a record that is remote, and the rows that were lost before it if this push put it."""
         lost = max(0, record.begin - self.sent.reached(record)) if record.tails and ours else 0
         self.sent.sequence, self.sent.end = record.sequence, record.end
         self.sent.timeline = record.timeline if record.tails else -1
@@ -150,7 +150,7 @@ class Push:
         raise RemoteError(f"the stream {self._name!r} evicts rows faster than {self.url} takes them")
 
     def _go_back(self, newest: Commit) -> None:
-        """Makes the remote stream empty on the new timeline, so that its shards may be replaced."""
+        """Make the remote stream empty on the new timeline, so that its shards may be replaced."""
         self._checkpoints.check_not_needed(newest.timeline)
         self._uploads.forget()
         self._put_record(_empty(newest, self.sent.sequence + 1))
@@ -158,7 +158,7 @@ class Push:
         self._uploads.drop_bundles()
 
     def _put_record(self, record: Commit) -> None:
-        """Replaces the remote record: the remote commit."""
+        """Replace the remote record, which is the remote commit."""
         self._record.put(record)
         self._is_remote(record)
 
@@ -167,6 +167,6 @@ class Push:
 
 
 def _empty(of: Commit, sequence: int) -> Commit:
-    """A record without rows, on the timeline of another one."""
+    """Return a record without rows, on the timeline of another one."""
     first = Commit.first(of.stream, of.num_envs, of.capacity)
     return dataclasses.replace(first, sequence=sequence, timeline=of.timeline)

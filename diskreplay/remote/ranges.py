@@ -1,4 +1,4 @@
-"""Parts of a shard: which bytes are asked for, and those that come.
+"""The parts of a shard: which bytes are asked for, and those that come.
 
 A request costs its latency beside its bytes. So what lies close together is one request, and what is most of a shard,
 or a small shard, is better downloaded whole.
@@ -13,16 +13,16 @@ from diskreplay.remote.downloads import Download
 from diskreplay.storage.files import Readable
 
 Span = tuple[int, int]
-"""Bytes of a shard from the first on, below the second."""
+"""The bytes of a shard from the first number on, below the second."""
 
 REQUEST_BYTES = 64 << 10
-"""What could be downloaded in the time that a request takes, beside others: spans as close as that are one request."""
+"""The bytes that cost as much time as one more request: spans as close as that are one request."""
 WHOLE_BYTES = 256 << 10
-"""A shard of no more is downloaded whole."""
+"""The largest shard that is always downloaded whole."""
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """The requests that spans are asked for by, ascending."""
+    """Return the requests by which spans are asked for, ascending."""
     found: list[Span] = []
     for begin, end in sorted(spans):
         if found and begin - found[-1][1] <= REQUEST_BYTES:
@@ -33,12 +33,12 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def cost(spans: Iterable[Span]) -> int:
-    """What requests cost, in bytes."""
+    """Return the cost of requests, in bytes."""
     return sum(end - begin + REQUEST_BYTES for begin, end in spans)
 
 
 class PartialShard(Readable):
-    """Parts of a shard that are being downloaded: a file that has nothing else.
+    """A shard of which parts are being downloaded: a file that has nothing else.
 
     Args:
         parts: where each begins, ascending, and its download.
@@ -49,6 +49,6 @@ class PartialShard(Readable):
         self._begins = [begin for begin, _ in self._parts]
 
     def pread(self, size: int, offset: int, /) -> bytes:
-        """Waits for the part; raises what its download raised."""
+        """Wait for the part, and return it or raise what its download raised."""
         begin, download = self._parts[bisect.bisect_right(self._begins, offset) - 1]
         return download.result()[offset - begin : offset - begin + size]

@@ -1,4 +1,4 @@
-"""A remote store as a file system that is read only: :class:`diskreplay.storage.files.Files` over objects and a mirror.
+"""A remote store as a read-only file system: :class:`diskreplay.storage.files.Files` over objects and a mirror.
 
 Paths are URLs, so that every error names the object. :mod:`diskreplay.remote.catalog` knows what is there, and
 :mod:`diskreplay.remote.shard_copies` has the bytes of shards.
@@ -24,7 +24,7 @@ from diskreplay.storage.local_files import LocalFile
 
 
 class RemoteFile(fs.File):
-    """A shard: parts of it that a bundle had, until the rest is asked for; then its copy in the mirror."""
+    """A shard: the parts that a bundle had, until the rest is asked for, then its copy in the mirror."""
 
     def __init__(self, copies: Copies, known: Object, timeline: int | None, part: bundles.ShardTail | None) -> None:
         self._copies = copies
@@ -43,28 +43,28 @@ class RemoteFile(fs.File):
         return self._known.size if self._local is None else self._local.size()
 
     def begin(self) -> None:
-        """Begins to download what is not there yet."""
+        """Begin to download what is not there yet."""
         if self._local is None:
             self._copies.begin(self._known, self._timeline)
 
     @property
     def absent(self) -> bool:
-        """Whether no copy of it is open."""
+        """True if no copy of it is open."""
         return self._local is None
 
     def fetch(self, spans: Iterable[ranges.Span]) -> ranges.PartialShard | None:
-        """These bytes, which begin to be downloaded; None where they are here, or come with the whole shard."""
+        """Begin to download these bytes; return None if they are here, or come with the whole shard."""
         spans = list(spans)
         if self._part is not None and all(begin >= self._part.offset for begin, _ in spans):
             return None
         return self._copies.fetch(self._known, self._timeline, spans)
 
     def will_need(self, offset: int, size: int, /) -> None:
-        """Begins to download it."""
+        """Begin to download the shard."""
         self.begin()
 
     def descriptor(self) -> int | None:
-        """The descriptor of its copy in the mirror, which is waited for."""
+        """Wait for the copy in the mirror, and return its descriptor."""
         return self._copy().descriptor()
 
     def _copy(self) -> LocalFile:
@@ -83,7 +83,7 @@ class RemoteFile(fs.File):
 
 
 class RemoteFiles(fs.Files):
-    """The objects of one store; see the module's docstring.
+    """The files of one store under a URL, as the module's docstring says.
 
     Args:
         objects: of the store.
@@ -102,7 +102,7 @@ class RemoteFiles(fs.Files):
         return True
 
     def refresh(self) -> None:
-        """Looks again at what is there; raises what :meth:`.Catalog.refresh` raises."""
+        """Look again at what is there, with errors as :meth:`.Catalog.refresh`."""
         self.catalog.refresh()
 
     def stop(self) -> None:

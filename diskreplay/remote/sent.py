@@ -1,4 +1,4 @@
-"""What a push has sent, counted."""
+"""The counts of what a push has sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from diskreplay.storage.commit import Commit
 
 @dataclasses.dataclass
 class Sent:
-    """What was sent, counted.
+    """The counts of what was sent.
 
     Attributes:
         requests: puts, gets, listings and deletions.
@@ -35,12 +35,12 @@ class Sent:
     taken: tuple[str, ...] = ()
 
     def reached(self, newest: Commit) -> int:
-        """The first row of a commit's timeline that waits, or would if it were not evicted."""
+        """Return the first row of a commit's timeline that waits, or would if it were not evicted."""
         return self.end if self.timeline == newest.timeline else self.begin
 
 
 class Counted:
-    """Other objects, whose requests are counted; see :class:`diskreplay.remote.objects.Objects`."""
+    """The objects of another :class:`diskreplay.remote.objects.Objects`, with requests counted."""
 
     def __init__(self, objects: Objects, sent: Sent) -> None:
         self._objects = objects

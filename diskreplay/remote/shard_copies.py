@@ -1,4 +1,4 @@
-"""Copies of a remote store's shards in its mirror, and the parts of shards that have none.
+"""The copies of a remote store's shards in its mirror, and parts of the shards that have none.
 
 Shards are downloaded whole where all of them is read. Of one that has no copy here a batch asks for its chunks alone,
 and :mod:`diskreplay.remote.ahead` downloads the shard beside it.
@@ -29,11 +29,11 @@ from diskreplay.storage.commit import Commit
 from diskreplay.storage.local_files import LocalFile
 
 RANGE_THREADS = 64
-"""That ask for chunks at the same time: what they wait for is the network."""
+"""The threads that ask for chunks at the same time: they wait for the network."""
 
 
 class Copies:
-    """Copies of shards; thread-safe.
+    """The copies of shards; thread-safe.
 
     Args:
         catalog: of the store.
@@ -53,11 +53,11 @@ class Copies:
         self._ahead = Ahead(mirror, self.begin)
         self._process = os.getpid()
         self._stops = 0
-        """So often everything was called off."""
+        """The number of times that everything was called off."""
 
     @contextlib.contextmanager
     def coming(self, schema: Schema, commits: Mapping[str, Commit]) -> Iterator[None]:
-        """While commits of streams, by their names, are read: what is read first of all of them comes at once.
+        """Download at once what is read first, while commits of streams, given by name, are read.
 
         What fails is left to whoever reads it. At the end what nobody has asked for is called off.
         """
@@ -92,7 +92,7 @@ class Copies:
     def begin(
         self, known: Object, timeline: int | None, called_off: Callable[[], bool] | None = None
     ) -> Download[str] | None:
-        """Begins to download a shard of a timeline; None where its copy is there.
+        """Begin to download a shard of a timeline; return None if its copy is there.
 
         ``called_off``, by default whether :meth:`stop` was called since, is asked meanwhile: then it ends with
         CalledOffError.
@@ -107,7 +107,7 @@ class Copies:
         return self._downloads.begin(name, lambda: self._download(known, timeline, off))
 
     def copy(self, known: Object, timeline: int | None) -> LocalFile:
-        """The copy of a shard, downloaded if need be; CorruptionError where there is no such shard any more."""
+        """Return the copy of a shard, downloaded if need be; raise CorruptionError if the shard is gone."""
         for _ in range(ATTEMPTS):
             known = self._shards.newest(known, timeline)
             download = self.begin(known, timeline)
@@ -125,7 +125,7 @@ class Copies:
         )
 
     def fetch(self, known: Object, timeline: int | None, spans: Iterable[ranges.Span]) -> ranges.PartialShard | None:
-        """Begins to download parts of a shard; None where its copy is there, or comes, since it is worth it."""
+        """Begin to download parts of a shard; return None if its copy is there, or is worth downloading whole."""
         known = self._shards.newest(known, timeline)
         if self._mirror.find(known) is not None:
             return None
@@ -143,7 +143,7 @@ class Copies:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """Reads nothing more ahead, until something is asked for again; waits for it, but not for ever."""
+        """Stop reading ahead until something is asked for again, and wait for that, but not for ever."""
         if os.getpid() == self._process:  # a forked one has no threads, and may have their locks
             deadline = time.monotonic() + STOP_SECONDS
             self._stops += 1
@@ -152,19 +152,19 @@ class Copies:
                 download.wait(deadline - time.monotonic())
 
     def stats(self) -> dict[str, Any]:
-        """What was downloaded, and what of it was read ahead: JSON."""
+        """Return as JSON what was downloaded, and what of it was read ahead."""
         counted = {"requests": self._shards.requests, "received_bytes": self._shards.received}
         return {"url": self._catalog.url, **counted, **self._ahead.stats()}
 
     def forget(self, key: str) -> None:
-        """Removes the copy of a shard whose bytes were found damaged, so that it is downloaded once more."""
+        """Remove the copy of a shard whose bytes were found damaged, so that it is downloaded once more."""
         known = self._catalog.listing.there.get(key)
         if known is not None:
             self.bundles.suspect(key)
             self._mirror.drop(known)
 
     def _download(self, known: Object, timeline: int | None, called_off: Callable[[], bool]) -> str:
-        """Downloads a shard; the path of its copy, which may be that of a newer version."""
+        """Download a shard, and return the path of its copy, which may be that of a newer version."""
         for attempt in range(TRIES):
             if called_off():
                 raise CalledOffError(known.key)
@@ -180,7 +180,7 @@ class Copies:
 
 
 def _unless(called_off: Callable[[], bool], pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces; CalledOffError at the first that comes when nobody wants them any more."""
+    """Yield the pieces; raise CalledOffError at the first that comes when nobody wants them any more."""
     for piece in pieces:
         if called_off():
             raise CalledOffError

@@ -16,13 +16,13 @@ from diskreplay.remote.ranges import Span
 from diskreplay.storage.stream import STREAMS
 
 ATTEMPTS = 20
-"""Of a download, while writers replace the object."""
+"""The most tries of a download, while writers replace the object."""
 TRIES = 3
-"""Of a download that is cut short, or finds the disk full."""
+"""The most tries of a download that is cut short, or finds the disk full."""
 
 
 class Shards:
-    """Requests for shards; thread-safe.
+    """The requests for shards; thread-safe.
 
     Args:
         catalog: of the store.
@@ -37,14 +37,14 @@ class Shards:
         self.requests = self.received = 0
 
     def newest(self, known: Object, timeline: int | None) -> Object:
-        """A shard as it was listed last, where it has grown: its copy is named so, and no request finds it replaced."""
+        """Return a shard as listed last if it has grown: its copy is named so, and no request finds it replaced."""
         listing = self._catalog.listing
         now = listing.there.get(known.key)
         same = now is not None and listing.timeline(known.key) == timeline
         return now if now is not None and same else known
 
     def get(self, known: Object, timeline: int | None, span: Span | None = None) -> tuple[Object, Iterable[bytes]]:
-        """A shard, or bytes of it, as :meth:`Objects.get` gives them; of a newer version where it has grown."""
+        """Return a shard, or bytes of it, as :meth:`Objects.get` does, of a newer version if it has grown."""
         for _ in range(ATTEMPTS):
             try:
                 found, pieces = self._catalog.objects.get(known.key, span)
@@ -68,7 +68,7 @@ class Shards:
         raise self._gone(known.key, "the object is replaced faster than it can be read")
 
     def part(self, known: Object, timeline: int | None, span: Span) -> bytes:
-        """Downloads bytes of a shard."""
+        """Download bytes of a shard."""
         for attempt in range(TRIES):
             _, pieces = self.get(known, timeline, span)
             try:

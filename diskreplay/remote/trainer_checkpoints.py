@@ -1,4 +1,4 @@
-"""Checkpoints that a reader of a remote store makes: a trainer's own priorities and random state, over all streams.
+"""The checkpoints that a reader of a remote store makes: a trainer's priorities and random state over all streams.
 
 The document is put last, where there is none of its name. Then it is looked whether every shard of the cut is still
 there, for `gc` may have been at work, and whether no stream has gone back to a checkpoint meanwhile. What a checkpoint
@@ -28,12 +28,12 @@ from diskreplay.storage.store import Checkpoint, Store, checkpoint_document, lay
 
 
 def there(store: Store) -> RemoteCheckpoints | None:
-    """What makes and drops checkpoints of a store that is read under a URL; None where its writers do."""
+    """Return what makes and drops checkpoints of a store read under a URL, or None for a local store."""
     return RemoteCheckpoints(store, store.files) if isinstance(store.files, RemoteFiles) else None
 
 
 class RemoteCheckpoints:
-    """Makes and drops checkpoints of a remote store.
+    """The checkpoints of a remote store, as a reader makes and drops them.
 
     Args:
         store: the remote one.
@@ -48,12 +48,12 @@ class RemoteCheckpoints:
 
     @contextlib.contextmanager
     def staging(self, given: Given) -> Iterator[Staged]:
-        """Writes the files of a checkpoint that is to be made into a local directory."""
+        """Write the files of a checkpoint that is to be made into a local directory."""
         with self._files.mirror.scratch() as scratch, attachments.staged(self._local, scratch, given) as staged:
             yield staged
 
     def write(self, checkpoint: Checkpoint, values: dict[str, NDArray[Any]], staged: Staged | None) -> bool:
-        """Makes a checkpoint; False where shards that it needs are gone: then there is none.
+        """Make a checkpoint; return False, with none made, if shards that it needs are gone.
 
         Its files, where they are ``staged``, stay.
 
@@ -81,7 +81,7 @@ class RemoteCheckpoints:
         return False
 
     def _put(self, folder: str, checkpoint: Checkpoint) -> dict[str, str]:
-        """Uploads a checkpoint that is laid out in a local directory; the tags of its objects."""
+        """Upload a checkpoint that is laid out in a local directory, and return the tags of its objects."""
         write_id = secrets.token_hex(16)
         try:
             listed = self._catalog.listing.there
@@ -101,7 +101,7 @@ class RemoteCheckpoints:
             ) from None
 
     def _is_whole(self, checkpoint: Checkpoint) -> bool:
-        """Whether all that it needs is there, and is not about to go, and its streams have not gone back."""
+        """Tell whether all that it needs is there, is not about to go, and its streams have not gone back."""
         doomed, listed = going(self._catalog), self._catalog.listing.there
         return all(
             self._store.newest_commit(name).timeline == cut.timeline
@@ -110,7 +110,7 @@ class RemoteCheckpoints:
         )
 
     def drop(self, name: str) -> None:
-        """Removes a checkpoint; CheckpointError where there is none."""
+        """Remove a checkpoint; raise CheckpointError if there is none."""
         self._catalog.refresh()
         self._store.checkpoint(name)
         self._catalog.objects.delete(in_order_of_removal(name, self._catalog.listing.there))

@@ -23,7 +23,7 @@ from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
 
 
 class Uploads:
-    """What of a stream is remote, its record excepted; not thread-safe.
+    """The remote objects of a stream but for its record; not thread-safe.
 
     Args:
         store: the local one.
@@ -45,19 +45,19 @@ class Uploads:
         self._objects = objects
         self._record = record
         self._tags: dict[str, str] = {}
-        """Of all that is remote."""
+        """The tags of all that is remote."""
         self._tails: dict[str, Tail] = {}
         self._documents: dict[str, bytes] = {}
         self._bundles = bundles.BundleWriter(name, self._replace)
 
     def look(self) -> None:
-        """Lists what is there; nothing of it is known to be whole."""
+        """List what is there, and take nothing of it for whole."""
         self._tags = {one.key: one.tag for one in self._objects.list(f"{self.prefix}/") if one.key != self._record.key}
         self.complete, self._tails, self._documents = set(), {}, {}
         self._bundles.restart(self._tags)
 
     def adopt(self, remote: Commit, local: Commit) -> None:
-        """Takes the rows of a remote record for those here; RemoteConflictError where they are others."""
+        """Take the rows of a remote record for those here; raise RemoteConflictError if they are others."""
         self._check_prefix(local, remote)
         for path, tail in remote.tails.items():
             column, _ = self._column(path, local)
@@ -66,7 +66,7 @@ class Uploads:
             self._tails[path] = tail
 
     def _check_prefix(self, local: Commit, remote: Commit) -> None:
-        """RemoteConflictError where what is remote is not the beginning of what is here."""
+        """Raise RemoteConflictError if the remote rows are not the beginning of the local ones."""
         for path, tail in remote.tails.items():
             column, directory = self._column(path, local)
             name = shard_name(tail.shard, column.column)
@@ -79,12 +79,12 @@ class Uploads:
                 raise self._record.conflict("its rows are others than the ones here")
 
     def forget(self) -> None:
-        """Before the stream goes back: its shards there are to be replaced."""
+        """Forget the remote shards before the stream goes back: they are to be replaced."""
         self.complete, self._tails = set(), {}
         self._bundles.forget()
 
     def drop_bundles(self) -> None:
-        """Removes all bundles that are there."""
+        """Remove all bundles that are there."""
         prefix = f"{bundles.folder(self._name)}/{bundles.PREFIX}"
         old = [key for key in self._tags if key.startswith(prefix)]
         self._objects.delete(old)
@@ -92,7 +92,7 @@ class Uploads:
             del self._tags[key]
 
     def put_groups(self) -> None:
-        """Puts the documents of a stream that is new there."""
+        """Put the documents of a stream that is new there."""
         for key in (STREAMS, CHECKPOINTS, *(f"{self.prefix}/{group}" for group in stream.groups(self._store.schema))):
             with contextlib.suppress(TakenError):
                 put_over(self._objects, f"{key}/{metadata.NAME}", metadata.dump(metadata.group_document()), NEW)
@@ -100,7 +100,7 @@ class Uploads:
             self._put_array(path)
 
     def upload(self, newest: Commit, pins: Sequence[Commit]) -> None:
-        """Uploads the shards that the record, or a checkpoint, needs; FileNotFoundError where one was evicted."""
+        """Upload the shards that the record, or a checkpoint, needs; raise FileNotFoundError if one was evicted."""
         context = self._store.schema.context
         for path, tail in newest.tails.items():
             column, directory = self._column(path, newest)
@@ -131,7 +131,7 @@ class Uploads:
         self._bundles.add(bundles.Entry(f"{path}/{name}", tag, offset, data[offset:]))
 
     def _put_array(self, path: str) -> None:
-        """Puts the documents of an array and of the groups that it is in."""
+        """Put the documents of an array and of the groups that it is in."""
         for node in stream.parents(path):
             folder = os.path.join(self._store.stream_path(self._name), node)
             self._put_document(os.path.join(folder, metadata.NAME), f"{self.prefix}/{node}/{metadata.NAME}")
@@ -143,7 +143,7 @@ class Uploads:
             self._documents[key] = data
 
     def _replace(self, key: str, data: bytes) -> str:
-        """Puts an object of this stream in the place of the one that is known; its tag."""
+        """Replace the known object of this stream, and return the new tag."""
         self._record.fence()
         try:
             made = self._tags[key] = put_over(self._objects, key, data, self._tags.get(key, NEW))
@@ -152,7 +152,7 @@ class Uploads:
         return made
 
     def _read_local(self, path: str, size: int | None = None) -> bytes:
-        """The first ``size`` bytes of a local shard, or all; FileNotFoundError where it was evicted."""
+        """Return the first ``size`` bytes of a local shard, or all; raise FileNotFoundError if it was evicted."""
         with fs.translate_reads(path):
             file = self._files.open(path)
             wanted = file.size() if size is None else size

@@ -22,12 +22,12 @@ NOWHERE = "base-uri 'none'; form-action 'none'"
 
 
 def to_text(data: Any) -> str:
-    """JSON that may stand in a page. ValueError for infinities and NaN, which JSON lacks."""
+    """Return JSON that may stand in a page; raise ValueError for infinities and NaN, which JSON lacks."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(ESCAPED)
 
 
 def document(title: str, data: str, *, live: bool = False) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Args:
         title: of the window.
@@ -47,7 +47,7 @@ def document(title: str, data: str, *, live: bool = False) -> str:
 
 
 def policy(*, live: bool) -> str:
-    """The content security policy of the page."""
+    """Return the content security policy of the page."""
     asks = "connect-src 'self'; " if live else ""
     code = f"script-src {_hash(_script())}; style-src {_hash(_style())}"
     return f"default-src 'none'; {code}; img-src data:; {asks}{NOWHERE}"

@@ -31,19 +31,19 @@ from diskreplay.report.source import Damage, Found, Snapshot, read, read_all, to
 from diskreplay.schema import OBS, REWARD, Column
 
 MOST_CURVES = 8
-"""Elements of a value that are drawn."""
+"""The most elements of a value that are drawn."""
 MOST_STEPS = 20_000
-"""Steps of an episode whose values are all given."""
+"""The most steps of an episode whose values are all given."""
 MOST_WIDE = 1 << 16
-"""Elements of a value that is read to be drawn at all."""
+"""The most elements of a value that is read to be drawn at all."""
 MOST_CAMERAS = 8
 LINE = 16
-"""Frames in a line of a strip."""
+"""The number of frames in a line of a strip."""
 STRIP_FRAMES = 1024
 STRIP_BYTES = 16 << 20
-"""Pixels of a strip, in bytes."""
+"""The most bytes of a strip's pixels."""
 LONGEST_SIDE = 512
-"""Larger frames are shown smaller: every second pixel, or every third, and so on."""
+"""The longest side of a frame: of a larger one every second pixel is shown, or every third, and so on."""
 DAMAGED_PIXEL = 96
 
 Array = NDArray[Any]
@@ -52,7 +52,7 @@ Kind = Literal["reward", "action", "column", "observation"]
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """One value a step.
+    """A curve of one value a step.
 
     Attributes:
         label: of the element, empty where there is only one.
@@ -99,7 +99,7 @@ class Camera:
 
 @dataclasses.dataclass(frozen=True)
 class Strip(Result):
-    """Frames of one camera: observation ``first + i * every`` stands at position ``i``, ``line`` a line.
+    """The frames of one camera: observation ``first + i * every`` stands at position ``i``, ``line`` to a line.
 
     Attributes:
         src: a PNG as a ``data:`` address.
@@ -148,7 +148,7 @@ class EpisodeValues(Result):
 
 
 def episode_values(source: Snapshot, found: Found) -> EpisodeValues:
-    """The values of an episode, without its pictures. Raises StateError when a live writer evicted them."""
+    """Return the values of an episode, without pictures; raise StateError when a live writer evicted them."""
     episode = found.episode
     every = -(-episode.length // MOST_STEPS)
     damaged: list[Damage] = []
@@ -183,7 +183,7 @@ def _facts(episode: Episode) -> tuple[tuple[str, str], ...]:
 
 
 def _columns(source: Snapshot) -> Iterator[tuple[Column, Kind, Any]]:
-    """What may be drawn as curves, in the order of the page; the space is None where there is none."""
+    """Yield the columns that may be drawn as curves, in the order of the page, with their kinds and spaces or None."""
     schema = source.schema
     yield next(column for column in schema.columns if column.name == REWARD), "reward", None
     for column, space in zip(schema.action_columns, spaces.leaf_spaces(schema.action_space), strict=True):
@@ -221,7 +221,7 @@ def _series(
 
 
 def _final(found: Found, column: Column) -> Array:
-    """The true final observation as numbers, ``(1, elements)``; NaN where it is damaged."""
+    """Return the true final observation as numbers, ``(1, elements)``, NaN if it is damaged."""
     try:
         return to_real(found.rows.final_frame(column, found.episode.env, found.episode.stop - 1)).reshape(1, -1)
     except CorruptionError:
@@ -229,7 +229,7 @@ def _final(found: Found, column: Column) -> Array:
 
 
 def _element(shape: tuple[int, ...], at: int) -> str:
-    """``3``, or ``1, 0`` of a matrix."""
+    """Return the name of an element: ``3``, or ``1, 0`` in a matrix."""
     return ", ".join(str(int(part)) for part in np.unravel_index(at, shape))
 
 
@@ -237,7 +237,7 @@ def _element(shape: tuple[int, ...], at: int) -> str:
 
 
 def cameras(source: Snapshot) -> tuple[Camera, ...]:
-    """The observations that are shown as pictures."""
+    """Return the observations that are shown as pictures."""
     found: list[Camera] = []
     for column in source.schema.obs_columns:
         if not pictures_of(column.shape) or len(found) == MOST_CAMERAS:
@@ -264,7 +264,7 @@ def _step(shape: Sequence[int]) -> int:
 
 
 def _shown(frame: Array) -> Array:
-    """What of a frame is shown: a picture as :func:`to_pixels` takes it, not too large."""
+    """Return what of a frame is shown: a picture as :func:`to_pixels` takes it, not too large."""
     frame = newest(frame)
     if frame.ndim == 3 and frame.shape[2] not in CHANNELS:
         step = _step(frame.shape[1:])
@@ -274,12 +274,12 @@ def _shown(frame: Array) -> Array:
 
 
 def _blank(column: Column) -> NDArray[np.uint8]:
-    """A black picture of the size that the column's frames are shown in."""
+    """Return a black picture of the size that the column's frames are shown in."""
     return to_pixels(_shown(np.zeros(column.shape, column.dtype)), 0, 1)
 
 
 def strip(source: Snapshot, found: Found, camera: str, first: int, every: int, count: int) -> Strip:
-    """Frames ``first``, ``first + every`` and so on of a camera, at most ``count`` of them, as one picture.
+    """Return frames ``first``, ``first + every`` and so on of a camera, at most ``count`` of them, as one picture.
 
     Raises StateError when a live writer evicted them, KeyError when there is no such camera.
     """

@@ -1,4 +1,4 @@
-"""What the page says of a whole store: frozen facts that JSON can hold, in memory that grows with its episodes alone.
+"""The facts of a whole store for the page: frozen, as JSON, in memory that grows with the episodes alone.
 
 Columns that are mirrored in RAM are counted block by block; large ones are not read.
 """
@@ -27,11 +27,11 @@ from diskreplay.storage.store import Checkpoint
 BLOCK_ROWS = 1 << 15
 BINS = 24
 MOST_VALUES = 32
-"""Different values that are counted one by one; of more there is a histogram."""
+"""The most different values that are counted one by one; of more there is a histogram."""
 MOST_TAGS = 100
-"""Tags by which episodes are filtered."""
+"""The most tags by which episodes are filtered."""
 MOST_ELEMENTS = 8
-"""Elements of an action that have a histogram."""
+"""The most elements of an action that have a histogram."""
 AGES = 20
 ENDS = ("terminated", "truncated", "both", "cut", "running")
 LABEL_LETTERS = 40
@@ -75,7 +75,7 @@ class EpisodeList:
 
 @dataclasses.dataclass(frozen=True)
 class Distribution:
-    """How often values occur: ``counts[i]`` times ``labels[i]``, or in ``[edges[i], edges[i + 1])``."""
+    """The frequency of values: ``counts[i]`` times ``labels[i]``, or in ``[edges[i], edges[i + 1])``."""
 
     name: str
     counts: tuple[int, ...]
@@ -161,7 +161,7 @@ class Overview(Result):
 
 
 def overview(source: Snapshot, most_episodes: int | None = None) -> Overview:
-    """The facts about the store of ``source``; at most so many episodes are listed, the newest ones."""
+    """Return the facts about the store of ``source``, with at most ``most_episodes`` listed, the newest ones."""
     counted, not_counted = _actions(source)
     facts = source.facts.to_json()
     env_id = source.facts.provenance.get("env_id")
@@ -182,7 +182,7 @@ def overview(source: Snapshot, most_episodes: int | None = None) -> Overview:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: numbers that it lacks become None."""
+    """Return a value as JSON has it; numbers that JSON lacks become None."""
     if isinstance(value, dict):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -193,7 +193,7 @@ def plain(value: Any) -> Any:
 
 
 def short(value: float) -> float | None:
-    """A number with seven digits, which is all that a chart shows; None where JSON has none."""
+    """Return a number with seven digits, which is all that a chart shows, or None if JSON has none."""
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.7g}")
@@ -203,7 +203,7 @@ def short(value: float) -> float | None:
 
 
 def episode_list(source: Snapshot, most: int | None = None) -> EpisodeList:
-    """The episodes of all streams that can be read."""
+    """Return the episodes of all streams that can be read."""
     every = source.episodes
     first = 0 if most is None else max(0, len(every) - most)
     names = tuple(rows.name for rows in source.streams)
@@ -236,7 +236,7 @@ def episode_list(source: Snapshot, most: int | None = None) -> EpisodeList:
 
 
 def _tags(episodes: Sequence[Episode]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The most frequent tags in the order of the alphabet, and the positions of the episodes that have them."""
+    """Return the most frequent tags by alphabet, and the positions of the episodes that have them."""
     found: dict[str, list[int]] = {}
     for at, episode in enumerate(episodes):
         for tag in episode.facts.get("tags") or ():
@@ -246,12 +246,12 @@ def _tags(episodes: Sequence[Episode]) -> tuple[tuple[str, tuple[int, ...]], ...
 
 
 def is_whole(episode: Episode) -> bool:
-    """Whether an episode is in the window from its first step to its end."""
+    """Tell whether an episode is in the window from its first step to its end."""
     return episode.complete_start and episode.ended
 
 
 def fences(values: Sequence[float]) -> tuple[float, float] | None:
-    """What values are usual: Tukey's fences, 1.5 times the distance of the quartiles beyond them.
+    """Return the range of usual values: Tukey's fences, 1.5 times the distance of the quartiles beyond them.
 
     Where the quartiles are the same it is three standard deviations. None where there are fewer than 8 finite values.
     """
@@ -272,7 +272,7 @@ def _beyond(value: float, ends: tuple[float, float] | None) -> bool:
 
 
 def _blocks(source: Snapshot, column: Column) -> Iterator[Array]:
-    """Values ``(n, *shape)`` of all transitions of the windows, block by block; of a resident column."""
+    """Yield a resident column's values ``(n, *shape)`` of all transitions of the windows, block by block."""
     for rows in source.streams:
         log = rows.log
         for low in range(log.begin, log.end, BLOCK_ROWS):
@@ -288,7 +288,7 @@ def _rewards(source: Snapshot) -> tuple[Distribution, ...]:
 
 
 def _actions(source: Snapshot) -> tuple[tuple[Distribution, ...], tuple[str, ...]]:
-    """Distributions of the actions, and what has none."""
+    """Return the distributions of the actions, and the names of those without one."""
     found: list[Distribution] = []
     left: list[str] = []
     leaves = spaces.leaf_spaces(source.schema.action_space)
@@ -312,7 +312,7 @@ def _actions(source: Snapshot) -> tuple[tuple[Distribution, ...], tuple[str, ...
 
 
 def action_labels(source: Snapshot, space: Any) -> dict[int, str]:
-    """What each action does, where the environment says it of as many as there are."""
+    """Return what each action does, if the environment tells it of as many as there are."""
     limits = spaces.choices(space)
     told = source.facts.provenance.get("action_meanings")
     if limits is None or not isinstance(told, list) or not isinstance(limits[0], int):
@@ -323,7 +323,7 @@ def action_labels(source: Snapshot, space: Any) -> dict[int, str]:
 
 
 def _counted(name: str, blocks: Any, labels: dict[int, str] | None = None) -> Distribution | None:
-    """How often each value occurs, or how many lie in each bin; None where there are none, or no bins.
+    """Return how often each value occurs, or how many lie in each bin, or None without values or bins.
 
     ``blocks()`` gives the values again for each pass, ``(n,)`` at a time.
     """
@@ -367,7 +367,7 @@ def _label(value: float, labels: dict[int, str]) -> str:
 
 
 def _priorities(source: Snapshot) -> StoredPriorities | None:
-    """Those of the newest checkpoint that has some and can be read."""
+    """Return the priorities of the newest checkpoint that has some and can be read, or None."""
     try:
         checkpoints = source.store.checkpoints()
     except DiskReplayError:
@@ -422,7 +422,7 @@ def _holes(source: Snapshot) -> Holes | None:
 
 
 def _needed_of_logs(source: Snapshot) -> dict[str, int]:
-    """Bytes of each log that episodes and rows of the windows show."""
+    """Return the bytes of each log that episodes and rows of the windows show."""
     return {
         path: sum(rows.stream.logs[path].content.living_bytes() for rows in source.streams)
         for path in source.schema.logs

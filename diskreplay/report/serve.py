@@ -33,14 +33,14 @@ from diskreplay.report.source import Found, Snapshot
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")
 REFRESH_SECONDS = 1.0
-"""Between two looks at the store."""
+"""The seconds between two looks at the store."""
 REQUEST_SECONDS = 30.0
-"""That a browser may take to send a request."""
+"""The seconds in which a browser may send a request."""
 MOST_STEPS = 1 << 48
 
 
 class Refused(Exception):
-    """A request that is not answered: its status, and why."""
+    """Raised for a request that is not answered, with its status and the reason."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -48,10 +48,10 @@ class Refused(Exception):
 
 
 class Viewer:
-    """What the server answers, one request at a time."""
+    """The answers of the server, one request at a time."""
 
     def __init__(self, path: PathLike) -> None:
-        """Raises what opening the store raises."""
+        """Open the store, with errors as when it is opened otherwise."""
         self._source = Snapshot(path)
         self._lock = threading.Lock()
         self._looked = time.monotonic()
@@ -63,11 +63,11 @@ class Viewer:
         }
 
     def page(self) -> str:
-        """The page, without data: it asks for them."""
+        """Return the page without data, which it asks for."""
         return document("diskreplay", to_text({"live": True}), live=True)
 
     def answer(self, route: str, query: dict[str, str]) -> Any:
-        """Facts for JSON. Raises Refused for what is not there, DiskReplayError for what cannot be read."""
+        """Return facts for JSON; raise Refused for what is not there, DiskReplayError for what cannot be read."""
         if route not in self._routes:
             raise Refused(HTTPStatus.NOT_FOUND, "there is nothing here")
         with self._lock:
@@ -117,13 +117,13 @@ def _whole(query: dict[str, str], name: str, least: int, most: int) -> int:
 
 
 class Server(ThreadingHTTPServer):
-    """The server of one store; ``url`` is told to nobody but who started it."""
+    """The server of one store, whose ``url`` is told only to the one who started it."""
 
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, path: PathLike, port: int = 0) -> None:
-        """Listens on a port of the loopback interface, a free one if 0. Raises what opening the store raises."""
+        """Listen on a port of the loopback interface, a free one if 0, with errors as when the store is opened."""
         self.viewer = Viewer(path)
         self.token = secrets.token_urlsafe(24)
         super().__init__((LOOPBACK, port), Handler)
@@ -133,13 +133,13 @@ class Server(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no news; a defect is printed."""
+        """Print a defect, but not that a browser went away."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """The handler of one request."""
 
     server: Server
     timeout = REQUEST_SECONDS
@@ -163,7 +163,7 @@ class Handler(BaseHTTPRequestHandler):
             raise
 
     def _check(self) -> None:
-        """Refused where the request is not that of our own page."""
+        """Raise Refused if the request is not that of our own page."""
         hosts = [f"{name}:{self.server.server_port}" for name in NAMES]
         if self.headers.get_all("Host") not in [[host] for host in hosts]:
             raise Refused(HTTPStatus.FORBIDDEN, "the Host is not this server's")
@@ -174,7 +174,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.FORBIDDEN, "only the page itself may ask")
 
     def _asked(self) -> tuple[str, dict[str, str]]:
-        """What stands behind the token, empty for the page, and the arguments."""
+        """Return the route behind the token, empty for the page, and the arguments."""
         try:
             address = urllib.parse.urlsplit(self.path)
         except ValueError as error:
@@ -208,11 +208,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed: the address has the token in it."""
+        """Print nothing: the address has the token in it."""
 
 
 def view(path: PathLike, *, port: int = 0, ready: Callable[[str], None]) -> None:
-    """Serves the page of the store at ``path`` until KeyboardInterrupt, which it takes for the end.
+    """Serve the page of the store at ``path`` until KeyboardInterrupt, which ends it without an error.
 
     Args:
         path: of the store.

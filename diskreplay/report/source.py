@@ -26,7 +26,7 @@ from diskreplay.schema import Column
 from diskreplay.storage.store import Store
 
 PIECE_BYTES = 4 << 20
-"""Decoded bytes that are read at a time."""
+"""The decoded bytes that are read at a time."""
 
 Array = NDArray[Any]
 
@@ -41,13 +41,13 @@ class Found:
 
     @property
     def key(self) -> str:
-        """Where it begins: stream, environment and row. Stays the same while rows are added and evicted."""
+        """The stream, environment and first row of the episode, which stay while rows are added and evicted."""
         return f"{self.episode.stream}.{self.episode.env}.{self.episode.start}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Damage:
-    """Rows ``[start, stop)`` that cannot be read, and why."""
+    """The rows ``[start, stop)`` that cannot be read, and why."""
 
     start: int
     stop: int
@@ -76,7 +76,7 @@ class Snapshot:
 
     @property
     def streams(self) -> list[LogRows]:
-        """Those that can be read, in the order of their numbers."""
+        """The streams that can be read, in the order of their numbers."""
         return list(self._open.values())
 
     @property
@@ -86,12 +86,12 @@ class Snapshot:
 
     @property
     def stamp(self) -> str:
-        """Changes with every commit that :meth:`refresh` has seen."""
+        """A text that changes with every commit that :meth:`refresh` has seen."""
         commits = [f"{one.name}.{one.timeline}.{one.sequence}" for one in self.facts.streams]
         return " ".join([self.schema.identity, *commits])
 
     def refresh(self) -> bool:
-        """Goes on to the newest commits; whether there were any."""
+        """Go on to the newest commits, and return True if there were any."""
         before = {one.name: (one.timeline, one.sequence) for one in self.facts.streams}
         try:
             self.store.files.refresh()
@@ -124,7 +124,7 @@ class Snapshot:
 
     @property
     def episodes(self) -> list[Found]:
-        """All of them, in the order of their numbers."""
+        """All episodes, in the order of their numbers."""
         if self._found is None:
             every = [(rows, episode) for rows in self.streams for episode in rows.episodes]
             self._found = [Found(number, rows, episode) for number, (rows, episode) in enumerate(every)]
@@ -132,12 +132,12 @@ class Snapshot:
         return self._found
 
     def by_key(self, key: str) -> Found | None:
-        """The episode that begins there; None where there is none, or none any more."""
+        """Return the episode with a key, or None if there is none, or none any more."""
         return self._by_key.get(key) if self.episodes else None
 
 
 def _refreshed(rows: LogRows) -> bool:
-    """Whether the stream could go on to its last commit; else it is opened anew."""
+    """Tell whether the stream could go on to its last commit; if not, it is opened anew."""
     try:
         rows.refresh()
     except DiskReplayError:
@@ -148,7 +148,7 @@ def _refreshed(rows: LogRows) -> bool:
 def read(
     rows: LogRows, column: Column, env: int, start: int, stop: int, damaged: list[Damage], chunks: int | None = None
 ) -> Iterator[tuple[int, Array]]:
-    """Values of rows ``[start, stop)`` in order, a few MB at a time: the first row and ``(n, *shape)``.
+    """Yield values of rows ``[start, stop)`` in order, a few MB at a time: the first row and ``(n, *shape)``.
 
     Chunks that are damaged are left out and noted in ``damaged``. Raises StateError when a live writer evicted them.
     ``chunks`` are read at a time, as many as make a few MB if None.
@@ -168,7 +168,7 @@ def read(
 
 
 def read_all(rows: LogRows, column: Column, env: int, start: int, stop: int, damaged: list[Damage]) -> Array:
-    """Values of rows ``[start, stop)`` as float64 ``(n, elements)``; NaN where they are damaged."""
+    """Return values of rows ``[start, stop)`` as float64 ``(n, elements)``, NaN where they are damaged."""
     out = np.full((stop - start, int(np.prod(column.shape, dtype=np.int64))), np.nan)
     for at, values in read(rows, column, env, start, stop, damaged):
         out[at - start : at - start + len(values)] = to_real(values).reshape(len(values), -1)
@@ -176,5 +176,5 @@ def read_all(rows: LogRows, column: Column, env: int, start: int, stop: int, dam
 
 
 def to_real(values: Array) -> Array:
-    """Complex numbers as their magnitudes; everything else as it is."""
+    """Return complex numbers as their magnitudes, everything else as it is."""
     return np.abs(values) if values.dtype.kind == "c" else values

@@ -26,9 +26,9 @@ from diskreplay.report.source import Found, Snapshot
 LIMIT_MB = 20.0
 LEAST_MB = 0.5
 TABLE_SHARE = 0.4
-"""Of the limit, that the facts about the whole store may take."""
+"""The share of the limit that the facts about the whole store may take."""
 MOST_FRAMES = 2000
-"""Of an episode and a camera, before the limit counts."""
+"""The most frames of an episode and a camera, before the limit counts."""
 KINDS = ("best", "worst", "median", "newest")
 
 Progress = Callable[[int, int], None]
@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class Report(Result):
-    """What was written.
+    """The page that was written.
 
     Attributes:
         file: its path.
@@ -61,7 +61,7 @@ def report(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Writes the store at ``path`` as a page into ``out``.
+    """Write the store at ``path`` as a page into ``out``.
 
     Args:
         path: of the store.
@@ -123,7 +123,7 @@ def report(
 
 
 def picked(source: Snapshot, numbers: Sequence[int]) -> list[tuple[str, Found]]:
-    """The episodes that can be played, each once, with why: the numbers, or best, worst, median and newest.
+    """Return the episodes to be played, each once, with why: their numbers, or best, worst, median and newest.
 
     Raises InputError for a number that is not there.
     """
@@ -144,7 +144,7 @@ def picked(source: Snapshot, numbers: Sequence[int]) -> list[tuple[str, Found]]:
 
 
 def _whole(source: Snapshot, most: int) -> tuple[Overview, list[str]]:
-    """The facts about the store in at most so many bytes, as far as fewer listed episodes help."""
+    """Return the facts about the store in at most ``most`` bytes, as far as fewer listed episodes help."""
     facts = overview(source)
     size = len(to_text(facts.to_json()).encode())
     if size <= most:
@@ -157,7 +157,7 @@ def _whole(source: Snapshot, most: int) -> tuple[Overview, list[str]]:
 
 
 def _episode(source: Snapshot, found: Found, most: int) -> tuple[EpisodeValues | None, list[str]]:
-    """An episode with its pictures in at most so many bytes, None where that is too little; and what was left out."""
+    """Return an episode with pictures in at most ``most`` bytes, or None, and what was left out."""
     facts = episode_values(source, found)
     taken = len(to_text(facts.to_json()).encode())
     if taken > most:
@@ -182,7 +182,7 @@ def _episode(source: Snapshot, found: Found, most: int) -> tuple[EpisodeValues |
 
 
 def _fitting(source: Snapshot, found: Found, camera: str, every: int, count: int, most: int) -> list[Strip] | None:
-    """The strips of a camera; None where they take more than so many bytes."""
+    """Return the strips of a camera, or None if they take more than ``most`` bytes."""
     strips: list[Strip] = []
     for first in range(0, found.episode.length + 1, every * count):
         strips.append(strip(source, found, camera, first, every, count))

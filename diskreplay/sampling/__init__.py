@@ -1,1 +1,1 @@
-"""Which transitions a batch holds: distributions over ids, apart from storage and from what a sample looks like."""
+"""The room that chooses the ids of a batch: distributions over ids and priorities, which never see rows."""

@@ -1,4 +1,4 @@
-"""What any object must have to be a sampler: it is known by its methods, not by its class."""
+"""The methods that make an object a sampler: it is known by these, not by its class."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from diskreplay.errors import InputError
 NEEDED = ("sample", "probability", "to_json")
 NEEDED_WITH_PRIORITIES = ("update", "forget", "clear", "is_new", "state", "restore")
 MARKS_OF_PRIORITIES = frozenset({"update", "forget", "state", "restore"})
-"""Who has one of these means to have priorities, or another state, and must have all that goes with them."""
+"""The methods of a sampler with priorities, or another state; one that has any of them must have all."""
 
 
 def check(sampler: object) -> None:
-    """InputError where an object is no sampler."""
+    """Raise InputError if an object is not a sampler."""
     if isinstance(sampler, type):
         raise InputError(f"sampler must be an object, got the class {sampler.__name__}; write {sampler.__name__}(...)")
     lacking = _lacking(sampler, NEEDED)

@@ -1,4 +1,4 @@
-"""Which ids have a place in a sampler's tree, and what changed since it last looked.
+"""The places of ids in a sampler's tree, and what changed since it last looked.
 
 Every stream has a run of slots; the streams' runs stand one after another in the order in which they were first seen,
 which is part of a sampler's state: the same draw then finds the same id. A run holds the ids in their order or, for a
@@ -43,15 +43,15 @@ class Run(NamedTuple):
     stream: int
     base: int
     lanes: int
-    """Into which the slots are cut: 1, or the stream's environments."""
+    """The number of lanes into which the slots are cut: 1, or the stream's environments."""
     rows: int
-    """Slots of a lane."""
+    """The number of slots of a lane."""
     first: int
     stop: int
     group: int
-    """Of its first lane; each of the others has the next number."""
+    """The number of the first lane's group; each of the others has the next number."""
     waiting: Ids
-    """Numbers in ``[first, stop)`` of no transitions that may still become some."""
+    """The numbers in ``[first, stop)`` of what is not a transition and may still become one."""
 
     @property
     def tag(self) -> int:
@@ -65,7 +65,7 @@ class Run(NamedTuple):
         return slot_index.between(self.base, self.lanes, self.rows, start, stop)
 
     def holding(self, first: int, stop: int, waiting: Ids = NONE) -> Run:
-        """The run with another window."""
+        """Return the run with another window."""
         return Run(self.stream, self.base, self.lanes, self.rows, first, stop, self.group, waiting)
 
 
@@ -81,9 +81,9 @@ class Step(NamedTuple):
     """A window that went forward."""
 
     row: int
-    """Of its stream in the table."""
+    """The row of its stream in the table."""
     group: int
-    """Of its first lane."""
+    """The number of the first lane's group."""
     start: int
     """The first id that is new; all up to the window's stop are."""
     window: Window
@@ -99,29 +99,29 @@ class Places:
     def __init__(self, by_env: bool = False) -> None:
         self._by_env = by_env
         self._runs: dict[int, Run] = {}
-        """By stream, in the order of their slots."""
+        """The runs by stream, in the order of their slots."""
         self.windows: list[Window] | None = None
-        """As of the last call, to see what changed."""
+        """The windows of the last call, to see what changed."""
         self.slots = 0
-        """Slots of all runs."""
+        """The number of slots of all runs."""
         self.groups = 0 if by_env else 1
-        """Groups of all runs."""
+        """The number of groups of all runs."""
         self.ranges: Ids = np.empty((0, 3), np.int64)
         """The groups of the windows that hold something, ascending: first slot, one past the last, number."""
         self._row: dict[int, int] = {}
-        """Of each stream in the table."""
+        """The row of each stream in the table."""
         self._ranged: list[int] = []
-        """What ``ranges`` was made of: first slots of runs, or the number of all slots."""
+        """The first slots of runs, or the number of all slots, that ``ranges`` was made of."""
         self.table = _table_of([])
-        """Of :mod:`diskreplay.index.slots`; a compiled call may move windows in it, see :meth:`steps`."""
+        """A table of :mod:`diskreplay.index.slots`; a compiled call may move windows in it, see :meth:`steps`."""
 
     def caught_up(self, listed: list[Window], standing: Standings) -> tuple[Places, Changes]:
-        """The places as of these windows, and what changes in the tree by that."""
+        """Return the places as of these windows, and what changes in the tree by that."""
         moved = self._copy()
         return moved, moved._catch_up(listed, standing)
 
     def steps(self, listed: list[Window]) -> list[Step] | None:
-        """What is new, where all windows are those of the last call or went forward, and no id waits; else None."""
+        """Return what is new if all windows are as before or went forward, and no id waits, else None."""
         known = self.windows
         if known is None or len(listed) != len(known):
             return None
@@ -137,7 +137,7 @@ class Places:
         return found
 
     def _runs_now(self) -> dict[int, Run]:
-        """The runs with the windows of the table."""
+        """Return the runs with the windows of the table."""
         spans = self.table[:, slot_index.FIRST :].tolist()
         return {
             run.stream: run.holding(first, stop, run.waiting)
@@ -151,7 +151,7 @@ class Places:
         return other
 
     def resized(self, listed: list[Window]) -> tuple[Places, Ids] | None:
-        """The places where streams have another capacity, and the slots that what is held has left for them.
+        """Return the places after streams changed their capacity, and the slots that were left for them, or None.
 
         The slots are in the order of :meth:`held` of the new places. None where all streams are as large as they were.
         """
@@ -194,7 +194,7 @@ class Places:
             raise InputError(f"the capacity of a window must be a multiple of its environments, got {window}")
 
     def _run(self, window: Window, vacated: list[Ids]) -> Run:
-        """The window's run; a new one for a stream that is new or has another shape."""
+        """Return the window's run, a new one for a stream that is new or has another shape."""
         stream = stream_of(window.first)
         lanes = window.num_envs if self._by_env else 1
         run = self._runs.get(stream)
@@ -215,7 +215,7 @@ class Places:
             self.groups = run.group + run.lanes
 
     def _empty(self, run: Run, vacated: list[Ids]) -> Run:
-        """Forgets a run's window."""
+        """Forget a run's window."""
         if run.stop > run.first:
             vacated.append(run.slots(run.first, run.stop))
         self._runs[run.stream] = run = run.holding(0, 0)
@@ -224,7 +224,7 @@ class Places:
     def _follow(
         self, run: Run, window: Window, standing: Standings, vacated: list[Ids], ids: list[Ids], slots: list[Ids]
     ) -> None:
-        """Moves a run to its window; lists the slots that are given back, and what has become a transition."""
+        """Move a run to its window, and list the slots that are given back, and what has become a transition."""
         tag = run.tag
         first, stop = window.first - tag, window.stop - tag
         if first < run.first or stop < run.stop:
@@ -263,7 +263,7 @@ class Places:
         self.ranges, self._ranged = np.array(ranges, np.int64).reshape(-1, 3), ranged
 
     def forgotten(self, stream: int) -> tuple[Places, Changes | None]:
-        """The places without a stream's window, so that the next call finds it new, and what changes by that."""
+        """Return the places without a stream's window, so that the next call finds it new, and what changes by that."""
         if stream not in self._runs:
             return self, None
         moved = self._copy()
@@ -274,31 +274,31 @@ class Places:
         return moved, Changes(_joined(vacated), NONE, NONE)
 
     def to_slots(self, ids: Ids) -> Ids:
-        """The slot of each id, or ``EVICTED`` or ``UNKNOWN`` of :mod:`diskreplay.index.slots`."""
+        """Return the slot of each id, or ``EVICTED`` or ``UNKNOWN`` of :mod:`diskreplay.index.slots`."""
         return slot_index.to_slots(self.table, ids)
 
     def to_ids(self, slots: Ids) -> Ids:
-        """The id in each slot of a window."""
+        """Return the id in each slot of a window."""
         return slot_index.to_ids(self.table, slots)
 
     def groups_of(self, slots: Ids) -> Ids:
-        """The group of each slot of a window."""
+        """Return the group of each slot of a window."""
         groups: Ids = self.ranges[np.searchsorted(self.ranges[:, 0], slots, side="right") - 1, 2]
         return groups
 
     def held(self) -> Ids:
-        """The slots of all windows, stream by stream in the order of their runs, in the order of ids."""
+        """Return the slots of all windows, stream by stream in the order of their runs, in the order of ids."""
         return _joined([run.slots(run.first, run.stop) for run in self._runs_now().values()])
 
     def state(self) -> tuple[list[dict[str, int]], Ids]:
-        """The runs, for JSON, and what waits in them, one after another."""
+        """Return the runs, for JSON, and what waits in them, one after another."""
         runs = self._runs_now().values()
         kept = [{key: getattr(run, key) for key in RUN_FACTS} | {"waiting": len(run.waiting)} for run in runs]
         return kept, _joined([run.waiting for run in runs])
 
     @classmethod
     def restored(cls, by_env: bool, runs: list[Mapping[str, Any]], waiting: NDArray[Any]) -> Places:
-        """What :meth:`state` described; ValueError or KeyError where that is no state."""
+        """Return the places that :meth:`state` described; raise ValueError or KeyError if that is not a state."""
         places = cls(by_env)
         used = 0
         for row in runs:

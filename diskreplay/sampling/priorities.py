@@ -1,4 +1,4 @@
-"""What the samplers with priorities share: whose places they are, what is counted, and the state.
+"""The base of the samplers with priorities: whose places they are, what is counted, and the state.
 
 A subclass keeps a value for each place in an index of its own, a tree, and says what a new place, a vacated one and
 updated ones do to it.
@@ -48,7 +48,7 @@ class Priorities(Prioritized, Generic[Tree]):
     """
 
     _array: ClassVar[str]
-    """What the state calls the values of the tree."""
+    """The name of the tree's values in the state."""
 
     def __init__(self, beta: float, most: float, by_env: bool = False) -> None:
         self._beta = checked_number("beta", beta)
@@ -57,7 +57,7 @@ class Priorities(Prioritized, Generic[Tree]):
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all priorities and counts, as if the sampler was new; its arguments stay."""
+        """Forget all priorities and counts, as if the sampler was new; its arguments stay."""
         self._maxima = np.ones(0 if self._by_env else 1)
         self._ignored = np.zeros(1, np.int64)
         self._cut_short = ""
@@ -73,12 +73,12 @@ class Priorities(Prioritized, Generic[Tree]):
 
     @property
     def is_new(self) -> bool:
-        """Whether it knows nothing of any buffer yet, or was cleared."""
+        """True if it knows nothing of any buffer yet, or was cleared."""
         return self._places is None
 
     @property
     def beta(self) -> float:
-        """How much of the bias the weights of the next sample take back; can be set."""
+        """The part of the bias that the weights of the next sample take back; can be set."""
         return self._beta
 
     @beta.setter
@@ -87,16 +87,16 @@ class Priorities(Prioritized, Generic[Tree]):
 
     @property
     def maximum(self) -> float:
-        """The largest priority so far, of any environment; 1 at first."""
+        """The largest priority so far, of any environment, 1 at first."""
         return float(self._maxima.max(initial=1.0))
 
     @property
     def ignored_updates(self) -> int:
-        """Priorities that came after their transition had left the window."""
+        """The number of priorities that came after their transition had left the window."""
         return int(self._ignored[0])
 
     def update(self, ids: Any, priorities: Any, windows: Windows, standing: Standings) -> None:
-        """Takes over TD errors, or their magnitudes, ``(B,)``, of ids ``(B,)``; of a repeated id the last one counts.
+        """Set the TD errors, or their magnitudes, ``(B,)``, of ids ``(B,)``; of a repeated id the last one counts.
 
         Ids that have left the window are ignored and counted. Raises InputError, and changes no priority, where an id
         is that of no transition or a priority is not finite.
@@ -108,7 +108,7 @@ class Priorities(Prioritized, Generic[Tree]):
             raise refused_update(ids[wrong], priorities[wrong], self._most)
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> Floats:
-        """``P(i)`` of ids ``(B,)`` in the next draw, float64 ``(B,)``; 0 for what cannot be drawn."""
+        """Return ``P(i)`` of ids ``(B,)`` in the next draw, float64 ``(B,)``; 0 for what cannot be drawn."""
         ids = checked_ids(ids)
         places, tree = self._catch_up(windows, standing)
         slots = places.to_slots(ids)
@@ -117,7 +117,7 @@ class Priorities(Prioritized, Generic[Tree]):
         return found
 
     def forget(self, stream: int) -> None:
-        """Forgets the priorities of a stream whose rows were taken back; they count as new from now on."""
+        """Forget the priorities of a stream whose rows were taken back; they count as new from now on."""
         if self._places is not None and self._tree is not None:
             moved, changes = self._places.forgotten(stream)
             if changes is not None:
@@ -152,7 +152,7 @@ class Priorities(Prioritized, Generic[Tree]):
         return moved, tree
 
     def _resized(self, places: Places, tree: Tree, listed: list[Window]) -> tuple[Places, Tree]:
-        """Moves priorities to new places and a new tree where a stream has another capacity."""
+        """Move priorities to new places and a new tree where a stream has another capacity."""
         resized = places.resized(listed)
         if resized is None:
             return places, tree
@@ -161,7 +161,7 @@ class Priorities(Prioritized, Generic[Tree]):
         return self._places, self._tree
 
     def _move(self, tree: Tree, moved: Places, changes: Changes) -> None:
-        """Changes the tree, then puts ``moved`` in the place of the places; see the module's docstring."""
+        """Change the tree, then replace the places by ``moved``, as the module's docstring says."""
         try:
             if moved.groups > len(self._maxima):
                 self._maxima = np.append(self._maxima, np.ones(moved.groups - len(self._maxima)))
@@ -179,14 +179,14 @@ class Priorities(Prioritized, Generic[Tree]):
 
     @abc.abstractmethod
     def _new_tree(self, slots: int) -> Tree:
-        """A tree with room for ``slots`` places and nothing in them."""
+        """Return a tree with room for ``slots`` places and nothing in them."""
 
     @abc.abstractmethod
     def _grow(self, tree: Tree, slots: int) -> None:
-        """Makes room for ``slots`` places."""
+        """Make room for ``slots`` places."""
 
     def _advance(self, places: Places, tree: Tree, listed: list[Window], standing: Standings) -> bool:
-        """Follows windows that only went forward, each in one compiled call that changes tree and places.
+        """Follow windows that only went forward, each in one compiled call that changes tree and places.
 
         False where that does not apply; windows may have been followed all the same.
         """
@@ -194,35 +194,35 @@ class Priorities(Prioritized, Generic[Tree]):
 
     @abc.abstractmethod
     def _enter(self, tree: Tree, changes: Changes, moved: Places) -> None:
-        """Empties the vacated slots, then gives new transitions the largest priority of their group."""
+        """Empty the vacated slots, then give new transitions the largest priority of their group."""
 
     @abc.abstractmethod
     def _leave(self, tree: Tree, slots: Ids) -> None:
-        """Empties slots; some may be empty."""
+        """Empty slots; some may be empty."""
 
     @abc.abstractmethod
     def _change(self, places: Places, tree: Tree, slots: Ids, priorities: Floats) -> int:
-        """Takes over priorities, raises maxima and counts evicted slots, in one compiled call.
+        """Set priorities, raise maxima and count evicted slots, in one compiled call.
 
         The position of the first entry that is wrong, or -1; where there is one, nothing is changed.
         """
 
     @abc.abstractmethod
     def _chances(self, places: Places, tree: Tree, slots: Ids) -> Floats:
-        """The probabilities of slots of the windows."""
+        """Return the probabilities of slots of the windows."""
 
     @abc.abstractmethod
     def _values(self, tree: Tree, slots: Ids) -> Floats:
-        """What the state holds for slots."""
+        """Return the values of slots for the state."""
 
     @abc.abstractmethod
     def _restored(self, places: Places, slots: Ids, values: Floats) -> Tree:
-        """The tree with these values; ValueError where they are none."""
+        """Return the tree with these values; raise ValueError if they are not valid."""
 
     # State
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """All that the next draws depend on but the windows and the arguments: facts for JSON, and arrays.
+        """Return all that the next draws depend on but windows and arguments, as facts for JSON and arrays.
 
         ``waiting`` int64: the numbers, in their streams, of rows that may still become transitions; and a value of
         float64 for each id of all windows, one window after another.
@@ -234,7 +234,7 @@ class Priorities(Prioritized, Generic[Tree]):
         return facts, {self._array: self._values(tree, places.held()), "waiting": waiting}
 
     def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Goes on from what :meth:`state` gave; what the windows hold now is seen by the next call.
+        """Go on from what :meth:`state` gave; what the windows hold now is seen by the next call.
 
         Raises ValueError, KeyError or TypeError, and changes nothing, where that is no state of such a sampler.
         """

@@ -30,13 +30,13 @@ if TYPE_CHECKING:  # both load numba, which only those pay for who sample with p
 
 LEAST_MASS = 1e-280
 MOST_MASS = 1e280
-"""So far from the ends of float64 that no transition is lost to underflow and no total overflows."""
+"""The largest mass, so far from the ends of float64 that no transition underflows and no total overflows."""
 
 NO_STANDINGS: NDArray[np.int8] = np.empty(0, np.int8)
 
 
 class Proportional(Priorities["WideSumTree"]):
-    """Draws transitions in proportion to a power of their priority.
+    """A sampler that draws transitions in proportion to a power of their priority.
 
     The object holds the priorities of the one buffer that it is given to.
 
@@ -70,7 +70,7 @@ class Proportional(Priorities["WideSumTree"]):
         if not isinstance(by_env, bool | np.bool_):
             raise InputError(f"by_env must be True or False, got {by_env!r}")
         self._entering: tuple[bytes, Floats] = b"", np.empty(0)
-        """Maxima, and the masses that follow from them."""
+        """The maxima, and the masses that follow from them."""
         largest = 10.0 ** min(300.0, np.log10(MOST_MASS) / self._alpha if self._alpha else 300.0)
         super().__init__(beta, float(largest), bool(by_env))
 
@@ -82,7 +82,7 @@ class Proportional(Priorities["WideSumTree"]):
 
     @property
     def beta(self) -> float:
-        """How much of the bias the weights of the next sample take back; can be set where no schedule sets it."""
+        """The part of the bias that the next sample's weights take back; can be set unless a schedule sets it."""
         if self._schedule is None:
             return self._beta
         final, calls = self._schedule
@@ -96,7 +96,7 @@ class Proportional(Priorities["WideSumTree"]):
 
     @property
     def maxima(self) -> Floats:
-        """The largest priority so far, epsilon included, of each environment, in the order of a batch; else the one."""
+        """The largest priority so far, epsilon included: of each environment in the order of a batch, or of all."""
         return self._maxima.copy() if self._places is None else self._maxima[self._places.ranges[:, 2]]
 
     @property
@@ -111,7 +111,7 @@ class Proportional(Priorities["WideSumTree"]):
     def sample(
         self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
-        """Draws ``size`` ids, int64, and their importance weights, float32 in (0, 1].
+        """Draw ``size`` ids, int64, and their importance weights, float32 in (0, 1].
 
         Raises NotEnoughDataError when nothing in the windows is a transition or, by environment, when one has none;
         InputError when the batch is no multiple of the environments.
@@ -157,7 +157,7 @@ class Proportional(Priorities["WideSumTree"]):
         return True
 
     def _new_masses(self) -> Floats:
-        """What a new transition of each group gets."""
+        """Return the mass that a new transition of each group gets."""
         maxima = self._maxima.tobytes()
         if self._entering[0] != maxima:  # they seldom change
             self._entering = maxima, np.maximum(self._maxima**self._alpha, LEAST_MASS)
@@ -196,7 +196,7 @@ class Proportional(Priorities["WideSumTree"]):
     # State
 
     def to_json(self) -> dict[str, Any]:
-        """The constructor's arguments; beta as it was last set."""
+        """Return the constructor's arguments, beta as it was last set."""
         return {
             "kind": "Proportional",
             "alpha": self._alpha,
@@ -211,7 +211,7 @@ class Proportional(Priorities["WideSumTree"]):
         return facts | {"alpha": self._alpha, "by_env": self._by_env, "samples": self._samples}, arrays
 
     def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Goes on from what :meth:`state` gave, also of a sampler with another ``alpha``, or with ``by_env``.
+        """Go on from what :meth:`state` gave, also of a sampler with another ``alpha``, or with ``by_env``.
 
         Raises ValueError, KeyError or TypeError, and changes nothing, where that is no state of such a sampler; so are
         the priorities of one without ``by_env`` for one with it, and those with an ``alpha`` of 0 for another.
@@ -250,7 +250,7 @@ def _checked_schedule(schedule: Any) -> tuple[float, int] | None:
 
 
 def from_json(stored: dict[str, Any]) -> Proportional:
-    """The sampler of a document by ``to_json``, without priorities."""
+    """Return the sampler of a document by ``to_json``, without priorities."""
     if stored.get("kind") != "Proportional":
         raise ValueError(f"unknown sampler {stored!r}")
     return Proportional(**{key: value for key, value in stored.items() if key != "kind"})

@@ -30,7 +30,7 @@ MASS_BLOCK = 1024
 
 
 class RankBased(Priorities["Ranks"]):
-    """Draws transitions by the rank of their priority.
+    """A sampler that draws transitions by the rank of their priority.
 
     The object holds the priorities of the one buffer that it is given to.
 
@@ -62,7 +62,7 @@ class RankBased(Priorities["Ranks"]):
     def sample(
         self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
-        """Draws ``size`` ids, int64, and their importance weights, float32 in (0, 1].
+        """Draw ``size`` ids, int64, and their importance weights, float32 in (0, 1].
 
         Raises NotEnoughDataError when nothing in the windows is a transition.
         """
@@ -77,7 +77,7 @@ class RankBased(Priorities["Ranks"]):
         return places.to_ids(ranks.at(drawn)), weights.astype(np.float32)
 
     def _shares(self, rng: np.random.Generator, size: int) -> Floats:
-        """Shares of the total mass in [0, 1], in ascending order of their segments."""
+        """Return shares of the total mass in [0, 1], in ascending order of their segments."""
         segments = self._segments or size
         segment = np.arange(size)
         if size != segments:
@@ -87,7 +87,7 @@ class RankBased(Priorities["Ranks"]):
         return shares
 
     def _mass_of_ranks(self, places: Places, count: int) -> Floats:
-        """The masses of the ranks 1 to r, for r from 1 to ``count``."""
+        """Return the masses of the ranks 1 to r, for r from 1 to ``count``."""
         if count > len(self._masses):
             # Whole blocks, so that an entry is the same, bit by bit, in tables of all lengths.
             blocks = -(-min(2 * count, places.slots) // MASS_BLOCK)
@@ -133,12 +133,12 @@ class RankBased(Priorities["Ranks"]):
     # State
 
     def to_json(self) -> dict[str, Any]:
-        """The constructor's arguments; beta as it was last set."""
+        """Return the constructor's arguments, beta as it was last set."""
         return {"kind": "RankBased", "alpha": self._alpha, "beta": self._beta, "segments": self._segments}
 
 
 def from_json(stored: dict[str, Any]) -> RankBased:
-    """The sampler of a document by ``to_json``, without priorities."""
+    """Return the sampler of a document by ``to_json``, without priorities."""
     if stored.get("kind") != "RankBased":
         raise ValueError(f"unknown sampler {stored!r}")
     return RankBased(**{key: value for key, value in stored.items() if key != "kind"})

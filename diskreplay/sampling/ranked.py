@@ -1,4 +1,4 @@
-"""A pass over a fixed set of items, dealt out to several ranks, that can be stopped after any batch and gone on with.
+"""A pass over a fixed set of items, dealt out to several ranks, that can stop after any batch and go on.
 
 1. The order of an epoch is a function of the seed, the epoch and the number of items alone: neither ranks, nor batches,
    nor workers change it. Versions of NumPy do not either: only raw bits of its generator are used, which it keeps.
@@ -21,21 +21,21 @@ from diskreplay.errors import InputError, StateError
 
 
 class PassPosition(NamedTuple):
-    """Where a pass stands."""
+    """The point at which a pass stands."""
 
     epoch: int
     taken: int
-    """Items of the epoch's order that all ranks together have had."""
+    """The number of items of the epoch's order that all ranks together have had."""
 
 
 def order(seed: int, epoch: int, items: int) -> NDArray[np.int64]:
-    """The numbers below ``items`` in the order of an epoch, ``(items,)``."""
+    """Return the numbers below ``items`` in the order of an epoch, ``(items,)``."""
     keys = np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(items)
     return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
 
 
 def step(left: int, batch_size: int, world_size: int, drop_last: bool) -> int:
-    """How many items all ranks take in the next step, of those that are left; 0 at the end."""
+    """Return how many of the items left all ranks take in the next step, 0 at the end."""
     whole = batch_size * world_size
     if left < whole:
         return 0 if drop_last else left
@@ -45,7 +45,7 @@ def step(left: int, batch_size: int, world_size: int, drop_last: bool) -> int:
 
 
 def share(items: int, rank: int, world_size: int) -> slice:
-    """A rank's part of the items of a step."""
+    """Return a rank's part of the items of a step."""
     return slice(items * rank // world_size, items * (rank + 1) // world_size)
 
 
@@ -83,28 +83,28 @@ class RankedPass:
             )
         self.fingerprint = int(fingerprint)
         self._at: tuple[PassPosition, _Iteration | None] = PassPosition(0, 0), None
-        """Where an iteration begins, and the one of them that was asked last."""
+        """The point where an iteration begins, and the iteration that was asked last."""
 
     @property
     def epoch(self) -> int:
-        """The epoch that an iteration gives the batches of."""
+        """The epoch whose batches an iteration gives."""
         return self._at[0].epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is of this epoch: from its beginning, or what is left of it where it was begun."""
+        """Have the next iteration give this epoch, from its beginning, or what is left of it if it was begun."""
         epoch = check_count("epoch", epoch, least=0)
         if epoch != self.epoch:
             self._at = PassPosition(epoch, 0), None
 
     def __len__(self) -> int:
-        """Batches that an iteration gives here."""
+        """Return the number of batches that an iteration gives here."""
         return sum(1 for _ in self._batches(self._at[0]))
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         return _Iteration(self, self._at[0])
 
     def state_dict(self, batches: int | None = None) -> dict[str, int]:
-        """Where the pass stands, to go on with any number of ranks: the same on all ranks after as many batches.
+        """Return where the pass stands, for any number of ranks to go on: the same on all ranks.
 
         Args:
             batches: how many of this iteration's the program has used. A ``DataLoader`` with workers asks for more
@@ -122,7 +122,7 @@ class RankedPass:
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where ``state`` was taken, in whatever rank and with however many of them.
+        """Go on where ``state`` was taken, in whatever rank and with however many of them.
 
         Raises InputError for what is no such state, or one of another seed; StateError where it is one of other items,
         in the middle of an epoch. Nothing is changed then.
@@ -153,7 +153,7 @@ class RankedPass:
         return self.batch_size, self.world_size, self.drop_last
 
     def _batches(self, place: PassPosition) -> Iterator[tuple[slice, PassPosition]]:
-        """This rank's parts of the order from a place on, and where the pass stands after each."""
+        """Yield this rank's parts of the order from a place on, and where the pass stands after each."""
         taken = place.taken
         while count := step(self.items - taken, *self._sizes):
             part = share(count, self.rank, self.world_size)
@@ -176,14 +176,14 @@ class RankedPass:
 
 
 class _Iteration(Iterator[NDArray[np.int64]]):
-    """What is left of an epoch. It goes on after an interrupt: that a batch was given is one assignment, the last."""
+    """The rest of an epoch, which goes on after an interrupt: giving a batch ends with one assignment."""
 
     def __init__(self, ranked: RankedPass, start: PassPosition) -> None:
         self._ranked = ranked
         self._start = start
         self._order: NDArray[np.int64] | None = None
         self.place = start
-        """After the batches that were given."""
+        """The point after the batches that were given."""
 
     def __next__(self) -> NDArray[np.int64]:
         ranked, start = self._ranked, self._start

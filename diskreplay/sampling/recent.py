@@ -1,4 +1,4 @@
-"""Recent experience: the newest rows alone, or all rows with a probability that halves with their age.
+"""Draws of recent experience: the newest rows alone, or all rows with a probability that halves with their age.
 
 1. The age of a row is counted in its own stream, as capacity is, in rows x environments: ids say nothing of the time
    between streams. All environments of a row have the same age, so that none is preferred.
@@ -29,12 +29,12 @@ Floats = NDArray[np.float64]
 
 LEAST_HALF_LIFE = 1e-280
 MOST_HALF_LIFE = 1e280
-"""Between them the decay of every age, of up to 2^48 rows of 2^20 environments, is a float64 with all of its digits."""
+"""The largest half-life: decays of ages up to 2^48 rows of 2^20 environments keep all digits of float64."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Recent:
-    """Draws recent transitions, with replacement; one of the three arguments says which they are.
+    """A sampler of recent transitions, with replacement; one of the three arguments says which they are.
 
     Rows are counted as capacity is, in rows x environments, those among them that are no transition included, and in
     each stream by itself. The importance weights are all one: what is drawn is biased towards the present on purpose.
@@ -79,7 +79,7 @@ class Recent:
     def sample(
         self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
-        """Draws ``size`` ids, int64, and their importance weights, float32, which are all one.
+        """Draw ``size`` ids, int64, and their importance weights, float32, which are all one.
 
         Raises NotEnoughDataError when none of the rows that may be drawn is a transition.
         """
@@ -115,7 +115,7 @@ class Recent:
         return ids, np.ones(size, np.float32)
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> Floats:
-        """Of ids ``(B,)`` in the next draw, float64 ``(B,)``; 0 for what cannot be drawn.
+        """Return the probability of ids ``(B,)`` in the next draw, float64 ``(B,)``, 0 for what cannot be drawn.
 
         Looks at all ids of the windows.
         """
@@ -133,7 +133,7 @@ class Recent:
         return {"kind": "Recent", **self._given()}
 
     def _narrowed(self, windows: Windows) -> list[Window]:
-        """The windows that hold rows, cut to those that may be drawn."""
+        """Return the windows that hold rows, cut to those that may be drawn."""
         held = [window for window in windows if window.stop > window.first]
         if self.half_life is not None:
             return held
@@ -161,12 +161,12 @@ class Recent:
         return ids + rng.integers(envs, size=count) if envs > 1 else ids
 
     def _rate(self, envs: int) -> float:
-        """Of the decay from a row to the next older one: its mass falls by ``exp(-rate)``."""
+        """Return the rate of decay from a row to the next older one: its mass falls by ``exp(-rate)``."""
         assert self.half_life is not None
         return math.log(2) * envs / self.half_life
 
     def _total(self, window: Window) -> float:
-        """The mass of all ids of a window."""
+        """Return the mass of all ids of a window."""
         first, stop, _, envs = window
         if self.half_life is None:
             return float(stop - first)
@@ -174,7 +174,7 @@ class Recent:
         return envs * math.expm1(-rate * ((stop - first) // envs)) / math.expm1(-rate)
 
     def _log_masses(self, ids: Ids, held: list[Window]) -> Floats:
-        """The logarithms of the masses of ids of the windows, the newest row's being 0."""
+        """Return the logarithms of the masses of ids of the windows, the newest row's being 0."""
         found = np.zeros(len(ids))
         if self.half_life is not None:
             for first, stop, _, envs in held:
@@ -184,7 +184,7 @@ class Recent:
 
 
 def from_json(stored: dict[str, Any]) -> Recent:
-    """The sampler of a document by ``to_json``."""
+    """Return the sampler of a document by ``to_json``."""
     if stored.get("kind") != "Recent":
         raise ValueError(f"unknown sampler {stored!r}")
     return Recent(**{key: value for key, value in stored.items() if key != "kind"})

@@ -25,12 +25,12 @@ OWN = (uniform.Uniform, recent.Recent, proportional.Proportional, rank_based.Ran
 
 
 def from_json(stored: Mapping[str, Any]) -> Sampler:
-    """The sampler of a document by ``to_json``; KeyError, TypeError or ValueError where its kind is not known here."""
+    """Return the sampler of a document by ``to_json``; raise KeyError, TypeError or ValueError for an unknown kind."""
     return SAMPLERS[stored["kind"]](dict(stored))
 
 
 def is_own(sampler: object) -> bool:
-    """Whether it is one of this package's, whose answers need no check; of a mixture, whether all in it are."""
+    """Tell whether a sampler, with all parts of a mixture, is this package's: its answers need no check."""
     if type(sampler) is sampler_mixture.SamplerMixture:
         return all(type(part) in OWN for part in sampler.samplers)
     return type(sampler) in OWN
@@ -44,6 +44,6 @@ def prepare(sampler: Sampler) -> None:
 
 
 def kinds(stored: Mapping[str, Any]) -> list[Any]:
-    """The kind of a document by ``to_json``; of a mixture, also those of what it is made of."""
+    """Return the kind of a document by ``to_json``, and of a mixture also the kinds of its parts."""
     parts = stored.get("samplers", ()) if stored.get("kind") == "SamplerMixture" else ()
     return [stored.get("kind"), *(part.get("kind") for part in parts)]

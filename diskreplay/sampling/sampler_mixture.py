@@ -28,7 +28,7 @@ GIVEN, STATE = "given", "state"
 
 
 class SamplerMixture(Prioritized):
-    """Draws from several samplers of one store, from each its share.
+    """A sampler made of several samplers of one store, each of which draws its share.
 
     The object counts what was drawn, and so belongs to the one buffer that it is given to.
 
@@ -53,30 +53,30 @@ class SamplerMixture(Prioritized):
         if len(told) > 1:
             raise InputError(f"a mixture takes one sampler with priorities or another state, got {len(told)}: {told}")
         self._told = told[0] if told else None
-        """The one with priorities, or another state."""
+        """The sampler with priorities, or another state."""
         given = [1.0] * len(self._samplers) if weights is None else weights
         self._shares = shares.of("weights", given, len(self._samplers))
         self._weights = tuple(float(weight) for weight in given)
         self._given = [0] * len(self._samplers)
-        """Ids that each has drawn so far."""
+        """The number of ids that each sampler has drawn so far."""
 
     def __repr__(self) -> str:
         return f"SamplerMixture({list(self._samplers)}, weights={self._weights})"
 
     @property
     def samplers(self) -> tuple[Sampler, ...]:
-        """As they were given."""
+        """The samplers, as they were given."""
         return self._samplers
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """As they were given."""
+        """The weights, as they were given."""
         return self._weights
 
     def sample(
         self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
-        """Draws ``size`` ids, int64, sampler by sampler, and the importance weights that each gave them, float32.
+        """Draw ``size`` ids, int64, sampler by sampler, and the importance weights that each gave them, float32.
 
         Raises what a sampler raises that is to give some: NotEnoughDataError, where it has nothing to draw from.
         """
@@ -90,7 +90,7 @@ class SamplerMixture(Prioritized):
         return np.concatenate([ids for ids, _ in drawn]), np.concatenate([weights for _, weights in drawn])
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> NDArray[np.float64]:
-        """Of ids ``(B,)`` over all draws, float64 ``(B,)``: each sampler's own, by its share."""
+        """Return the probability of ids ``(B,)`` over all draws, float64 ``(B,)``: each sampler's own, by its share."""
         whole = sum(self._weights)
         found: NDArray[np.float64] = sum(
             (weight / whole * part.probability(ids, windows, standing)
@@ -100,7 +100,7 @@ class SamplerMixture(Prioritized):
         return found
 
     def update(self, ids: Any, priorities: Any, windows: Windows, standing: Standings) -> None:
-        """Hands TD errors ``(B,)`` of ids ``(B,)``, whichever sampler drew them, to the one with priorities.
+        """Hand TD errors ``(B,)`` of ids ``(B,)``, whichever sampler drew them, to the one with priorities.
 
         Raises InputError where none has priorities, and what that one raises.
         """
@@ -110,28 +110,28 @@ class SamplerMixture(Prioritized):
         self._told.update(ids, priorities, windows, standing)
 
     def forget(self, stream: int) -> None:
-        """Forgets the priorities of a stream whose rows were taken back."""
+        """Forget the priorities of a stream whose rows were taken back."""
         if self._told is not None:
             self._told.forget(stream)
 
     def clear(self) -> None:
-        """Forgets all priorities and counts; keeps the arguments."""
+        """Forget all priorities and counts; keep the arguments."""
         if self._told is not None:
             self._told.clear()
         self._given = [0] * len(self._samplers)
 
     @property
     def is_new(self) -> bool:
-        """Whether it knows nothing of any buffer yet, or was cleared."""
+        """True if it knows nothing of any buffer yet, or was cleared."""
         return not any(self._given) and (self._told is None or self._told.is_new)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """How many each has drawn, and the state of the sampler that has one: facts for JSON, and arrays ``(n,)``."""
+        """Return how many ids each has drawn, and the state of the one that has one: facts for JSON, and arrays."""
         facts, arrays = self._told.state() if self._told is not None else (None, {})
         return {GIVEN: self._given, STATE: facts}, arrays
 
     def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Goes on from what :meth:`state` gave; ValueError, KeyError or TypeError where it is none."""
+        """Go on from what :meth:`state` gave; raise ValueError, KeyError or TypeError for anything else."""
         given, state = self._shares.checked(facts[GIVEN]), facts[STATE]
         if (state is None) != (self._told is None):
             raise ValueError("the stored mixture and this one have not both a sampler with priorities")
@@ -140,18 +140,18 @@ class SamplerMixture(Prioritized):
         self._given = given
 
     def to_json(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         parts = [part.to_json() for part in self._samplers]
         return {"kind": "SamplerMixture", "samplers": parts, "weights": list(self._weights)}
 
 
 def has_priorities(sampler: Sampler) -> bool:
-    """Whether a sampler can be told priorities: a mixture has a state, but it may have none of these."""
+    """Tell whether a sampler can be told priorities: a mixture has a state, but it may have none of these."""
     return sampler._told is not None if isinstance(sampler, SamplerMixture) else isinstance(sampler, Prioritized)
 
 
 def from_json(stored: dict[str, Any], part_of: Callable[[Mapping[str, Any]], Sampler]) -> SamplerMixture:
-    """The mixture of a document by ``to_json``, without its state; ``part_of`` makes a sampler of its own document."""
+    """Return the mixture of a document by ``to_json``, without state; ``part_of`` makes the sampler of a part."""
     if stored.get("kind") != "SamplerMixture":
         raise ValueError(f"unknown sampler {stored!r}")
     return SamplerMixture([part_of(part) for part in stored["samplers"]], stored["weights"])

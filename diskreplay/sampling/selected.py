@@ -10,9 +10,9 @@ from diskreplay.index.log import NOW
 from diskreplay.sampling.window import Standings
 
 LISTED_IDS = 1 << 22
-"""Of ranges that hold no more, all ids are listed at the first draw, 8 bytes each: that is the fastest to draw from."""
+"""The most ids of ranges that are all listed at the first draw, 8 bytes each: the fastest to draw from."""
 MAX_DRAWN_SHARE = 0.5
-"""Of the ranges, in ids that are drawn before those that can be sampled are listed instead."""
+"""The share of the ranges, in ids drawn, after which those that can be sampled are listed instead."""
 
 
 class Ranges:
@@ -22,14 +22,14 @@ class Ranges:
         self.first, self.stride, self.length = first, stride, length
         self._ends = np.cumsum(length)
         self.count = int(self._ends[-1]) if len(length) else 0
-        """Ids in all ranges."""
+        """The number of ids in all ranges."""
         self.least = int(first.min()) if len(first) else 0
-        """The first of them all."""
+        """The least of all ids."""
         self._base = first - (self._ends - length) * stride
         self._listed: Ids | None = None
 
     def at(self, numbers: Ids) -> Ids:
-        """The ids of numbers ``(B,)`` in ``[0, count)``, which go through one range after another."""
+        """Return the ids of numbers ``(B,)`` in ``[0, count)``, which go through one range after another."""
         if self._listed is not None:
             return self._listed[numbers]
         which = np.searchsorted(self._ends, numbers, side="right")
@@ -43,7 +43,7 @@ class Ranges:
             )
 
     def sample(self, rng: np.random.Generator, standing: Standings, size: int) -> Ids:
-        """``size`` ids of those that can be sampled now, each with the same probability.
+        """Return ``size`` ids of those that can be sampled now, each with the same probability.
 
         Raises NotEnoughDataError where none can.
         """

@@ -21,7 +21,7 @@ from diskreplay.index.log import NOW
 from diskreplay.sampling.window import Standings, Windows
 
 MAX_DRAWN_SHARE = 0.5
-"""Of the windows, in ids that are drawn before the transitions are listed instead."""
+"""The share of the windows, in ids drawn, after which the transitions are listed instead."""
 
 Spans = Sequence[tuple[int, int]]
 """Half-open ranges of ids, one a stream."""
@@ -29,12 +29,12 @@ Spans = Sequence[tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Uniform:
-    """Every transition of the window with the same probability, with replacement."""
+    """A sampler that draws every transition of the window with the same probability, with replacement."""
 
     def sample(
         self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
-        """Draws ``size`` ids, int64, and their importance weights, float32, which are all one.
+        """Draw ``size`` ids, int64, and their importance weights, float32, which are all one.
 
         Raises NotEnoughDataError when nothing in the windows is a transition.
         """
@@ -53,7 +53,7 @@ class Uniform:
         return ids, np.ones(size, np.float32)
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> NDArray[np.float64]:
-        """One over the number of transitions for ids ``(B,)`` of transitions, 0 for others, float64 ``(B,)``.
+        """Return one over the number of transitions for ids ``(B,)`` of transitions, 0 for others, float64 ``(B,)``.
 
         Looks at all ids of the windows.
         """
@@ -65,7 +65,7 @@ class Uniform:
 
 
 def draw(rng: np.random.Generator, spans: Spans, lengths: list[int], size: int) -> Ids:
-    """``size`` ids of the spans, each with the same probability."""
+    """Return ``size`` ids of the spans, each with the same probability."""
     picks = rng.integers(sum(lengths), size=size)
     if len(spans) == 1:
         return picks + spans[0][0]
@@ -80,7 +80,7 @@ def _spans(windows: Windows) -> Spans:
 
 
 def transitions(windows: Windows, standing: Standings) -> Ids:
-    """The ids of all that are transitions, window by window."""
+    """Return the ids of all that are transitions, window by window."""
     every = [np.arange(start, stop) for start, stop in _spans(windows)]
     held = np.concatenate(every) if every else np.empty(0, np.int64)
     return held[standing(held) == NOW] if len(held) else held
@@ -89,7 +89,7 @@ def transitions(windows: Windows, standing: Standings) -> Ids:
 def accepted(
     draw: Callable[[int], Ids], listed: Callable[[int], Ids], standing: Standings, size: int, held: int
 ) -> Ids:
-    """``size`` ids of a distribution over ``held`` ids, given that they are transitions.
+    """Return ``size`` ids of a distribution over ``held`` ids, given that they are transitions.
 
     Args:
         draw: gives as many ids of the distribution as it is asked for.
@@ -112,7 +112,7 @@ def accepted(
 
 
 def from_json(stored: dict[str, Any]) -> Uniform:
-    """The sampler of a document by ``to_json``."""
+    """Return the sampler of a document by ``to_json``."""
     if stored.get("kind") != "Uniform":
         raise ValueError(f"unknown sampler {stored!r}")
     return Uniform()

@@ -1,4 +1,4 @@
-"""What a sampler is told about the rows: which ids of each stream there are, and what it is asked with them.
+"""The interface of a sampler to the rows: the ids of each stream, and what is asked of a sampler with them.
 
 A sampler sees ids and priorities, never rows. Before each sample and each update it is given one :class:`Window` for
 every open stream, and a function that says which ids of them are transitions. The buffer keeps these promises:
@@ -34,16 +34,16 @@ class Window(NamedTuple):
     stop: int
     """One past the last id."""
     capacity: int
-    """The most ids that the window holds; another one after the stream was resized, which changes no id."""
+    """The most ids that the window holds; it changes if the stream is resized, which changes no id."""
     num_envs: int = 1
-    """Environments of the stream: id ``i`` is of the environment ``i % num_envs``."""
+    """The number of environments of the stream: id ``i`` is of the environment ``i % num_envs``."""
 
 
 Windows = Sequence[Window]
 
 
 class Remembered:
-    """Standings, asked for once where the same ids are asked for twice in a row."""
+    """The standings, asked for once if the same ids are asked for twice in a row."""
 
     __slots__ = ("_answer", "_ids", "_standing")
 
@@ -65,18 +65,18 @@ class Sampler(Protocol):
     def sample(
         self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
-        """``size`` ids of the windows that stand at NOW, int64, and their importance weights, float32.
+        """Return ``size`` ids of the windows that stand at NOW, int64, and their importance weights, float32.
 
         NotEnoughDataError where there is none. All randomness comes from ``rng``, whose state a checkpoint keeps.
         """
         raise NotImplementedError
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> NDArray[np.float64]:
-        """Of ids ``(B,)`` in the next draw, ``(B,)``; 0 for what cannot be drawn."""
+        """Return the probability of ids ``(B,)`` in the next draw, ``(B,)``, 0 for what cannot be drawn."""
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
-        """``kind``, the name that the store knows the sampler by, and the constructor's arguments."""
+        """Return ``kind``, the name that the store knows the sampler by, and the constructor's arguments."""
         raise NotImplementedError
 
 
@@ -85,29 +85,29 @@ class Prioritized(Sampler, Protocol):
     """A sampler that is told priorities, or has another state of its own; it belongs to one buffer."""
 
     def update(self, ids: Any, priorities: Any, windows: Windows, standing: Standings) -> None:
-        """Takes over TD errors ``(B,)`` of ids ``(B,)``."""
+        """Set the TD errors ``(B,)`` of ids ``(B,)``."""
 
     def forget(self, stream: int) -> None:
-        """Forgets the priorities of a stream whose rows were taken back."""
+        """Forget the priorities of a stream whose rows were taken back."""
 
     def clear(self) -> None:
-        """Forgets all priorities and counts; keeps the arguments."""
+        """Forget all priorities and counts; keep the arguments."""
 
     @property
     def is_new(self) -> bool:
-        """Whether it knows nothing of any buffer yet, or was cleared."""
+        """True if it knows nothing of any buffer yet, or was cleared."""
         raise NotImplementedError
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """All that the next draws depend on: facts for JSON, and arrays ``(n,)`` by name."""
+        """Return all that the next draws depend on: facts for JSON, and arrays ``(n,)`` by name."""
         raise NotImplementedError
 
     def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Goes on from a state; ValueError, KeyError or TypeError, with nothing changed, where it is none."""
+        """Go on from a state; raise ValueError, KeyError or TypeError, with nothing changed, for anything else."""
 
 
 def checked_draw(sampler: Sampler, drawn: Any, size: int) -> tuple[Ids, NDArray[np.float32]]:
-    """What a sampler has drawn as arrays ``(size,)``; InputError where it is something else."""
+    """Return what a sampler has drawn as arrays ``(size,)``; raise InputError if it is something else."""
     try:
         ids, weights = (np.asarray(part) for part in drawn)
     except (TypeError, ValueError):
@@ -120,7 +120,7 @@ def checked_draw(sampler: Sampler, drawn: Any, size: int) -> tuple[Ids, NDArray[
 
 
 def checked_updates(ids: Any, priorities: Any) -> tuple[Ids, NDArray[np.float64]]:
-    """Ids and magnitudes of priorities as arrays ``(B,)`` of our own; InputError where they are none."""
+    """Return ids and magnitudes of priorities as arrays ``(B,)`` of our own; raise InputError if they are none."""
     given, errors = checked_ids(ids), np.asarray(priorities)
     if errors.dtype.kind not in "fiu" or errors.shape != given.shape:
         raise InputError(
@@ -130,7 +130,7 @@ def checked_updates(ids: Any, priorities: Any) -> tuple[Ids, NDArray[np.float64]
 
 
 def refused_update(index: Any, priority: Any, most: float) -> InputError:
-    """What is wrong with a priority that a tree refused, which takes those from 0 to ``most``."""
+    """Return the error for a priority that a tree refused, which takes those from 0 to ``most``."""
     if not priority <= most:
         return InputError(f"priorities must be finite and at most {most:.0e}, got {priority} for index {index}")
     return InputError(f"index {index} names no transition that can be sampled")

@@ -1,1 +1,1 @@
-"""Durable rows: files, shards, streams, stores, and how rows are read back."""
+"""The room of durable rows: files, chunks, shards, commits, streams and stores, and how rows are read back."""

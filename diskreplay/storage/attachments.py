@@ -29,12 +29,12 @@ from diskreplay.storage.commit import Tail
 
 GROUP = "attachments"
 SHARD_BYTES = 1 << 24
-"""16 MB: one file of the store, and one put of a remote one."""
+"""The bytes of a shard, 16 MB: one file of the store, and one put of a remote one."""
 READ_BYTES = 1 << 20
-"""What is read at once of a file that is read in small pieces."""
+"""The bytes that are read at once of a file that is read in small pieces."""
 
 Given = Mapping[str, Callable[[BinaryIO], object] | bytes | bytearray | memoryview]
-"""Files by name: a function that writes to a binary file, or the bytes."""
+"""The files by name: a function that writes to a binary file, or the bytes."""
 
 
 def _column(name: str) -> Column:
@@ -59,7 +59,7 @@ class Attachment:
 
 
 def from_json(stored: Any) -> dict[str, Attachment]:
-    """Reads the attachments of a checkpoint's document, by name; ValueError and its kin where they are none."""
+    """Return the attachments of a checkpoint's document, by name; raise ValueError and its kin for anything else."""
     return {
         check_key(name, "attachment"): Attachment(
             name, check_count("length", facts["length"], 0), check_count("crc32c", facts["crc32c"], 0, (1 << 32) - 1)
@@ -69,7 +69,7 @@ def from_json(stored: Any) -> dict[str, Attachment]:
 
 
 def to_json(attachments: Mapping[str, Attachment]) -> dict[str, Any]:
-    """Gives the field of a checkpoint's document."""
+    """Return the field of a checkpoint's document."""
     return {name: {"length": one.length, "crc32c": one.crc32c} for name, one in attachments.items()}
 
 
@@ -97,7 +97,7 @@ class AttachmentWriter(io.BufferedIOBase):
         return True
 
     def write(self, data: Any, /) -> int:
-        """Adds bytes, or what has them as a buffer; returns how many."""
+        """Add bytes, or what has them as a buffer, and return how many."""
         if self.closed:
             raise ValueError(f"the attachment {self._name!r} is written to no more: its writer has returned")
         given = memoryview(data).cast("B")
@@ -106,7 +106,7 @@ class AttachmentWriter(io.BufferedIOBase):
         return given.nbytes
 
     def finish(self) -> Attachment:
-        """Makes the attachment durable."""
+        """Make the attachment durable."""
         self.close()
         with self._translated():
             self._array.finish()
@@ -114,7 +114,7 @@ class AttachmentWriter(io.BufferedIOBase):
 
 
 class _Reader(io.RawIOBase):
-    """Reads the bytes of an attachment, chunk by chunk, each checked."""
+    """A reader of the bytes of an attachment, chunk by chunk, each checked."""
 
     def __init__(self, column: ColumnReader, length: int) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class _Reader(io.RawIOBase):
 
 
 def open_attachment(files: fs.Files, checkpoint: str, attachment: Attachment) -> BinaryIO:
-    """Opens an attachment of the checkpoint whose directory is ``checkpoint`` to be read, in any order.
+    """Open an attachment of the checkpoint whose directory is ``checkpoint`` to be read, in any order.
 
     Reading raises CorruptionError with the place of damage; so does opening where its shards cannot hold its bytes.
     """
@@ -164,7 +164,7 @@ def open_attachment(files: fs.Files, checkpoint: str, attachment: Attachment) ->
 
 
 def verify(files: fs.Files, checkpoint: str, attachment: Attachment) -> None:
-    """Reads all of an attachment; CorruptionError where it is not what was written."""
+    """Read all of an attachment; raise CorruptionError if it is not what was written."""
     found = 0
     with open_attachment(files, checkpoint, attachment) as file:
         while data := file.read(READ_BYTES):
@@ -176,7 +176,7 @@ def verify(files: fs.Files, checkpoint: str, attachment: Attachment) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Staged:
-    """Files that are durable and wait for their checkpoint.
+    """The files that are durable and wait for their checkpoint.
 
     Attributes:
         directory: of the group that becomes the checkpoint's; it is gone once a checkpoint has taken it.
@@ -188,7 +188,7 @@ class Staged:
 
 
 def checked(given: Given) -> Given:
-    """Gives the files back; InputError where a checkpoint can have no such ones."""
+    """Return the files; raise InputError if a checkpoint cannot have them."""
     if not isinstance(given, Mapping):
         raise InputError(f"attachments must be a mapping of names to functions or bytes, got {type(given).__name__}")
     for name, one in given.items():
@@ -203,7 +203,7 @@ def checked(given: Given) -> Given:
 
 @contextlib.contextmanager
 def staged(files: fs.Files, parent: str, given: Given) -> Iterator[Staged]:
-    """Writes the files into a temporary directory below ``parent``, each once.
+    """Write the files into a temporary directory below ``parent``, each once.
 
     Removes at the end what no checkpoint took. Raises what a function raises, and WriteFailedError where the file
     system refuses; neither stops the store's writer.
@@ -222,7 +222,7 @@ def staged(files: fs.Files, parent: str, given: Given) -> Iterator[Staged]:
 
 
 def _written(files: fs.Files, directory: str, name: str, given: Any) -> Attachment:
-    """Writes one file."""
+    """Write one file."""
     file = AttachmentWriter(files, directory, name)
     if callable(given):
         given(file)

@@ -21,7 +21,7 @@ from diskreplay.storage.commit import Tail
 CHUNK_ROWS = 1 << 16
 SHARD_CHUNKS = 1 << 8
 WRITTEN_BYTES = 4 << 20
-"""Encoded bytes that wait before they are written."""
+"""The encoded bytes that wait before they are written."""
 
 
 def _column(name: str, dtype: np.dtype[Any]) -> Column:
@@ -29,7 +29,7 @@ def _column(name: str, dtype: np.dtype[Any]) -> Column:
 
 
 def facts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """What :func:`read` needs to know of arrays ``(n,)`` that :func:`write` makes."""
+    """Return what :func:`read` needs to know of arrays ``(n,)`` that :func:`write` makes."""
     return {
         name: {"dtype": _column(name, values.dtype).dtype.name, "length": len(values), "crc32c": _crc32c(values)}
         for name, values in arrays.items()
@@ -37,7 +37,7 @@ def facts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def write(files: fs.Files, directory: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Makes a Zarr array ``(rows, 1)`` of each ``(n,)`` below the group at ``directory``."""
+    """Make a Zarr array ``(rows, 1)`` of each ``(n,)`` below the group at ``directory``."""
     for name, values in arrays.items():
         writer = ArrayWriter(files, os.path.join(directory, name), _column(name, values.dtype))
         writer.append(np.ascontiguousarray(values))
@@ -45,7 +45,7 @@ def write(files: fs.Files, directory: str, arrays: Mapping[str, NDArray[Any]]) -
 
 
 class ArrayWriter:
-    """Writes one array of any length in order, and holds a few of its chunks in RAM.
+    """A writer of one array of any length in order, which holds a few of its chunks in RAM.
 
     Attributes:
         length: values so far.
@@ -69,7 +69,7 @@ class ArrayWriter:
         files.mkdir(path)
 
     def append(self, values: NDArray[Any]) -> None:
-        """Adds values ``(n,)``, contiguous and of the column's dtype."""
+        """Add values ``(n,)``, contiguous and of the column's dtype."""
         self.length += len(values)
         while len(values):
             fitting = values[: len(self._chunk) - self._filled]
@@ -81,7 +81,7 @@ class ArrayWriter:
                 self._seal()
 
     def finish(self) -> None:
-        """Makes the array durable, its document last."""
+        """Make the array durable, its document last."""
         if self._filled:
             self._chunk[self._filled :] = 0
             self._seal()
@@ -91,7 +91,7 @@ class ArrayWriter:
         self._files.sync_dir(self._path)
 
     def _seal(self) -> None:
-        """Encodes the chunk that is full, or the last one."""
+        """Encode the chunk that is full, or the last one."""
         encoded, self._filled = chunks.encode(self._column.codec, self._chunk), 0
         entry = [self._written + sum(map(len, self._parts)), len(encoded)]
         self._index = np.concatenate([self._index, np.array(entry, np.int64).reshape(1, 1, 2)])
@@ -103,7 +103,7 @@ class ArrayWriter:
             self._write()
 
     def _end_shard(self) -> None:
-        """Makes the shard durable that has chunks, where one has."""
+        """Make the shard durable, if it has chunks."""
         if not len(self._index):
             return
         missing = self._column.shard_rows // self._column.chunk_rows - len(self._index)
@@ -115,7 +115,7 @@ class ArrayWriter:
         self._shards += 1
 
     def _write(self) -> None:
-        """Writes what waits to the shard's file."""
+        """Write what waits to the shard's file."""
         if self._file is None:
             self._file = self._files.open(os.path.join(self._path, shard_name(self._shards, self._column)), write=True)
         self._file.pwrite(self._parts, self._written)
@@ -124,12 +124,12 @@ class ArrayWriter:
 
 
 def _crc32c(values: NDArray[Any]) -> int:
-    """CRC-32C of the values: those of chunks only say that each chunk is whole."""
+    """Return the CRC-32C of the values: those of chunks only say that each chunk is whole."""
     return int(google_crc32c.value(np.ascontiguousarray(values).tobytes()))
 
 
 def read(files: fs.Files, directory: str, facts: Any) -> dict[str, NDArray[Any]]:
-    """The arrays that :func:`write` made; CorruptionError where they are not what was written."""
+    """Return the arrays that :func:`write` made; raise CorruptionError if they are not what was written."""
     found = {}
     try:
         layouts = [

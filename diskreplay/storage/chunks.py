@@ -1,4 +1,4 @@
-"""One chunk, one shard index: bytes in, arrays out, each closed by a CRC-32C.
+"""Chunks and shard indexes: bytes in, arrays out, each closed by a CRC-32C.
 
 A chunk is Blosc's output (or the raw bytes) of a C-ordered array, followed by the little-endian CRC-32C of it. A
 shard's index is ``(offset, nbytes)`` as little-endian uint64 for each chunk in C order, followed likewise; a chunk
@@ -26,24 +26,24 @@ blosc.use_threads = False
 CRC_BYTES = 4
 ENTRY_BYTES = 16
 OVERHEAD_BYTES = 16 + CRC_BYTES
-"""What an encoded chunk may have beyond the decoded one: Blosc's header, the checksum."""
+"""The bytes of an encoded chunk beyond the decoded one: Blosc's header, the checksum."""
 MISSING = np.iinfo(np.uint64).max
 RESIDUE = 0x48674BC7
-"""CRC-32C of any bytes followed by their own little-endian CRC-32C."""
+"""The CRC-32C of any bytes followed by their own little-endian CRC-32C."""
 _sizes = struct.Struct("<I4xI").unpack_from  # of Blosc's header, from byte 4: decoded bytes, encoded bytes
 
 
 class DamagedError(ValueError):
-    """Bytes are not what was written; the caller knows where they stand and says so."""
+    """Raised for bytes that are not what was written; the caller knows where they stand and says so."""
 
 
 def seal(data: bytes) -> bytes:
-    """``data`` and its checksum."""
+    """Return ``data`` and its checksum."""
     return data + struct.pack("<I", google_crc32c.value(data))
 
 
 def encode(codec: Codec, values: NDArray[Any]) -> bytes:
-    """The chunk of a C-contiguous array."""
+    """Return the chunk of a C-contiguous array."""
     if codec.name == "none":
         return seal(values.tobytes())
     shuffle = blosc.SHUFFLE if values.dtype.kind in "iufc" and values.itemsize > 1 else blosc.NOSHUFFLE
@@ -56,7 +56,7 @@ def encode(codec: Codec, values: NDArray[Any]) -> bytes:
 
 
 def decode(codec: Codec, data: bytes, out: NDArray[Any]) -> None:
-    """Fills the C-contiguous ``out`` with a chunk's values; DamagedError when they are not those encoded."""
+    """Fill the C-contiguous ``out`` with a chunk's values; raise DamagedError if they are not those encoded."""
     if not is_whole(data):
         raise DamagedError("the checksum does not match")
     if codec.name == "none":
@@ -73,12 +73,12 @@ def decode(codec: Codec, data: bytes, out: NDArray[Any]) -> None:
 
 
 def is_whole(data: bytes) -> bool:
-    """Whether the bytes end in their own checksum."""
+    """Tell whether the bytes end in their own checksum."""
     return bool(google_crc32c.value(data) == RESIDUE)
 
 
 def encode_index(entries: NDArray[np.int64], identity: str = "") -> bytes:
-    """The index of ``entries`` (chunks, groups, 2) of offset and bytes; an offset below 0 is a missing chunk.
+    """Return the index of ``entries`` (chunks, groups, 2) of offset and bytes; an offset below 0 is a missing chunk.
 
     A seal stands before it where ``identity`` is not empty.
     """
@@ -87,7 +87,7 @@ def encode_index(entries: NDArray[np.int64], identity: str = "") -> bytes:
 
 
 def seals(data: bytes, identity: str) -> bool:
-    """Whether ``data``, a seal and an index, is sealed with ``identity``."""
+    """Tell whether ``data``, a seal and an index, is sealed with ``identity``."""
     return data[:CRC_BYTES] == _seal_of(identity, data[CRC_BYTES:])
 
 
@@ -96,14 +96,14 @@ def _seal_of(identity: str, index: bytes) -> bytes:
 
 
 def index_bytes(chunks: int) -> int:
-    """Bytes of an index of so many chunks."""
+    """Return the number of bytes of an index of ``chunks`` chunks."""
     return chunks * ENTRY_BYTES + CRC_BYTES
 
 
 def decode_index(
     data: bytes, chunks: int, groups: int, limit: int, *, seal: str = "", most: int = 1 << 62
 ) -> NDArray[np.int64]:
-    """``(chunks, groups, 2)`` offset and bytes, -1 where missing.
+    """Return offset and bytes of chunks, ``(chunks, groups, 2)``, -1 where missing.
 
     DamagedError when a chunk ends after byte ``limit`` or has more than ``most`` bytes, or where the index is not
     sealed with ``seal``; an empty ``seal`` is not looked for.

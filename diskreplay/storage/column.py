@@ -1,4 +1,4 @@
-"""One column of a stream on disk: where its chunks stand, how they are read, how new ones are written.
+"""The column of a stream on disk: where its chunks stand, how they are read, how new ones are written.
 
 Reading: chunk ``k`` holds rows ``[k * chunk_rows, (k + 1) * chunk_rows)``; in a column that is not resident it exists
 once for each environment (its *group*), in a resident one once for all. The chunk directory, a ring in RAM, gives
@@ -35,17 +35,17 @@ from diskreplay.workers import Task
 GROUPS_A_TASK = 8
 MAX_BACKLOG_BYTES = 128 << 20
 HURRY_BYTES = 16 << 20
-"""Decoded bytes that may wait for their compression before it is made a light one; see docs/design/0002."""
+"""The decoded bytes that wait for their compression before it is made a light one; see docs/design/0002."""
 MAX_CHUNK_BYTES = 1 << 30
-"""Decoded bytes of a chunk, of all its environments."""
+"""The most decoded bytes of a chunk, of all its environments."""
 
 Location = tuple[Loan, int, int]
-"""Where a chunk stands: file, offset, bytes."""
+"""The place of a chunk: file, offset, bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Locations:
-    """Where chunks stand; their files are on loan as long as this lives.
+    """The places of chunks, whose files are on loan as long as this lives.
 
     Attributes:
         loans: the files.
@@ -68,12 +68,12 @@ class Locations:
 
 
 def shard_name(shard: int, column: Column) -> str:
-    """The Zarr chunk key of a shard: the file's name in the array's directory."""
+    """Return the Zarr chunk key of a shard: the file's name in the array's directory."""
     return f"c.{shard}" + ".0" * (1 + len(column.shape))
 
 
 def shard_number(name: str, column: Column) -> int | None:
-    """The shard that a file's name belongs to; None when it is no shard's."""
+    """Return the shard that a file's name belongs to, or None if it is not a shard's."""
     digits = name.split(".")[1] if name.startswith("c.") else ""
     return int(digits) if digits.isdecimal() and shard_name(int(digits), column) == name else None
 
@@ -91,7 +91,8 @@ class ColumnReader:
         identity: str = "",
         still_current: Callable[[], bool] = lambda: True,
     ) -> None:
-        """
+        """Take the array at ``directory``; nothing is read before :meth:`load`.
+
         Args:
             identity: names the array in the seals of its shards; empty for a checkpoint's arrays, which have none.
             still_current: asked whenever files have been opened: whether these are the files that the chunk directory
@@ -107,7 +108,7 @@ class ColumnReader:
         self.group_envs = num_envs if column.resident else 1
         self.shard_chunks = column.shard_rows // column.chunk_rows
         self.chunk_items = column.chunk_rows * self.group_envs
-        """Values of a chunk."""
+        """The number of values of a chunk."""
         self.chunk_shape = (column.chunk_rows, self.group_envs, *column.shape)
         self.decoded_bytes = self.chunk_items * column.item_bytes
         if self.decoded_bytes > MAX_CHUNK_BYTES:
@@ -122,14 +123,14 @@ class ColumnReader:
         self.committed = 0
         self.handles = Handles()
         self._sizes: dict[int, int] = {}
-        """Bytes of the shards before the tail when their indexes were read: one that has others now was compacted."""
+        """The bytes of the shards before the tail when their indexes were read; compaction changes them."""
 
     @property
     def index_bytes(self) -> int:
         return chunks.index_bytes(self.shard_chunks * self.groups)
 
     def load(self, first_row: int, end_row: int, tail: Tail) -> None:
-        """Reads the indexes of the shards that hold rows ``[first_row, end_row)``, what is known already excepted."""
+        """Read the indexes of the shards that hold rows ``[first_row, end_row)``, but for what is known already."""
         first_shard = first_row // self.column.shard_rows
         # The tail of an empty window: its shard, if not full, is what the next rows are added to.
         if (end_row > first_row or end_row % self.column.shard_rows) and tail != self.tail:
@@ -145,7 +146,7 @@ class ColumnReader:
         self.trim(first_row)
 
     def trim(self, first_row: int) -> None:
-        """Forgets the shards that hold only rows below ``first_row``."""
+        """Forget the shards that hold only rows below ``first_row``."""
         shard = min(first_row // self.column.shard_rows, self.tail.shard)
         self.handles.drop_below(shard)
         self._sizes = {known: size for known, size in self._sizes.items() if known >= shard}
@@ -155,11 +156,11 @@ class ColumnReader:
         return os.path.join(self.directory, shard_name(shard, self.column))
 
     def handle(self, shard: int) -> fs.File:
-        """The open file of a shard."""
+        """Return the open file of a shard."""
         return self._hold([shard])[shard].file
 
     def _hold(self, shards: Collection[int]) -> dict[int, Loan]:
-        """The files of the first of these shards: as many as may be open at once, and one at least."""
+        """Return the files of the first of these shards: as many as may be open at once, and one at least."""
         held = self.handles.lend_first(shards)
         opened: dict[int, PooledFile] = {}
         for shard in itertools.islice(shards, len(held), None):
@@ -185,7 +186,7 @@ class ColumnReader:
         return held
 
     def _open(self, shard: int, needed: bool) -> PooledFile | None:
-        """Opens the file of a shard; None where no descriptor is left for it and it is not ``needed`` now."""
+        """Open the file of a shard; return None if no descriptor is left for it and it is not ``needed`` now."""
         try:
             return PooledFile(self.files.open(self.shard_path(shard)))
         except FileNotFoundError as error:
@@ -196,7 +197,7 @@ class ColumnReader:
             raise fs.unreadable(self.shard_path(shard), error) from error
 
     def _renew(self, shard: int, file: fs.File) -> None:
-        """Reads the index of a shard again if another process has compacted it: the same chunks, elsewhere."""
+        """Read the index of a shard again if another process has compacted it: the same chunks stand elsewhere."""
         try:
             size = file.size()
         except OSError as error:
@@ -210,16 +211,16 @@ class ColumnReader:
         self._sizes[shard] = size  # last: an interrupt before it makes the next opening read the index again
 
     def seal(self, shard: int, end: int) -> str:
-        """The text that a commit of rows below ``end`` seals a shard's index with; empty without an identity."""
+        """Return the text by which a commit of rows below ``end`` seals a shard's index, empty without an identity."""
         rows = min(end, (shard + 1) * self.column.shard_rows)
         return self.identity and f"{self.identity}/{shard}/{rows}"
 
     def close_files(self) -> None:
-        """Closes the files that are open: they are not needed any more, or others stand in their places."""
+        """Close the open files: they are not needed any more, or others stand in their places."""
         self.handles.close()
 
     def read_index(self, shard: int, size: int | None, end: int) -> NDArray[np.int64]:
-        """The index ``(shard_chunks, groups, 2)`` that ends at byte ``size`` of the shard, by default at its end.
+        """Return the index ``(shard_chunks, groups, 2)`` that ends at byte ``size`` of the shard, or at its end.
 
         ``end`` is one past the last row of the commit that it belongs to.
         """
@@ -235,7 +236,7 @@ class ColumnReader:
         return index
 
     def _read_index(self, file: fs.File, shard: int, size: int, end: int) -> NDArray[np.int64]:
-        """As :meth:`read_index`, from an open file."""
+        """Return the index as :meth:`read_index`, from an open file."""
         seal = self.seal(shard, end)
         length = self.index_bytes + (chunks.CRC_BYTES if seal else 0)
         offset = size - length
@@ -251,7 +252,7 @@ class ColumnReader:
             raise fs.unreadable(self.shard_path(shard), error) from error
 
     def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> Locations:
-        """The places of the first of these committed chunks (n,): as many as files may be open for, one at least."""
+        """Return the places of the first of these committed chunks (n,): as many as files may be open, at least one."""
         if not len(chunk):
             return Locations.none()
         if int(chunk.min()) < self.entries.begin or int(chunk.max()) >= self.entries.end:
@@ -277,7 +278,7 @@ class ColumnReader:
         return Locations(list(held.values()), found)
 
     def decode(self, place: Location, out: NDArray[Any], chunk: int) -> None:
-        """Reads and decodes a chunk that :meth:`locate` found into ``out``, contiguous, of a chunk's size."""
+        """Read and decode a chunk that :meth:`locate` found into ``out``, contiguous, of a chunk's size."""
         loan, offset, size = place
         try:
             chunks.decode(self.column.codec, loan.file.pread(size, offset), out)
@@ -287,11 +288,11 @@ class ColumnReader:
             raise fs.unreadable(self.shard_path(chunk // self.shard_chunks), error) from error
 
     def read_chunk(self, chunk: int, group: int, out: NDArray[Any]) -> None:
-        """Reads and decodes one chunk into ``out`` (chunk_shape)."""
+        """Read and decode one chunk into ``out`` (chunk_shape)."""
         self.decode(self.locate(np.array([chunk]), np.array([group]))[0], out, chunk)
 
     def read_rows(self, start: int, stop: int) -> NDArray[Any]:
-        """A copy of committed rows ``[start, stop)``: ``(rows, num_envs, *shape)``."""
+        """Return a copy of committed rows ``[start, stop)``, ``(rows, num_envs, *shape)``."""
         out = np.empty((stop - start, self.num_envs, *self.column.shape), self.column.dtype)
         rows = self.column.chunk_rows
         scratch = np.empty(self.chunk_shape, self.column.dtype)
@@ -310,7 +311,7 @@ class ColumnReader:
         return out
 
     def shards_on_disk(self) -> Iterator[tuple[int, str]]:
-        """Number and path of every shard's file in the array's directory."""
+        """Yield the number and path of every shard's file in the array's directory."""
         for name in self.files.list(self.directory):
             shard = shard_number(name, self.column)
             if shard is not None:
@@ -332,14 +333,14 @@ class ColumnReader:
 
 @dataclasses.dataclass
 class SealedChunk:
-    """A full chunk on its way to the disk: its values until it is compressed, its bytes from then on."""
+    """A full chunk on its way to the disk, with its values until it is compressed, its bytes from then on."""
 
     values: NDArray[Any] | None
     tasks: list[Task[list[bytes]]]
     encoded: list[bytes] = dataclasses.field(default_factory=list)
 
     def settle(self) -> list[bytes]:
-        """Waits for the compression; the bytes of each group."""
+        """Wait for the compression, and return the bytes of each group."""
         if self.values is not None:
             self.encoded = [data for task in self.tasks for data in task.result()]
             self.values = None
@@ -348,13 +349,13 @@ class SealedChunk:
 
     @property
     def done(self) -> bool:
-        """Whether :meth:`settle` need not wait."""
+        """True if :meth:`settle` need not wait."""
         return all(task.done for task in self.tasks)
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardAppend:
-    """What a commit adds to one shard: parts from ``offset`` on, and the directory entries and the tail that follow."""
+    """The addition of a commit to a shard: parts from ``offset`` on, and the directory entries and tail that follow."""
 
     shard: int
     offset: int
@@ -365,7 +366,7 @@ class ShardAppend:
 
 
 class ColumnWriter(ColumnReader):
-    """A column that grows. Not thread-safe: the stream serialises its writers."""
+    """A column that grows, not thread-safe: the stream serialises its writers."""
 
     def __init__(
         self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int, identity: str
@@ -378,19 +379,19 @@ class ColumnWriter(ColumnReader):
         self._fresh()
 
     def _fresh(self) -> None:
-        """A new write buffer, for the chunk of row ``end``."""
+        """Make a new write buffer, for the chunk of row ``end``."""
         self._write_into(np.empty((self.groups, *self.chunk_shape), self.column.dtype))
 
     def _write_into(self, buffer: NDArray[Any]) -> None:
-        """Makes ``buffer`` (groups, *chunk_shape) the write buffer; ``slots[i]`` takes row ``i``, all environments."""
+        """Make ``buffer`` (groups, *chunk_shape) the write buffer; ``slots[i]`` takes row ``i``, all environments."""
         self.buffer = buffer
         slots = buffer[0] if self.column.resident else buffer[:, :, 0].swapaxes(0, 1)
         self.slots: NDArray[Any] = slots
         self.single: NDArray[Any] = slots[:, 0] if self.num_envs == 1 else slots
-        """As ``slots``, without the environment's axis when there is only one environment."""
+        """The slots, without the environment's axis when there is only one environment."""
 
     def resume(self, end: int) -> None:
-        """Goes on after the committed row ``end``: the last chunk's rows come back into the write buffer."""
+        """Go on after the committed row ``end``: the last chunk's rows come back into the write buffer."""
         self.end = self.committed = end
         self._count_anew()
         filled = end % self.column.chunk_rows
@@ -399,7 +400,7 @@ class ColumnWriter(ColumnReader):
                 self.read_chunk(end // self.column.chunk_rows, group, self.buffer[group])
 
     def advance(self, hurry: bool = False) -> None:
-        """Row ``end`` has been put in its slot: goes on to the next, sealing the chunk when it is full.
+        """Go on to the next slot once row ``end`` is in its own, and seal the chunk when it is full.
 
         ``hurry`` has the chunk compressed lightly where many others wait to be compressed.
         """
@@ -419,7 +420,7 @@ class ColumnWriter(ColumnReader):
         self._fresh()
 
     def append(self, values: NDArray[Any]) -> None:
-        """Puts rows ``(n, [num_envs,] *shape)`` behind the others; ``rewind`` takes them back."""
+        """Put rows ``(n, [num_envs,] *shape)`` behind the others; ``rewind`` takes them back."""
         rows = self.column.chunk_rows
         while len(values):
             at = self.end % rows
@@ -432,7 +433,7 @@ class ColumnWriter(ColumnReader):
                 self.end += len(part)
 
     def waiting_bytes(self) -> int:
-        """Encoded bytes in RAM of the chunks that are compressed and wait for a commit."""
+        """Return the encoded bytes in RAM of the chunks that are compressed and wait for a commit."""
         chunk, count = self._counted
         while (sealed := self.sealed.get(chunk)) is not None and sealed.values is None:
             count += sum(map(len, sealed.encoded))
@@ -441,11 +442,11 @@ class ColumnWriter(ColumnReader):
         return count
 
     def _count_anew(self) -> None:
-        """Begins to count waiting bytes at the first chunk that is not committed whole."""
+        """Begin to count waiting bytes at the first chunk that is not committed whole."""
         self._counted = self.committed // self.column.chunk_rows, 0
 
     def rewind(self, end: int) -> None:
-        """Takes back the rows from ``end`` on, none of which is committed; interrupted, it can be done again."""
+        """Take back the rows from ``end`` on, none of which is committed; interrupted, it can be done again."""
         self._count_anew()
         first = end // self.column.chunk_rows
         if first in self.sealed:  # its chunk was filled: it becomes the write buffer again
@@ -460,7 +461,7 @@ class ColumnWriter(ColumnReader):
         self.end = min(self.end, end)
 
     def stage(self) -> list[ShardAppend]:
-        """What a commit has to append so that every row below ``end`` is on disk; changes nothing."""
+        """Return what a commit must append so that every row below ``end`` is on disk; nothing is changed."""
         if self.end == self.committed:
             return []
         waiting = [(chunk, sealed.settle()) for chunk, sealed in self.sealed.items()]
@@ -492,7 +493,7 @@ class ColumnWriter(ColumnReader):
         return ShardAppend(shard, offset, parts, numbers, entries, tail)
 
     def publish(self, appended: list[ShardAppend], end: int) -> None:
-        """The staged rows below ``end`` are durable: reads go to the disk from now on."""
+        """Take the staged rows below ``end`` for durable: reads go to the disk from now on."""
         for append in appended:
             self.entries.write(append.chunks[0], append.entries)
             self.tail = append.tail
@@ -504,7 +505,7 @@ class ColumnWriter(ColumnReader):
         self._count_anew()
 
     def grow(self, shard: int) -> None:
-        """Makes the array's shape hold ``shard``."""
+        """Make the array's shape hold ``shard``."""
         rows = (shard + 1) * self.column.shard_rows
         metadata.write(self.files, self.directory, metadata.array_document(self.column, self.num_envs, rows))
 

@@ -1,4 +1,4 @@
-"""The commit record: what of a stream is durable. One small JSON object, replaced atomically.
+"""The commit record, one small JSON object that says what of a stream is durable, and is replaced atomically.
 
 It stands in the ``zarr.json`` of the stream's group, under ``attributes["diskreplay"]``. Readers trust it for the last
 shard of each array, never the file's length; the shards before it are complete and do not change.
@@ -18,12 +18,12 @@ from diskreplay.schema import LOGS, PATCH_TABLE, Column
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
 MAX_IDS = 1 << 48
-"""Both together are what the ids of transitions, int64, can name."""
+"""The limit of rows times environments, so that the ids of transitions, int64, can name them all."""
 MAX_SAMPLED = 1 << 62
 MAX_NUMBER = 1 << 48
-"""Of a checkpoint; those after it share it."""
+"""The largest number of a checkpoint; those after it share it."""
 OPTIONAL = {"sampled": MAX_SAMPLED, "last_checkpoint": MAX_NUMBER}
-"""Counts that a record lacks where they are 0, and the most that each may be."""
+"""The counts that a record lacks if they are 0, and the most that each may be."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Tail:
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """What a commit needs of one array.
+    """The part of one array that a commit needs.
 
     Attributes:
         begin, end: its rows, half-open; of the patch table's arrays, its patches; of the logs, bytes.
@@ -50,7 +50,7 @@ class Span:
     tail: Tail
 
     def ends_in_tail(self, column: Column) -> bool:
-        """Whether the last row is in the shard that the record names as the last."""
+        """Tell whether the last row is in the shard that the record names as the last."""
         return self.tail.size > 0 and self.tail.shard == (self.end - 1) // column.shard_rows
 
 
@@ -90,25 +90,25 @@ class Commit:
 
     @classmethod
     def first(cls, stream: int, num_envs: int, capacity: int) -> Commit:
-        """The record that a new stream begins with."""
+        """Return the record that a new stream begins with."""
         return cls(stream, num_envs, capacity, sequence=-1).next()
 
     def next(self, **changes: Any) -> Commit:
-        """The record that follows this one, with these changes, at this moment of the clock."""
+        """Return the record that follows this one, with these changes, at this moment of the clock."""
         now = time.time()  # noqa: TID251  `inspect` shows it
         return dataclasses.replace(self, sequence=self.sequence + 1, time=now, **changes)
 
     def resized(self, capacity: int) -> Commit:
-        """The same commit with a window of another capacity, whose oldest rows go where it is smaller."""
+        """Return the same commit with a window of another capacity; a smaller one drops the oldest rows."""
         resized = dataclasses.replace(self, capacity=check_size(self.num_envs, capacity))
         return dataclasses.replace(resized, begin=max(self.begin, self.end - resized.rows))
 
     def floor(self, context: int) -> int:
-        """The first row that is needed: ``context`` rows before the window, or before the newest row if it is empty."""
+        """Return the first row needed: ``context`` rows before the window, or before the newest row if it is empty."""
         return max(0, min(self.begin, self.end - 1) - context)
 
     def span(self, path: str, context: int) -> Span:
-        """What is needed of the array at ``path``; ``context`` as of :meth:`floor`."""
+        """Return what is needed of the array at ``path``, with ``context`` as for :meth:`floor`."""
         tail = self.tails.get(path, Tail(0, 0))
         if is_patch(path):
             return Span(self.patch_begin, self.patch_end, 1, tail)
@@ -117,19 +117,19 @@ class Commit:
         return Span(self.floor(context), self.end, self.num_envs, tail)
 
     def log_span(self, path: str) -> tuple[int, int]:
-        """The bytes that are needed, half-open, of a log; none where there is no such log."""
+        """Return the bytes of a log that are needed, half-open, (0, 0) if there is no such log."""
         return self.logs.get(path, (0, 0))
 
     def evicted_since(self, older: Commit) -> bool:
-        """Whether what an older commit needed may be gone: rows, or the first bytes of a log."""
+        """Tell whether what an older commit needed may be gone: rows, or the first bytes of a log."""
         return self.begin > older.begin or any(self.log_span(path)[0] > older.log_span(path)[0] for path in LOGS)
 
     def with_log(self, path: str, begin: int, end: int) -> Commit:
-        """The commit with another span of a log."""
+        """Return the commit with another span of a log."""
         return dataclasses.replace(self, logs={**self.logs, path: (begin, end)})
 
     def without_log(self, path: str) -> Commit:
-        """The commit without anything in a log."""
+        """Return the commit without anything in a log."""
         tails, logs = dict(self.tails), dict(self.logs)
         tails.pop(path, None)
         logs.pop(path, None)
@@ -137,7 +137,7 @@ class Commit:
 
     @property
     def rows(self) -> int:
-        """Rows that the window holds at most."""
+        """The most rows that the window holds."""
         return max(1, self.capacity // self.num_envs)
 
     def to_json(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Commit:
 
     @classmethod
     def from_json(cls, stored: Any, file: str) -> Commit:
-        """CorruptionError where the record breaks an invariant; ``file`` is named in it."""
+        """Return the commit of a record; raise CorruptionError, naming ``file``, if it breaks an invariant."""
         try:
             counts = {
                 name: check_count(name, stored[name], least=0)
@@ -193,12 +193,12 @@ class Commit:
 
 
 def is_patch(path: str) -> bool:
-    """Whether an array, by its path below the stream's group, is one of the patch table; no column's name is so."""
+    """Tell whether an array, by its path below the stream's group, is one of the patch table, not a column."""
     return path.startswith(f"{PATCH_TABLE}/")
 
 
 def check_size(num_envs: int, capacity: Any) -> int:
-    """``capacity``; InputError where no window of so many environments can have it."""
+    """Return ``capacity``; raise InputError if no window of so many environments can have it."""
     if check_count("capacity", capacity) < num_envs:
         raise InputError(f"capacity must hold one row of {num_envs} environments, got {capacity}")
     return int(capacity)

@@ -21,9 +21,9 @@ from diskreplay.storage.commit import Commit
 
 Kind = Literal["file", "directory", "link", "other"]
 THIS_PROCESS = "this very process"
-"""The first words of :meth:`Files.lock_holder` where no other process holds the lock."""
+"""The first words of :meth:`Files.lock_holder` when no other process holds the lock."""
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-"""What the system says when this process, or all together, have as many files open as they may."""
+"""The system's errors when this process, or all together, have as many files open as they may."""
 NO_NAMES = (errno.ELOOP, errno.ENAMETOOLONG)
 """The system's errors for names that nothing can have: links that lead in a circle, and names that are too long."""
 NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, *NO_NAMES)
@@ -31,31 +31,31 @@ NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, *NO_NAMES)
 
 
 class Readable(Protocol):
-    """What is read of an open file. A class of one's own has the defaults, which suit a file that is there."""
+    """The reading side of an open file; your own class inherits defaults that suit a file that is there."""
 
     __slots__ = ()
 
     def pread(self, size: int, offset: int, /) -> bytes: ...
 
     def descriptor(self) -> int | None:
-        """A descriptor of the system's whose bytes are the file's, for compiled code; None: only ``pread`` reads it."""
+        """Return a descriptor of the system's for compiled code, or None if only ``pread`` reads the file."""
         return None
 
     def will_need(self, offset: int, size: int, /) -> None:
-        """Takes the advice that these bytes are read soon."""
+        """Take the advice that these bytes are read soon."""
         return
 
     @property
     def absent(self) -> bool:
-        """Whether the file is remote, and no copy of it is open here."""
+        """True if the file is remote, and no copy of it is open here."""
         return False
 
     def begin(self) -> None:
-        """Has an absent file begin to be downloaded."""
+        """Begin to download an absent file."""
         return
 
     def fetch(self, spans: Iterable[tuple[int, int]], /) -> Readable | None:
-        """Has bytes ``[begin, end)`` of an absent file begin to be downloaded; what reads those alone.
+        """Begin to download bytes ``[begin, end)`` of an absent file, and return what reads those alone, or None.
 
         None where they need not be: there is a copy after all, or it comes whole.
         """
@@ -63,7 +63,7 @@ class Readable(Protocol):
 
 
 class File(Readable, Protocol):
-    """An open file. It is closed when the last reference to it goes, so that no reader loses it half-way.
+    """An open file, closed when the last reference to it goes, so that no reader loses it half-way.
 
     A class of one's own derives from it.
     """
@@ -82,98 +82,98 @@ class FileLock(Protocol):
     def release(self) -> None: ...
 
     def held(self) -> bool:
-        """Whether it was not released since, nor left behind by a fork."""
+        """Tell whether it was not released since, nor left behind by a fork."""
 
     def is_at(self, path: str) -> bool:
-        """Whether the locked directory is what stands at ``path`` now: not when it was moved away, or removed."""
+        """Tell whether the locked directory still stands at ``path``, not moved away or removed."""
 
 
 class Files(Protocol):
-    """The operations a store needs of a file system. A class of one's own derives from it."""
+    """The operations that a store needs of a file system; your own class derives from it."""
 
     __slots__ = ()
 
     def open(self, path: str, *, write: bool = False) -> File:
-        """Opens a file; with ``write`` creates it when it is missing."""
+        """Open a file, and with ``write`` create it if it is missing."""
 
     def read(self, path: str) -> bytes:
-        """The whole file."""
+        """Return the whole file."""
 
     def list(self, path: str) -> list[str]:
-        """Sorted names in a directory; an empty list when there is none."""
+        """Return the sorted names in a directory, empty if there is none."""
 
     def size(self, path: str) -> int | None:
-        """Bytes of a file; None when there is none."""
+        """Return the number of bytes of a file, or None if there is none."""
 
     def kind(self, path: str) -> Kind | None:
-        """What a name stands for, a link itself and not what it points to; None when there is nothing."""
+        """Return what a name stands for, a link itself and not what it points to, or None if nothing is there."""
 
     def mkdir(self, path: str) -> None:
-        """Creates one directory; FileExistsError when it is there."""
+        """Create one directory; raise FileExistsError if it is there."""
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically gives a file or directory another name, replacing a file or an empty directory of that name."""
+        """Rename a file or directory atomically, replacing a file or an empty directory of that name."""
 
     def unlink(self, path: str) -> None:
-        """Removes a name that is no directory's."""
+        """Remove a name that is not a directory's."""
 
     def rmdir(self, path: str) -> None:
-        """Removes an empty directory."""
+        """Remove an empty directory."""
 
     def sync_dir(self, path: str) -> None:
-        """Makes the entries of a directory durable."""
+        """Make the entries of a directory durable."""
 
     def lock(self, path: str) -> FileLock | None:
-        """An exclusive lock on a directory, or None when another process or object holds it."""
+        """Return an exclusive lock on a directory, or None if another process or object holds it."""
 
     def lock_holder(self, path: str) -> str:
-        """Who holds the lock on a directory, in words, as far as the system tells."""
+        """Return in words who holds the lock on a directory, as far as the system tells."""
 
     # Of files that lie elsewhere, with defaults for those that lie here
 
     @property
     def remote(self) -> bool:
-        """Whether a read may wait for a network: then several batches are worth beginning at once."""
+        """True if a read may wait for a network: then several batches are worth beginning at once."""
         return False
 
     def forget(self, path: str) -> bool:
-        """Gives up the copy of a remote file whose bytes are damaged, and says whether that may help."""
+        """Give up the copy of a remote file whose bytes are damaged, and return True if that may help."""
         return False
 
     def refresh(self) -> None:
-        """Looks again at what is there; see :meth:`.RemoteFiles.refresh`."""
+        """Look again at what is there, as :meth:`.RemoteFiles.refresh`."""
         return
 
     def coming(self, schema: Schema, commits: Mapping[str, Commit]) -> contextlib.AbstractContextManager[None]:
-        """While commits of streams, by their names, are read: what is read first of all of them comes at once."""
+        """Download at once what is read first, while commits of streams, given by name, are read."""
         return contextlib.nullcontext()
 
     def stop(self) -> None:
-        """Reads nothing more ahead, until something is asked for again."""
+        """Stop reading ahead until something is asked for again."""
         return
 
     def stats(self) -> dict[str, Any]:
-        """What was downloaded: JSON; nothing of files that are here."""
+        """Return as JSON what was downloaded, empty for files that are here."""
         return {}
 
     def stored_bytes(self, path: str) -> int:
-        """Bytes of a file, or of all below a directory; what goes away meanwhile does not count."""
+        """Return the bytes of a file, or of all below a directory; what goes away meanwhile does not count."""
         if self.kind(path) != "directory":
             return self.size(path) or 0
         return sum(self.stored_bytes(os.path.join(path, name)) for name in self.list(path))
 
     def zarr(self, path: str) -> Any:
-        """What zarr-python opens a group at ``path`` by."""
+        """Return the argument by which zarr-python opens a group at ``path``."""
         return path
 
     def elsewhere(self) -> dict[str, Any] | None:
-        """Options by which another process opens a store over files like these; None: it cannot."""
+        """Return options by which another process opens a store over files like these, or None if it cannot."""
         return None
 
 
 @contextlib.contextmanager
 def translate(action: str, path: str, kept: str = "the last commit is intact") -> Iterator[None]:
-    """Turns an OSError inside into WriteFailedError or DiskFullError that names the action, the path, and what is kept.
+    """Turn an OSError inside into WriteFailedError or DiskFullError, with action, path, and what is kept.
 
     ``kept`` is "" where nothing was there before: then there is nothing to open either.
     """
@@ -194,7 +194,7 @@ def translate(action: str, path: str, kept: str = "the last commit is intact") -
 
 
 def unreadable(path: str, error: OSError) -> OSError:
-    """What to raise when a file that is there cannot be read."""
+    """Return the error to raise when a file that is there cannot be read."""
     if isinstance(error, DiskReplayError):
         return error  # of the disk that was to take its copy, or of the storage that has it
     if error.errno in NO_DESCRIPTORS:
@@ -210,7 +210,7 @@ def unreadable(path: str, error: OSError) -> OSError:
 
 @contextlib.contextmanager
 def translate_reads(path: str) -> Iterator[None]:
-    """Turns an OSError inside into ReadFailedError, one that says that nothing is there excepted."""
+    """Turn an OSError inside into ReadFailedError, unless it says that nothing is there."""
     try:
         yield
     except (DiskReplayError, FileNotFoundError, NotADirectoryError):
@@ -220,7 +220,7 @@ def translate_reads(path: str) -> Iterator[None]:
 
 
 def write(files: Files, path: str, data: bytes) -> None:
-    """Makes ``data`` the content of a file, which is synced; its name is not."""
+    """Make ``data`` the content of a file, and sync the file but not its name."""
     file = files.open(path, write=True)
     file.truncate(0)
     file.pwrite([data], 0)
@@ -228,7 +228,7 @@ def write(files: Files, path: str, data: bytes) -> None:
 
 
 def replace(files: Files, path: str, data: bytes, temporary: str | None = None) -> None:
-    """Atomically and durably makes ``data`` the content of ``path``: write beside, fsync, rename, fsync directory."""
+    """Make ``data`` the content of ``path``, atomically and durably: write beside, fsync, rename, fsync directory."""
     temporary = temporary or f"{path}.tmp"
     write(files, temporary, data)
     files.rename(temporary, path)
@@ -236,7 +236,7 @@ def replace(files: Files, path: str, data: bytes, temporary: str | None = None) 
 
 
 def make_dirs(files: Files, path: str) -> None:
-    """Durably makes a directory and those above it that are missing."""
+    """Make a directory, and those above it that are missing, durably."""
     if files.kind(path) is None:
         parent = os.path.dirname(path)
         make_dirs(files, parent)
@@ -246,7 +246,7 @@ def make_dirs(files: Files, path: str) -> None:
 
 
 def remove(files: Files, path: str) -> None:
-    """Removes a file, or a directory and everything below it; a link is removed, never followed."""
+    """Remove a file, or a directory and everything below it; a link is removed, never followed."""
     if files.kind(path) != "directory":
         files.unlink(path)
         return
@@ -256,6 +256,6 @@ def remove(files: Files, path: str) -> None:
 
 
 def clear(files: Files, path: str) -> None:
-    """Removes what an operation that failed half-way may have left under a temporary name."""
+    """Remove what an operation that failed half-way may have left under a temporary name."""
     with contextlib.suppress(FileNotFoundError):
         remove(files, path)

@@ -28,17 +28,17 @@ from diskreplay.storage.files import File
 LEAST_FILES = 16
 MOST_FILES = 4096
 MOST_LOOKED_AT = 64
-"""Files, to close one that is not on loan."""
+"""The number of files that are looked at to close one that is not on loan."""
 
 
 def limit() -> int:
-    """How many files the pool may keep open: half of what the process may, now; the rest is for the program's own."""
+    """Return how many files the pool may keep open: half of what the process may; the rest is the program's own."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_FILES if soft == resource.RLIM_INFINITY else min(max(soft // 2, LEAST_FILES), MOST_FILES)
 
 
 class Loan:
-    """Keeps a file open.
+    """A promise that keeps a file open.
 
     Attributes:
         file: that it is a loan of.
@@ -53,7 +53,7 @@ class Loan:
 
 
 class PooledFile:
-    """A file that the pool may close: then ``file`` is None.
+    """A file that the pool may close, after which ``file`` is None.
 
     Attributes:
         file: that is open.
@@ -69,7 +69,7 @@ class PooledFile:
         self._loan: weakref.ref[Loan] | None = None
 
     def lend(self) -> Loan | None:
-        """The file on loan; None when it was closed. Needs the pool's lock: what is on loan is not closed."""
+        """Return the file on loan, or None if it was closed; the caller holds the pool's lock."""
         loan = self._loan() if self._loan is not None else None
         if loan is None and self.file is not None:
             loan = Loan(self.file)
@@ -78,7 +78,7 @@ class PooledFile:
         return loan
 
     def close(self) -> bool:
-        """Closes the file, unless somebody has a loan of it; whether it may. Needs the pool's lock."""
+        """Close the file unless it is on loan, and return True if it was not; the caller holds the pool's lock."""
         self.standing = None  # first: who has read it before keeps the loan alive, and who reads it now asks the pool
         if self._loan is not None and self._loan() is not None:
             return False
@@ -87,7 +87,7 @@ class PooledFile:
 
 
 class Pool:
-    """Counts the open files of all columns, and closes those that were used least recently.
+    """The pool of the open files of all columns, which closes those that were used least recently.
 
     Attributes:
         limit: called for the number of files that may be open.
@@ -100,18 +100,18 @@ class Pool:
         """The files by the ids of their objects, the least recently used first; some may be closed, or gone."""
 
     def __len__(self) -> int:
-        """Files that are open."""
+        """Return the number of open files."""
         with self._lock:
             return sum(
                 pooled is not None and pooled.file is not None for pooled in [ref() for ref in self._recent.values()]
             )
 
     def renew_lock(self) -> None:
-        """In a forked child: a thread that is not there any more may have held the old one."""
+        """Renew the lock in a forked child: a thread that is not there any more may have held the old one."""
         self._lock = Lock("the open files")
 
     def use(self, files: Iterable[PooledFile]) -> list[Loan]:
-        """Files on loan, as the most recently used ones; those before the first that was closed."""
+        """Return files on loan, as the most recently used ones, up to the first that was closed."""
         loans: list[Loan] = []
         with self._lock:
             for pooled in files:
@@ -124,7 +124,7 @@ class Pool:
         return loans
 
     def make_room(self) -> bool:
-        """Closes what was used least recently until one more file may be opened; False where too much is on loan."""
+        """Close the least recently used until one more file may be opened; return False if too many are on loan."""
         most = self.limit()
         if len(self._recent) < most:  # as mostly: without the lock
             return True
@@ -142,7 +142,7 @@ class Pool:
             return False
 
     def _was_used(self, ref: weakref.ref[PooledFile]) -> bool:
-        """Whether a file was used since this was asked last, by who did not tell the pool."""
+        """Tell whether a file was used since the last look by a reader that did not tell the pool."""
         pooled = ref()
         loan = pooled.standing if pooled is not None else None
         used = loan is not None and loan.used
@@ -151,7 +151,7 @@ class Pool:
         return used
 
     def shed(self) -> bool:
-        """Closes the half that was used least recently; False where nothing could be closed."""
+        """Close the half that was used least recently; return False if nothing could be closed."""
         with self._lock:
             before = list(self._recent.items())
             closed = 0
@@ -162,7 +162,7 @@ class Pool:
             return closed > 0
 
     def _close(self, key: int, ref: weakref.ref[PooledFile]) -> bool:
-        """Closes one file; whether it was open. One on loan stays, as the most recently used one: it is in use."""
+        """Close one file, unless it is on loan and so in use; return True if it was open."""
         pooled = ref()
         was_open = pooled is not None and pooled.file is not None
         closed = pooled is None or pooled.close()
@@ -177,29 +177,29 @@ at_fork(in_child=POOL.renew_lock)
 
 
 class Handles:
-    """The open files of one column, by shard. The buffer's lock guards every call."""
+    """The open files of one column, by shard; the buffer's lock guards every call."""
 
     def __init__(self) -> None:
         self.files: dict[int, PooledFile] = {}
-        """By shard; some may be closed."""
+        """The files by shard; some may be closed."""
 
     def lend(self, shard: int) -> Loan | None:
-        """The file of a shard, if it is open; as the most recently used one."""
+        """Return the file of a shard if it is open, as the most recently used one, or None."""
         return self.lend_first([shard]).get(shard)
 
     def lend_first(self, shards: Collection[int]) -> dict[int, Loan]:
-        """The files of these shards, as :meth:`lend`; of those before the first that is not open."""
+        """Return the files of these shards as :meth:`lend`, up to the first that is not open."""
         files = list(map(self.files.__getitem__, itertools.takewhile(self.files.__contains__, shards)))
         return dict(zip(shards, POOL.use(files), strict=False)) if files else {}
 
     def keep(self, opened: dict[int, PooledFile]) -> None:
-        """Takes in files that were opened, by shard."""
+        """Take in files that were opened, by shard."""
         self.files.update(opened)
 
     def drop_below(self, shard: int) -> None:
-        """Closes the files of the shards below one, those on loan excepted."""
+        """Close the files of the shards below one, but for those on loan."""
         self.files = {known: pooled for known, pooled in self.files.items() if known >= shard}
 
     def close(self) -> None:
-        """Closes all files, those on loan excepted."""
+        """Close all files but those on loan."""
         self.files = {}

@@ -1,4 +1,4 @@
-"""What closing keeps beside the rows of a stream: a checkpoint without a name, which pins nothing.
+"""The state that closing keeps beside the rows of a stream: a checkpoint without a name, which pins nothing.
 
 It stands in ``streams/<stream>/start/kept`` and counts as long as the streams of its cut have just the rows that it
 names. One without a cut is a mark: what there was has changed since, and was not kept. The document is replaced
@@ -25,21 +25,21 @@ from diskreplay.storage.stream import SCRATCH, StreamWriter
 NAME = "kept"
 
 Rows = dict[str, tuple[int, ...]]
-"""What a cut says of the rows of each stream, by its name: two that say the same are of the same rows."""
+"""The facts of a cut on the rows of each stream, by name: equal facts are those of the same rows."""
 
 
 def folder(stream: str) -> str:
-    """Where it stands, in the stream at a path."""
+    """Return its place in the stream at a path."""
     return os.path.join(stream, SCRATCH, NAME)
 
 
 def rows(cut: Mapping[str, Commit]) -> Rows:
-    """What a cut says of the rows of each stream that ever had some."""
+    """Return the facts of a cut on the rows of each stream that ever had some."""
     return {name: (one.stream, one.timeline, one.begin, one.end) for name, one in cut.items() if one.end}
 
 
 def read(files: fs.Files, stream: str) -> Checkpoint | None:
-    """What is kept in the stream at a path; None where nothing is, CorruptionError where it cannot be read."""
+    """Return what is kept in the stream at a path, or None; raise CorruptionError if it cannot be read."""
     try:
         return read_checkpoint(files, folder(stream))
     except (FileNotFoundError, NotADirectoryError):
@@ -47,7 +47,7 @@ def read(files: fs.Files, stream: str) -> Checkpoint | None:
 
 
 def read_arrays(files: fs.Files, stream: str, kept: Checkpoint) -> dict[str, NDArray[Any]]:
-    """The arrays ``(n,)`` of what is kept, by name; CorruptionError where they are not what was written."""
+    """Return the arrays ``(n,)`` of what is kept, by name; raise CorruptionError if they are damaged."""
     try:
         group = os.path.join(folder(stream), check_key(kept.id, "id"))
     except InputError as error:
@@ -60,7 +60,7 @@ def read_arrays(files: fs.Files, stream: str, kept: Checkpoint) -> dict[str, NDA
 def document(
     writer: StreamWriter, state: dict[str, Any], values: dict[str, NDArray[Any]], cut: dict[str, Commit]
 ) -> tuple[str, bytes]:
-    """The id and the document of a state, with arrays ``(n,)`` by name; InputError where it were too large.
+    """Return the id and the document of a state with arrays ``(n,)`` by name; raise InputError if it is too large.
 
     Without a cut it is a mark.
     """
@@ -69,7 +69,7 @@ def document(
 
 
 def replace(writer: StreamWriter, document: tuple[str, bytes], values: dict[str, NDArray[Any]]) -> None:
-    """Durably makes a document, with the arrays that it was made with, what is kept in a stream."""
+    """Make a document, with its arrays, what is kept in a stream, durably."""
     id, data = document
     files, place = writer.files, folder(writer.path)
     temporary = os.path.join(writer.scratch, f".tmp-{NAME}")
@@ -91,7 +91,7 @@ def replace(writer: StreamWriter, document: tuple[str, bytes], values: dict[str,
 
 
 def remove(writer: StreamWriter) -> None:
-    """Durably removes what is kept; does nothing where nothing ever was."""
+    """Remove what is kept, durably, if there ever was something."""
     place = folder(writer.path)
     with fs.translate_reads(place):
         kind = writer.files.kind(place)

@@ -22,7 +22,7 @@ Opened = TypeVar("Opened")
 
 
 def with_room(opening: Callable[Given, Opened], *given: Given.args, **options: Given.kwargs) -> Opened:
-    """What ``opening`` gives; where no descriptor is left, files of the pool are closed and it is called again."""
+    """Return what ``opening`` returns; if no descriptor is left, close files of the pool and call it again."""
     while True:
         try:
             return opening(*given, **options)
@@ -64,11 +64,11 @@ class LocalFile(File):
         return os.fstat(self._fd).st_size
 
     def descriptor(self) -> int | None:
-        """The descriptor, which is closed with the file; None in a class derived from this one."""
+        """Return the descriptor, which is closed with the file, or None in a class derived from this one."""
         return self._fd if type(self) is LocalFile else None  # what is derived may watch each read
 
     def will_need(self, offset: int, size: int, /) -> None:
-        """Tells the system, where it takes advice."""
+        """Tell the system, if it takes advice."""
         if hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError):  # it was advice
                 os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
@@ -82,7 +82,7 @@ class LocalFile(File):
 
 
 class LocalLock:
-    """flock(2) on a directory: it goes with the process, however that ends.
+    """A lock by flock(2) on a directory, which goes with the process, however that ends.
 
     A forked child shares the lock of its parent, and would keep it when that is killed: so it lets go at once.
 
@@ -100,7 +100,7 @@ class LocalLock:
         self._fd = with_room(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def take(self) -> bool:
-        """Takes the lock; False where somebody else holds it."""
+        """Take the lock; return False if somebody else holds it."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -112,13 +112,13 @@ class LocalLock:
 
     @classmethod
     def taken_by(cls, path: str) -> str | None:
-        """The line of this process's program that took the lock on a directory; None where this process has it not."""
+        """Return the line of this process's program that took the lock on a directory, or None."""
         here = (lock for lock in list(cls._held) if lock._taken_by and lock.held() and lock.is_at(path))
         return next((lock._taken_by for lock in here), None)
 
     @classmethod
     def let_go_in_child(cls) -> None:
-        """Closes what a forked child has inherited; the parent's lock stays."""
+        """Close what a forked child has inherited; the parent's lock stays."""
         for lock in list(cls._held):
             lock.release()
 

@@ -22,34 +22,34 @@ NAME = "zarr.json"
 KEY = "diskreplay"
 CHECKSUM = "checksum"
 MAX_BYTES = 16 << 20
-"""Of a document; none is written that is larger."""
+"""The most bytes of a document that is written."""
 MAX_CHECKPOINT_BYTES = 1 << 30
-"""Of a checkpoint's document that is read: older versions set no limit when they wrote one."""
+"""The most bytes of a checkpoint's document that is read: older versions set no limit when they wrote one."""
 INDENTED_BYTES = 1 << 16
-"""Larger documents are not for people, and have no white space."""
+"""The size above which documents have no white space: they are not for people."""
 MAX_DEPTH = 200
-"""Of metadata: what every reader's stack holds."""
+"""The deepest nesting of metadata, which every reader's stack holds."""
 MAX_INTEGER_BITS = 14_280
-"""Of an integer in metadata: Python reads no more than 4300 digits."""
+"""The most bits of an integer in metadata: Python reads no more than 4300 digits."""
 CHECKPOINTS = "checkpoints"
 SHUFFLED_KINDS = "iufc"
 
 
 def group_document(attributes: dict[str, Any] | None = None, node: str = "") -> dict[str, Any]:
-    """A group; ``attributes`` go under our key, with the checksum of a group whose path below the store is ``node``."""
+    """Return a group; ``attributes`` go under our key, with a checksum over them and the path ``node`` in the store."""
     ours = {KEY: {**attributes, CHECKSUM: checksum(attributes, node)}} if attributes else {}
     return {"zarr_format": 3, "node_type": "group", "attributes": ours}
 
 
 def checksum(attributes: dict[str, Any], node: str) -> int:
-    """CRC-32C of the node's path below the store, a line feed, and the attributes as canonical JSON."""
+    """Return the CRC-32C of the node's path below the store, a line feed, and the attributes as canonical JSON."""
     facts = {name: value for name, value in attributes.items() if name != CHECKSUM}
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return int(google_crc32c.value(f"{node}\n{text}".encode()))
 
 
 def check(attributes: dict[str, Any], node: str, path: str) -> None:
-    """CorruptionError where the attributes do not match their checksum, or have none."""
+    """Raise CorruptionError if the attributes do not match their checksum, or have none."""
     try:
         fits = attributes.get(CHECKSUM) == checksum(attributes, node)
     except (ValueError, RecursionError):
@@ -62,7 +62,7 @@ def check(attributes: dict[str, Any], node: str, path: str) -> None:
 
 
 def blosc_configuration(codec: Codec, column: Column) -> dict[str, Any]:
-    """The configuration of Zarr's ``blosc`` codec: bytes are shuffled where an element has several."""
+    """Return the configuration of Zarr's ``blosc`` codec, which shuffles bytes if an element has several."""
     several = column.dtype.kind in SHUFFLED_KINDS and column.dtype.itemsize > 1
     return {
         "cname": codec.name,
@@ -74,7 +74,7 @@ def blosc_configuration(codec: Codec, column: Column) -> dict[str, Any]:
 
 
 def array_document(column: Column, num_envs: int, rows: int) -> dict[str, Any]:
-    """The array of a column with ``rows`` rows, a whole number of shards."""
+    """Return the array of a column with ``rows`` rows, a whole number of shards."""
     endian = {"configuration": {"endian": "little"}} if column.dtype.itemsize > 1 else {}
     chunk_codecs: list[dict[str, Any]] = [{"name": "bytes", **endian}]
     if column.codec.name != "none":
@@ -104,7 +104,7 @@ def array_document(column: Column, num_envs: int, rows: int) -> dict[str, Any]:
 
 
 def dump(document: dict[str, Any], what: str = "the document") -> bytes:
-    """A document's bytes; InputError where they are more than is read back."""
+    """Return a document's bytes; raise InputError if they are more than is read back."""
     data = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     if len(data) > MAX_BYTES:
         raise InputError(f"{what} would take {len(data):,} bytes; at most {MAX_BYTES:,} are read back")
@@ -115,7 +115,7 @@ def dump(document: dict[str, Any], what: str = "the document") -> bytes:
 
 
 def plain(what: str, given: Any) -> dict[str, Any]:
-    """A mapping as it will be read back; InputError where it is no JSON, or larger than documents may be."""
+    """Return a mapping as it will be read back; raise InputError if it is not JSON, or too large for a document."""
     try:
         text = json.dumps(dict(given), separators=(",", ":"), allow_nan=False)
         if len(text) > MAX_BYTES:
@@ -146,19 +146,19 @@ def _nested(what: str) -> InputError:
 
 
 def write(files: fs.Files, directory: str, document: dict[str, Any]) -> None:
-    """Atomically and durably writes the document of the node at ``directory``."""
+    """Write the document of the node at ``directory``, atomically and durably."""
     fs.replace(files, os.path.join(directory, NAME), dump(document))
 
 
 def create_group(files: fs.Files, directory: str, attributes: dict[str, Any] | None = None, node: str = "") -> None:
-    """Makes a directory that is a Zarr group; arguments as of :func:`group_document`."""
+    """Make a directory that is a Zarr group, with arguments as :func:`group_document`."""
     files.mkdir(directory)
     write(files, directory, group_document(attributes, node))
     files.sync_dir(os.path.dirname(directory))
 
 
 def read(files: fs.Files, directory: str) -> dict[str, Any]:
-    """The document of the node at ``directory``.
+    """Return the document of the node at ``directory``.
 
     Raises FileNotFoundError or NotADirectoryError when there is none, ReadFailedError when it cannot be read,
     CorruptionError when it is no JSON object.
@@ -167,7 +167,7 @@ def read(files: fs.Files, directory: str) -> dict[str, Any]:
 
 
 def read_bytes(files: fs.Files, directory: str) -> bytes:
-    """The bytes of the document of the node at ``directory``; raises as :func:`read`."""
+    """Return the bytes of the document of the node at ``directory``, with errors as :func:`read`."""
     path = os.path.join(directory, NAME)
     most = MAX_CHECKPOINT_BYTES if os.path.basename(os.path.dirname(directory)) == CHECKPOINTS else MAX_BYTES
     with fs.translate_reads(path):
@@ -178,7 +178,7 @@ def read_bytes(files: fs.Files, directory: str) -> bytes:
 
 
 def parsed(data: bytes, path: str) -> dict[str, Any]:
-    """A document of these bytes; CorruptionError where they are no JSON object."""
+    """Return the document in these bytes; raise CorruptionError if they are not a JSON object."""
     try:
         document = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -193,7 +193,7 @@ def _no_constant(name: str) -> None:
 
 
 def check_no_link(files: fs.Files, *directories: str) -> None:
-    """CorruptionError where a directory of the store is a link, which could lead out of it."""
+    """Raise CorruptionError if a directory of the store is a link, which could lead out of it."""
     for directory in directories:
         with fs.translate_reads(directory):
             kind = files.kind(directory)
@@ -202,13 +202,13 @@ def check_no_link(files: fs.Files, *directories: str) -> None:
 
 
 def read_attributes(files: fs.Files, directory: str) -> dict[str, Any]:
-    """Our attributes of a stream's or checkpoint's group; CorruptionError when it has none, or they are damaged."""
+    """Return our attributes of a stream's or checkpoint's group; raise CorruptionError for none or damaged ones."""
     check_no_link(files, os.path.dirname(directory), directory)
     return attributes(directory, read_bytes(files, directory))
 
 
 def attributes(directory: str, data: bytes) -> dict[str, Any]:
-    """As :func:`read_attributes`, of a document whose bytes were read."""
+    """Return attributes as :func:`read_attributes`, from a document whose bytes were read."""
     parent, name = os.path.split(directory)
     path = os.path.join(directory, NAME)
     document = parsed(data, path)

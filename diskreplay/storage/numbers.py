@@ -1,4 +1,4 @@
-"""A note of the numbers that a store's streams have: who adds one reads no record of another.
+"""The note of the numbers of a store's streams, so that who adds a stream reads no record of another.
 
 A stream keeps its number, so that what the note says of a stream that is there is true. Of those that it does not
 name, which older versions added, the records are read. A note that names a stream which is gone is not believed: its
@@ -21,7 +21,7 @@ NAME = "numbers"
 
 
 def read(files: fs.Files, places: Collection[str], streams: Collection[str]) -> dict[str, int]:
-    """The number of each stream that a note names; none where there is no note, or it is not believed.
+    """Return the number of each stream that a note names, none if there is no note, or it is not believed.
 
     Args:
         files: that it is read by.
@@ -48,7 +48,7 @@ def _checked(stored: dict[str, object], path: str, streams: Collection[str]) -> 
 
 
 def write(files: fs.Files, place: str, temporary: str, numbers: dict[str, int]) -> None:
-    """Notes the numbers of all streams; a note that cannot be written is none."""
+    """Note the numbers of all streams; a note that cannot be written is left out."""
     path = os.path.join(place, NAME)
     facts = {NAME: numbers}
     data = json.dumps({**facts, metadata.CHECKSUM: metadata.checksum(facts, NAME)}, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Which checkpoint needs a shard that the window has left."""
+"""The checkpoints that need shards which the window has left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from diskreplay.schema import LOGS, PATCH_TABLE
 from diskreplay.storage.commit import Commit, is_patch
 
 Spans = Sequence[tuple[int, int, str]]
-"""Rows ``[begin, end)`` that are needed, and the name of the checkpoint that needs them."""
+"""The rows ``[begin, end)`` that are needed, and the name of the checkpoint that needs them."""
 
 
 class Pins:
@@ -25,7 +25,7 @@ class Pins:
         self._spans: dict[str, Spans] = {}
 
     def holders(self, shards: Iterable[int], path: str, shard_rows: int) -> dict[int, str]:
-        """Those of the ascending shards of the array at ``path`` that are needed, each with a checkpoint that needs it.
+        """Return which of ascending shards of the array at ``path`` are needed, each with a checkpoint that needs it.
 
         One that needs those that follow, too, where there is one: so that few checkpoints stand for many shards.
         """
@@ -40,7 +40,7 @@ class Pins:
 
 
 def holders(shards: Iterable[int], shard_rows: int, spans: Spans) -> dict[int, str]:
-    """As :meth:`Pins.holders`, of spans in ascending order."""
+    """Return what :meth:`Pins.holders` does, for spans in ascending order."""
     found: dict[int, str] = {}
     at, longest, chosen = 0, (0, ""), (0, "")
     for shard in shards:

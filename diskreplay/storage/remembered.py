@@ -1,4 +1,4 @@
-"""What the documents of groups said when they were read: one that has the same bytes is not parsed again.
+"""The memory of what documents of groups said: one that has the same bytes is not parsed again.
 
 Bytes alone say so. A name does not: what was dropped may have been made again under it. Nor does a time or a file's
 number, which a file system gives again.
@@ -32,10 +32,10 @@ class KnownDocuments(Generic[Said]):
         self._folder = folder
         self._parse = parse
         self._known: dict[str, tuple[bytes, Said]] = {}
-        """Digest of a document's bytes, and what it says, by the group's name; replaced as a whole."""
+        """The digest of a document's bytes, and what it says, by the group's name; replaced as a whole."""
 
     def read(self) -> dict[str, Said]:
-        """Reads every document that is there now; a group that goes meanwhile is left out."""
+        """Read every document that is there now; a group that goes meanwhile is left out."""
         with fs.translate_reads(self._folder):
             names = self._files.list(self._folder)
         found = {}
@@ -47,7 +47,7 @@ class KnownDocuments(Generic[Said]):
         return {name: said for name, (_, said) in found.items()}
 
     def same(self, names: Collection[str]) -> bool:
-        """Whether the documents of these groups still have the bytes that the last :meth:`read` found."""
+        """Tell whether the documents of these groups still have the bytes that the last :meth:`read` found."""
         known = self._known
         try:
             return all(name in known and self._digest(self._bytes(name)) == known[name][0] for name in names)

@@ -1,4 +1,4 @@
-"""A store: one directory that is a Zarr v3 group of streams and checkpoints.
+"""The store: one directory that is a Zarr v3 group of streams and checkpoints.
 
 The root's attributes hold the format version, the schema and the settings that a buffer wants to find again; they are
 written once. A checkpoint is a group below ``checkpoints`` whose attributes hold the commit record of every stream
@@ -46,9 +46,9 @@ from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, S
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
 PROVENANCE = "provenance"
-"""The setting that says where the steps come from."""
+"""The name of the setting that says where the steps come from."""
 LOCK_SECONDS = 60.0
-"""How long to wait for another process that adds a stream, which takes it milliseconds."""
+"""The seconds to wait for another process that adds a stream, which takes it milliseconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,16 +83,16 @@ class Checkpoint:
 
     @property
     def order(self) -> tuple[int, float, str]:
-        """Sorts checkpoints, the oldest first: by number, then by name; those without a number by the clock."""
+        """The key that sorts checkpoints, the oldest first: by number and name, or by the clock without a number."""
         return self.number, 0.0 if self.number else self.time, self.name
 
     def numbered(self, number: int, maker: str | None, values: Mapping[str, NDArray[Any]]) -> Checkpoint:
-        """The checkpoint as its maker writes it, with an id of its own, and with arrays ``(n,)`` by name."""
+        """Return the checkpoint as its maker writes it, with an id of its own, and with arrays ``(n,)`` by name."""
         arrays = checkpoint_arrays.facts(values) if values else {}
         return dataclasses.replace(self, number=number, id=secrets.token_hex(8), maker=maker, arrays=arrays)
 
     def made_by(self) -> str:
-        """Its maker, in words."""
+        """Return its maker, in words."""
         return "a reader" if self.maker is None else f"the writer of the stream {self.maker!r}"
 
 
@@ -115,10 +115,10 @@ class PartialStore:
 
 
 class Store:
-    """An open store directory; see the module's docstring. Holds no locks and no rows."""
+    """An open store directory, which holds no locks and no rows."""
 
     def __init__(self, path: str, files: fs.Files) -> None:
-        """Opens the store at ``path``.
+        """Open the store at ``path``.
 
         Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
         """
@@ -156,17 +156,17 @@ class Store:
         told = self.settings.get(PROVENANCE)
         self.provenance: dict[str, Any] = told if isinstance(told, dict) else {}
         self._greatest: int | None = None
-        """Number of any checkpoint that was read; None as long as not all were."""
+        """The largest number of a checkpoint that was read, or None as long as not all were."""
         self._orders = self._remembered(lambda checkpoint: checkpoint.order)
         self._pins: dict[str, KnownDocuments[Commit | None]] = {}
-        """What checkpoints hold of the streams that :meth:`cuts` was asked for."""
+        """The commits that checkpoints hold of the streams that :meth:`cuts` was asked for."""
 
     @staticmethod
     def create(
         path: str, files: fs.Files, schema: Schema, settings: dict[str, Any], first_stream: str = FIRST_STREAM,
         part: PartialStore | None = None, claim: Callable[[dict[str, Any]], None] = lambda document: None,
     ) -> Store:  # fmt: skip
-        """Makes a store with one empty stream, whole or not at all; SchemaError where its documents were too large.
+        """Make a store with one empty stream, whole or not at all; raise SchemaError if its documents are too large.
 
         With ``part`` it is a part of a store that is elsewhere, too: one stream of it. ``claim`` is given the store's
         own document before there is a store at ``path``; what it raises leaves none.
@@ -215,17 +215,17 @@ class Store:
         return os.path.join(self.path, STREAMS, name)
 
     def stream_names(self) -> list[str]:
-        """Names of all streams, in the order of their numbers."""
+        """Return the names of all streams, in the order of their numbers."""
         return list(self.newest_commits())
 
     def has_stream(self, name: str) -> bool:
-        """Whether there is a stream of that name; looks at no other."""
+        """Tell whether there is a stream of that name, without a look at others."""
         file = os.path.join(self.stream_path(check_key(name, "stream")), metadata.NAME)
         with fs.translate_reads(file):
             return self.files.size(file) is not None
 
     def newest_commits(self, writer: StreamWriter | None = None) -> dict[str, Commit]:
-        """The newest commit record of each stream by its name, in the order of their numbers; a writer has its own."""
+        """Return the newest commit of each stream by name, in the order of their numbers; a writer has its own."""
         own = {} if writer is None else {writer.name: writer.commit_record}
         others = (name for name in self._streams_there() if name not in own)
         commits = own | {name: stream.read_commit(self.files, self.stream_path(name)) for name in others}
@@ -233,7 +233,7 @@ class Store:
         return dict(sorted(commits.items(), key=lambda item: item[1].stream))
 
     def _numbers(self) -> dict[str, int]:
-        """The number of each stream by its name, in their order; of those that are noted no record is read."""
+        """Return the number of each stream by its name, in order; records of noted ones are not read."""
         there = self._streams_there()
         likely = sorted(there, key=lambda name: name != FIRST_STREAM)
         noted = numbers.read(self.files, [os.path.join(self.stream_path(name), SCRATCH) for name in likely], there)
@@ -242,14 +242,14 @@ class Store:
         return dict(sorted(found.items(), key=lambda item: item[1]))
 
     def _check_numbers(self, found: Iterable[int]) -> None:
-        """CorruptionError where two streams have the same number."""
+        """Raise CorruptionError if two streams have the same number."""
         each = sorted(found)
         if len(set(each)) != len(each):
             file = os.path.join(self.path, STREAMS)
             raise CorruptionError(f"two streams of {self.path!r} have the same number: {each}", file=file)
 
     def _streams_there(self) -> list[str]:
-        """Names of all streams, in no order of theirs."""
+        """Return the names of all streams, in no particular order."""
         folder = os.path.join(self.path, STREAMS)
         names = []
         with fs.translate_reads(folder):
@@ -268,7 +268,7 @@ class Store:
     def check_stream(
         self, name: str, num_envs: int | None, capacity: int | None, checkpoint: Checkpoint | None = None
     ) -> None:
-        """InputError where a stream that exists is asked for with another number of environments, or less capacity.
+        """Raise InputError if a stream that exists is asked for with other environments, or less capacity.
 
         Less than it has, or had at a checkpoint; more is what it can grow to.
         """
@@ -280,7 +280,7 @@ class Store:
         self._grown(name, checkpoint.cut.get(name, commit) if checkpoint is not None else commit, capacity)
 
     def _grown(self, name: str, commit: Commit, capacity: int | None) -> Commit:
-        """The commit with a larger capacity, or as it is; InputError for a smaller one, which would lose rows."""
+        """Return the commit, with a larger capacity if given; raise InputError for a smaller one, as rows would go."""
         if capacity is None:
             return commit
         if check_size(commit.num_envs, capacity) < commit.capacity:
@@ -292,7 +292,7 @@ class Store:
         return commit if capacity == commit.capacity else commit.resized(capacity)
 
     def create_stream(self, name: str, num_envs: int, capacity: int) -> None:
-        """Adds an empty stream; it appears whole, between two listings of any reader."""
+        """Add an empty stream, which appears whole, between two listings of any reader."""
         check_key(name, "stream")
         check_sizes(num_envs, capacity)
         with fs.translate("creating the stream", name):
@@ -325,11 +325,11 @@ class Store:
                 lock.release()
 
     def first_commit(self) -> Commit:
-        """The newest commit record of the store's first stream."""
+        """Return the newest commit record of the store's first stream."""
         return self.newest_commit(next(iter(self._numbers())))
 
     def newest_commit(self, name: str) -> Commit:
-        """The newest commit record of a stream; CorruptionError where there is no such stream."""
+        """Return the newest commit record of a stream; raise CorruptionError if there is no such stream."""
         path = self.stream_path(name)
         try:
             return stream.read_commit(self.files, path)
@@ -338,7 +338,7 @@ class Store:
             raise CorruptionError(message, file=path, stream=name) from error
 
     def read_stream(self, name: str, commit: Commit, timeline: int) -> StreamReader:
-        """The stream as of a commit; ``timeline`` is that of the newest one.
+        """Return the stream as of a commit; ``timeline`` is that of the newest one.
 
         CorruptionError also where a live writer has evicted a shard since, or went back: then there is a newer commit.
         """
@@ -348,7 +348,7 @@ class Store:
         self, name: str, checkpoint: Checkpoint | None = None, may_go_back: Callable[[int], None] | None = None,
         capacity: int | None = None,
     ) -> StreamWriter:  # fmt: skip
-        """Takes the stream's lock and recovers it, at its newest commit or back at a checkpoint's, or grown.
+        """Take the stream's lock and recover it, at its newest commit or back at a checkpoint's, or grown.
 
         Args:
             name: of the stream.
@@ -375,7 +375,7 @@ class Store:
         return StreamWriter(self.files, self.stream_path(name), self.schema, self._cuts(name), choose)
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:
-        """CheckpointError where other checkpoints need rows of a stream that going back to this one would discard.
+        """Raise CheckpointError if other checkpoints need rows that going back to this one would discard.
 
         ``dropped`` names those that are to be dropped before.
         """
@@ -393,23 +393,23 @@ class Store:
             )
 
     def readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
-        """Readers of all columns of a stream by their path below its group; nothing is loaded."""
+        """Return readers of all columns of a stream by path below its group, with nothing loaded."""
         path, columns = self.stream_path(name), self.schema.arrays
         return stream.open_columns(self.files, path, self.schema, commit, ColumnReader, columns)
 
     def log_readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
-        """Readers of the logs that a stream has at a commit, by their paths; nothing is loaded."""
+        """Return readers of the logs that a stream has at a commit, by path, with nothing loaded."""
         path, logs = self.stream_path(name), stream.logs(self.schema, commit)
         return stream.open_columns(self.files, path, self.schema, commit, ColumnReader, logs)
 
     def cuts(self, name: str) -> list[Commit]:
-        """The commits of a stream that checkpoints hold."""
+        """Return the commits of a stream that checkpoints hold."""
         if name not in self._pins:
             self._pins[name] = self._cuts(name)
         return [cut for cut in self._pins[name].read().values() if cut is not None]
 
     def cuts_of(self, names: Iterable[str]) -> dict[str, dict[str, Commit]]:
-        """The commits of several streams that checkpoints hold, by the names of these; each document is read once.
+        """Return the commits of several streams that checkpoints hold, by their names; each document is read once.
 
         What is made after this call needs no row that a record which is durable by now does not.
         """
@@ -424,21 +424,21 @@ class Store:
         return found
 
     def _cuts(self, name: str) -> KnownDocuments[Commit | None]:
-        """The commit of a stream that each checkpoint holds; None where it holds none."""
+        """Return the commit of a stream that each checkpoint holds, None for one that holds none."""
         return self._remembered(lambda checkpoint: checkpoint.cut.get(name))
 
     def _remembered(self, what: Callable[[Checkpoint], Said]) -> KnownDocuments[Said]:
-        """Something of each checkpoint, by its name."""
+        """Return something of each checkpoint, by its name."""
         return KnownDocuments(self.files, os.path.join(self.path, CHECKPOINTS), lambda *read: what(_checkpoint(*read)))
 
     def checkpoint_names(self) -> list[str]:
-        """Names of all checkpoints, oldest first."""
+        """Return the names of all checkpoints, oldest first."""
         orders = sorted(self._orders.read().values())
         self._greatest = max([self._greatest or 0, *(number for number, _, _ in orders)])
         return [name for _, _, name in orders]
 
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
-        """All of them, oldest first, or those with names that are ``among`` these."""
+        """Return all checkpoints, oldest first, or only those whose names are ``among`` these."""
         folder = os.path.join(self.path, CHECKPOINTS)
         found = []
         with fs.translate_reads(folder):
@@ -452,7 +452,7 @@ class Store:
         return sorted(found, key=lambda one: one.order)
 
     def next_number(self, writer: StreamWriter | None = None) -> int:
-        """One more than the greatest number of a checkpoint: of those that were read, and that writers have noted.
+        """Return one more than the greatest number of a checkpoint that was read, or that a writer noted.
 
         A writer notes its number in a commit before it makes the checkpoint: so documents need to be read once only,
         and no number is given again by whoever dropped its checkpoint.
@@ -463,7 +463,7 @@ class Store:
         return min(max([self._greatest or 0, *noted]) + 1, MAX_NUMBER)
 
     def checkpoint(self, name: str) -> Checkpoint:
-        """The checkpoint of that name; CheckpointError when there is none."""
+        """Return the checkpoint of that name; raise CheckpointError if there is none."""
         try:
             return read_checkpoint(self.files, os.path.join(self.path, CHECKPOINTS, check_key(name, "checkpoint")))
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -472,7 +472,7 @@ class Store:
             ) from error
 
     def check_new_checkpoint(self, name: str) -> str:
-        """Where a checkpoint of that name will stand; InputError or CheckpointError when there can be none."""
+        """Return where a checkpoint of that name will stand; raise InputError or CheckpointError if none can."""
         target = os.path.join(self.path, CHECKPOINTS, check_key(name, "checkpoint"))
         with fs.translate_reads(target):
             taken = self.files.size(os.path.join(target, metadata.NAME)) is not None
@@ -481,13 +481,13 @@ class Store:
         return target
 
     def read_arrays(self, checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:
-        """The arrays that the checkpoint was written with, ``(n,)`` each, by name."""
+        """Return the arrays that the checkpoint was written with, ``(n,)`` each, by name."""
         folder = os.path.join(self.path, CHECKPOINTS, checkpoint.name)
         with fs.translate_reads(folder):
             return checkpoint_arrays.read(self.files, folder, checkpoint.arrays)
 
     def open_attachment(self, checkpoint: Checkpoint, name: str) -> BinaryIO:
-        """Opens a file of a checkpoint to be read; CheckpointError where it has none of that name."""
+        """Open a file of a checkpoint to be read; raise CheckpointError if it has none of that name."""
         if name not in checkpoint.attachments:
             has = f"it has {', '.join(map(repr, checkpoint.attachments))}" if checkpoint.attachments else "it has none"
             raise CheckpointError(f"the checkpoint {checkpoint.name!r} has no attachment {name!r}; {has}")
@@ -498,7 +498,7 @@ class Store:
         self, writer: StreamWriter, checkpoint: Checkpoint, values: Mapping[str, NDArray[Any]],
         staged: Staged | None = None,
     ) -> bool:  # fmt: skip
-        """Makes a checkpoint, with arrays ``(n,)`` by name, durable: the one whose number the newest commit noted.
+        """Make a checkpoint, with arrays ``(n,)`` by name, durable, with the number that the newest commit noted.
 
         It takes the files over that are ``staged``. False when another stream's writer gave up meanwhile what it pins:
         then there is none, and the files wait where they were.
@@ -522,7 +522,7 @@ class Store:
         return True
 
     def drop_checkpoint(self, name: str, writer: StreamWriter, staged: Staged | None = None) -> None:
-        """Removes a checkpoint; the next commit gives the space back that only it needed.
+        """Remove a checkpoint; the next commit gives the space back that only it needed.
 
         Its files go back to where they were ``staged``, for the next attempt.
         """
@@ -540,24 +540,24 @@ class Store:
 
 
 def check_sizes(num_envs: int, capacity: int) -> None:
-    """InputError where no stream can have so many environments, and transitions in its window."""
+    """Raise InputError if no stream can have so many environments, and transitions in its window."""
     check_size(check_count("num_envs", num_envs, most=MAX_ENVS), capacity)
 
 
 def newest(checkpoints: Iterable[Checkpoint], maker: str | None) -> Checkpoint | None:
-    """The newest that the writer of a stream made, or a reader (None), who without any takes the newest of all."""
+    """Return the newest checkpoint of a stream's writer, or of a reader (None), which without its own takes any."""
     found = list(checkpoints)
     own = [one for one in found if one.maker == maker]
     return max(own if own or maker is not None else found, key=lambda one: one.order, default=None)
 
 
 def read_checkpoint(files: fs.Files, folder: str) -> Checkpoint:
-    """Reads the checkpoint at a directory; FileNotFoundError or NotADirectoryError where there is none."""
+    """Read the checkpoint at a directory; raise FileNotFoundError or NotADirectoryError if there is none."""
     return _checkpoint(folder, metadata.read_attributes(files, folder))
 
 
 def _checkpoint(folder: str, stored: dict[str, Any]) -> Checkpoint:
-    """The checkpoint at a directory whose document has these attributes."""
+    """Return the checkpoint at a directory whose document has these attributes."""
     file = os.path.join(folder, metadata.NAME)
     try:
         cut = {check_key(of, "cut"): Commit.from_json(record, file) for of, record in stored["cut"].items()}
@@ -575,7 +575,7 @@ def _checkpoint(folder: str, stored: dict[str, Any]) -> Checkpoint:
 
 
 def checkpoint_document(checkpoint: Checkpoint, parent: str = CHECKPOINTS) -> bytes:
-    """The document of a checkpoint in a directory called ``parent``; InputError where it were too large."""
+    """Return the document of a checkpoint in a directory called ``parent``; raise InputError if it is too large."""
     attributes: dict[str, Any] = {
         "cut": {name: commit.to_json() for name, commit in checkpoint.cut.items()},
         "state": checkpoint.state,
@@ -595,7 +595,7 @@ def checkpoint_document(checkpoint: Checkpoint, parent: str = CHECKPOINTS) -> by
 def lay_out_checkpoint(
     files: fs.Files, directory: str, document: bytes, values: Mapping[str, NDArray[Any]], staged: Staged | None
 ) -> None:
-    """Makes a checkpoint's group in a directory that does not exist, its document last; it takes ``staged`` files."""
+    """Make a checkpoint's group in a directory that does not exist, its document last, from ``staged`` files."""
     files.mkdir(directory)
     if values:
         checkpoint_arrays.write(files, directory, values)
@@ -605,14 +605,14 @@ def lay_out_checkpoint(
 
 
 def checkpoint_files(files: fs.Files, folder: str, checkpoint: Checkpoint) -> list[str]:
-    """Lists the files of a checkpoint below its directory ``folder``, its document excepted."""
+    """Return the files of a checkpoint below its directory ``folder``, but for its document."""
     group = [f"{attachments.GROUP}/{metadata.NAME}"] if checkpoint.attachments else []
     nodes = [*checkpoint.arrays, *(f"{attachments.GROUP}/{name}" for name in checkpoint.attachments)]
     return [*group, *(f"{node}/{name}" for node in nodes for name in files.list(os.path.join(folder, node)))]
 
 
 def _check_free(files: fs.Files, path: str) -> None:
-    """StoreExistsError where something is at the path."""
+    """Raise StoreExistsError if something is at the path."""
     if files.size(os.path.join(path, metadata.NAME)) is not None:
         raise StoreExistsError(
             f"{path!r} holds a Zarr hierarchy already; ReplayBuffer.open and open_or_create open a store"

@@ -34,7 +34,7 @@ from diskreplay.storage.pins import Pins
 from diskreplay.storage.remembered import KnownDocuments
 
 MAX_UNSYNCED = 64
-"""Files of a commit that are open at a time, before they are synced."""
+"""The most files of a commit that are open at a time, before they are synced."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
 TEMPORARY_STREAM = ".tmp-stream-"
 SCRATCH = "start"
@@ -56,18 +56,18 @@ class _Stream(Generic[AnyColumn]):
         self.schema = schema
         self.commit_record = commit
         self.logs = open_columns(files, path, schema, commit, make, schema.logs)
-        """The logs by their paths: columns of bytes, which are on disk only once something was logged."""
+        """The logs by path: columns of bytes, which are on disk only once something was logged."""
         self._columns = open_columns(files, path, schema, commit, make, schema.arrays) | self.logs
         self.rows = {column.name: self._columns[column.name] for column in schema.columns}
         self.patches = {column.name: self._columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
         metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self._columns, *groups(schema))))
 
     def columns(self) -> Iterable[tuple[str, AnyColumn]]:
-        """All columns by their path below the stream's group."""
+        """Return all columns by their path below the stream's group."""
         return self._columns.items()
 
     def load(self, commit: Commit) -> None:
-        """Takes a commit record over and reads the indexes that it adds."""
+        """Take over a commit record, and read the indexes that it adds."""
         for path, column in self.columns():
             span = commit.span(path, self.schema.context)
             if span.end > span.begin and not span.ends_in_tail(column.column):
@@ -80,7 +80,7 @@ class _Stream(Generic[AnyColumn]):
         self.commit_record = commit
 
     def close_files(self) -> None:
-        """Closes the shards that are open; who reads after all opens them again."""
+        """Close the shards that are open; a later read opens them again."""
         for _, column in self.columns():
             column.close_files()
 
@@ -95,7 +95,7 @@ class StreamReader(_Stream[ColumnReader]):
     def __init__(self, files: fs.Files, path: str, schema: Schema, commit: Commit, timeline: int) -> None:
 
         def still_current() -> bool:
-            """Whether the stream has not gone back to a checkpoint since: then a shard may hold other rows."""
+            """Tell whether the stream has not gone back to a checkpoint since, when a shard may hold other rows."""
             return read_commit(files, path).timeline == timeline
 
         # The columns must not refer to the stream: a reference cycle would keep their files open.
@@ -105,7 +105,7 @@ class StreamReader(_Stream[ColumnReader]):
 
 
 class StreamWriter(_Stream[ColumnWriter]):
-    """A stream that this object holds the lock of. Its methods are not thread-safe."""
+    """A stream whose lock this object holds; its methods are not thread-safe."""
 
     def __init__(
         self,
@@ -115,7 +115,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         cuts: KnownDocuments[Commit | None],
         choose: Callable[[Commit], Commit],
     ) -> None:
-        """
+        """Lock the stream at ``path`` and recover it to its newest commit, or to the one that ``choose`` gives.
+
         Args:
             cuts: the stream's commit that each checkpoint holds, if any, by the checkpoint's name.
             choose: turns the newest commit into the one to go on from: another one is made the newest first.
@@ -123,16 +124,16 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._lock: fs.FileLock | None = None
         self._cuts = cuts
         self._pinning: set[str] = set()
-        """Checkpoints that together need all shards in ``_pinned_shards``."""
+        """The checkpoints that together need all shards in ``_pinned_shards``."""
         self.failure: WriteFailedError | None = None
         self.sampled = 0
-        """Transitions that were drawn, by the count of a rate limiter; the next commit makes it durable."""
+        """The transitions that were drawn, by the count of a rate limiter; the next commit makes it durable."""
         self.last_checkpoint = 0
-        """Number of the last checkpoint that was begun; likewise."""
+        """The number of the last checkpoint that was begun; the next commit makes it durable."""
         self.cut_short = False
-        """Whether a block of :meth:`whole` ended early by something else than a failed write, such as an interrupt."""
+        """True if a block of :meth:`whole` ended early by something else than a failed write, such as an interrupt."""
         self.broken = False
-        """Whether a change in RAM did: nobody knows what of it is there, so that nothing is read any more either."""
+        """True if a change in RAM was cut short: nobody knows what of it is there, and nothing is read any more."""
         self._process = forks.process
         self._checkpoints = os.path.join(os.path.dirname(os.path.dirname(path)), CHECKPOINTS)
         try:
@@ -155,7 +156,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             raise
 
     def _settle(self, files: fs.Files, path: str) -> None:
-        """Syncs the directories in which a killed writer may have renamed something and not synced.
+        """Sync the directories in which a killed writer may have renamed something and not synced.
 
         They hold the names of the newest record, the stream, the store, and the checkpoints that were made or dropped.
         """
@@ -167,7 +168,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 files.sync_dir(os.path.dirname(os.path.dirname(streams)))
 
     def _check_tails(self, commit: Commit) -> None:
-        """CorruptionError where a file ends before its committed bytes."""
+        """Raise CorruptionError if a file ends before its committed bytes."""
         for path, column in self.columns():
             tail = commit.tails.get(path)
             size = self.files.size(column.shard_path(tail.shard)) if tail else None
@@ -175,7 +176,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 raise column.damage(tail.shard, size, f"the file ends before its {tail.size} committed bytes")
 
     def _recover(self, newest: Commit, commit: Commit) -> dict[str, int]:
-        """Makes ``commit`` the stream's, and the files what it says; the lowest shard on disk of each column."""
+        """Make ``commit`` the stream's, and the files what it says; return each column's lowest shard on disk."""
         with fs.translate("recovering", self.path):
             # Before anything changes: a record that is wrong must cost nothing.
             self._check_tails(commit)
@@ -189,7 +190,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             return {path: self._recover_column(commit, path, column) for path, column in self.columns()}
 
     def _go_back(self, commit: Commit) -> None:
-        """Makes an older commit the newest. What it leaves of the last shards is written first: a disk may be full."""
+        """Make an older commit the newest, after what it leaves of the last shards was written: a disk may be full."""
         shorter: dict[str, str] = {}
         try:
             for path, column in self.columns():
@@ -207,7 +208,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             self.files.rename(temporary, file)
 
     def _clear_scratch(self) -> None:
-        """Removes the temporary files that killed writers left."""
+        """Remove the temporary files that killed writers left."""
         scratch = os.path.join(self.path, SCRATCH)
         for name in self.files.list(scratch):
             if name.startswith(TEMPORARY_STREAM):
@@ -216,7 +217,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 fs.remove(self.files, os.path.join(scratch, name))
 
     def _recover_column(self, commit: Commit, path: str, column: ColumnWriter) -> int:
-        """Removes what no record names; the lowest shard on disk."""
+        """Remove what no record names, and return the lowest shard on disk."""
         tail = commit.tails.get(path)
         kept = []
         # A writer that knows nothing of a log left a record without it; what checkpoints need of it is there still.
@@ -240,7 +241,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         return set(self._pins().holders(shards, path, column.column.shard_rows)) if shards else set()
 
     def _resume_log(self, path: str, commit: Commit) -> None:
-        """Has a log go on after the shards that checkpoints pin, where the record names none."""
+        """Have a log go on after the shards that checkpoints pin, if the record names none."""
         log = self.logs[path]
         there = [shard for shard, _ in log.shards_on_disk()]
         if there and path not in commit.tails:
@@ -249,7 +250,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             log.resume(first * log.column.shard_rows)
 
     def _remove_half_made(self, path: str) -> None:
-        """Removes a stream that a process which died was adding; who lives holds the store's lock."""
+        """Remove a stream that a process which died was adding; a living one holds the store's lock."""
         lock = self.files.lock(os.path.dirname(self._checkpoints))
         if lock is not None:
             try:
@@ -258,7 +259,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 lock.release()
 
     def _cut(self, file: str, size: int, in_place: bool) -> None:
-        """Leaves the first ``size`` bytes of a shard.
+        """Leave the first ``size`` bytes of a shard.
 
         Where the stream ever went back to a checkpoint, the bytes after them may have been committed once, and a reader
         may still be reading them: then the shard becomes a new file under its old name.
@@ -282,11 +283,11 @@ class StreamWriter(_Stream[ColumnWriter]):
         return os.path.join(self.path, SCRATCH)
 
     def waiting_bytes(self) -> int:
-        """Encoded bytes in RAM that wait for a commit, about."""
+        """Return about how many encoded bytes in RAM wait for a commit."""
         return sum(column.waiting_bytes() for _, column in self.columns())
 
     def check(self) -> None:
-        """StateError when nothing can be committed any more, so that no rows are taken either."""
+        """Raise StateError if nothing can be committed any more, so that no rows are taken either."""
         if self.failure:
             lost = self.end - self.commit_record.end
             raise StateError(
@@ -297,23 +298,23 @@ class StreamWriter(_Stream[ColumnWriter]):
             raise StateError("this process was forked from the one that writes the stream: open a stream of its own")
 
     def stop(self, error: object) -> None:
-        """Writes nothing any more: a change was cut short by ``error``."""
+        """Stop writing: a change was cut short by ``error``."""
         self.failure = WriteFailedError(0, f"a change of {self.path!r} was cut short: {error!r}; reopen the store")
         self.cut_short = self.broken = True
 
     @property
     def held(self) -> bool:
-        """Whether the stream is still its own: not in a forked process, and not once it was released."""
+        """True if the stream is still its own: not in a forked process, and not once it was released."""
         held = getattr(self._lock, "held", None)  # which the locks of somebody's own Files may lack
         return forks.process == self._process and (held is None or held())
 
     def writes(self, path: str) -> bool:
-        """Whether the stream at a path is the one that this object holds the lock of."""
+        """Tell whether the stream at a path is the one whose lock this object holds."""
         is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
         return self.held and (path == self.path if is_at is None else bool(is_at(path)))
 
     def check_place(self, action: str) -> None:
-        """StateError when the stream is not at its path any more: what is there now belongs to somebody else."""
+        """Raise StateError if the stream is not at its path any more: what is there now is somebody else's."""
         is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
         with fs.translate(action, self.path):
             here = is_at is None or is_at(self.path)
@@ -326,7 +327,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     @contextlib.contextmanager
     def whole(self, action: str) -> Iterator[None]:
-        """A block that is done to its end; otherwise nothing more is written until the store is opened again.
+        """Run a block to its end; if it is cut short, nothing more is written until the store is opened again.
 
         Signals wait. Where something ends the block all the same, nobody knows how much of it is on disk and in RAM,
         and only recovery may write. The failure is noted before the block, so that no interrupt can come before it.
@@ -356,7 +357,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         log_begins: Mapping[str, int] | None = None,
         capacity: int | None = None,
     ) -> Commit:
-        """Makes every row durable and moves the window's first row to ``begin``; ``publish`` guards the readers.
+        """Make every row durable and move the window's first row to ``begin``; ``publish`` guards the readers.
 
         ``log_begins`` has the first byte that is needed of each log; where it is lower than before it stays. So does
         the ``capacity`` if None.
@@ -392,7 +393,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         return record
 
     def _make_log(self, path: str) -> None:
-        """Makes the array of a log, where it is not there, and the group that it is in; both appear whole."""
+        """Make the array of a log, if it is not there, and the group that it is in; both appear whole."""
         log = self.logs[path]
         if self.files.size(os.path.join(log.directory, metadata.NAME)) is not None:
             return
@@ -411,7 +412,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.files.sync_dir(self.path)
 
     def _append(self, staged: dict[str, list[ShardAppend]]) -> None:
-        """Makes the new chunks and indexes durable, which no record names yet."""
+        """Make the new chunks and indexes durable, which no record names yet."""
         columns = dict(self.columns())
         written: list[fs.File] = []
         directories = set()
@@ -432,7 +433,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             self.files.sync_dir(directory)
 
     def commit_counts(self, publish: contextlib.AbstractContextManager[object]) -> None:
-        """Makes durable what was drawn, and the last checkpoint's number, where these changed; rows stay.
+        """Make durable the count of what was drawn, and the last checkpoint's number, if they changed; rows stay.
 
         ``publish`` as in commit.
         """
@@ -446,13 +447,13 @@ class StreamWriter(_Stream[ColumnWriter]):
                 self.commit_record = record
 
     def replace_record(self, record: Commit) -> None:
-        """Atomically and durably makes ``record`` the commit of the stream: the point of no return."""
+        """Make ``record`` the commit of the stream, atomically and durably: the point of no return."""
         write_commit(self.files, self.path, record)
 
     def reclaim(
         self, publish: contextlib.AbstractContextManager[object], cuts: Mapping[str, Commit] | None = None
     ) -> None:
-        """Unlinks the shards that neither the committed window nor a checkpoint needs; ``publish`` as in commit.
+        """Unlink the shards that neither the committed window nor a checkpoint needs, with ``publish`` as in commit.
 
         ``cuts`` are the stream's commits that checkpoints hold, where the caller has read them since it was opened.
         """
@@ -462,7 +463,7 @@ class StreamWriter(_Stream[ColumnWriter]):
     def _evict(
         self, publish: contextlib.AbstractContextManager[object], cuts: Mapping[str, Commit] | None = None
     ) -> None:
-        """Unlinks the shards of which no row is needed any more, and forgets where their chunks are.
+        """Unlink the shards of which no row is needed any more, and forget where their chunks are.
 
         Nothing is unlinked on account of what was remembered: before that, every checkpoint's document is read.
         """
@@ -487,16 +488,16 @@ class StreamWriter(_Stream[ColumnWriter]):
                 self._columns[path].trim(begins[path])
 
     def _left(self, path: str, column: ColumnWriter, row: int) -> range:
-        """The shards that hold only rows below ``row``, may be on disk, and were not looked at yet."""
+        """Return the shards that hold only rows below ``row``, may be on disk, and were not looked at yet."""
         return range(self._first_shards[path], min(row // column.column.shard_rows, column.tail.shard))
 
     def _pins(self) -> Pins:
-        """What checkpoints need of the stream now."""
+        """Return what checkpoints need of the stream now."""
         cuts = {name: cut for name, cut in self._cuts.read().items() if cut is not None}
         return Pins(cuts, self.schema.context)
 
     def _unlink(self, shards: list[str]) -> None:
-        """Unlinks the files of shards, where they are there."""
+        """Unlink the files of shards that are there."""
         there = [file for file in shards if self.files.size(file) is not None]
         if there:
             # A checkpoint that was dropped must not come back when what it pinned is gone.
@@ -505,13 +506,13 @@ class StreamWriter(_Stream[ColumnWriter]):
             self.files.unlink(file)
 
     def release(self) -> None:
-        """Gives the lock back; writes that no commit holds are gone. Doing it twice does no harm."""
+        """Give the lock back, and give up writes that no commit holds; a second call does nothing."""
         if self._lock is not None:
             self._lock.release()
 
 
 def lock(files: fs.Files, path: str) -> fs.FileLock:
-    """Takes the lock of the stream at ``path``; LockedError where another has it."""
+    """Take the lock of the stream at ``path``; raise LockedError if another has it."""
     with fs.translate("locking", path):
         taken = files.lock(path)
     if taken is None:
@@ -526,14 +527,14 @@ def lock(files: fs.Files, path: str) -> fs.FileLock:
 
 
 def _sync(written: list[fs.File]) -> None:
-    """Makes files durable, and forgets them."""
+    """Make files durable, and forget them."""
     while written:
         written[-1].sync()
         written.pop()
 
 
 def identity(schema: Schema, commit: Commit, path: str) -> str:
-    """The name of an array, in all stores, that its shards are sealed with."""
+    """Return the name of an array, in all stores, by which its shards are sealed."""
     return f"{schema.identity}/{commit.stream}/{path}"
 
 
@@ -541,7 +542,7 @@ def open_columns(
     files: fs.Files, path: str, schema: Schema, commit: Commit, make: Callable[..., AnyColumn],
     columns: Mapping[str, Column],
 ) -> dict[str, AnyColumn]:  # fmt: skip
-    """Some columns of the stream at ``path``, by their paths below its group; nothing is loaded."""
+    """Return some columns of the stream at ``path``, by path below its group, with nothing loaded."""
     return {
         below: make(
             files, os.path.join(path, below), os.path.basename(path), column,
@@ -552,17 +553,17 @@ def open_columns(
 
 
 def logs(schema: Schema, commit: Commit) -> dict[str, Column]:
-    """The logs that a stream has at a commit, by their paths below its group."""
+    """Return the logs that a stream has at a commit, by their paths below its group."""
     return {path: log for path, log in schema.logs.items() if path in commit.tails}
 
 
 def groups(schema: Schema) -> list[str]:
-    """Paths of the groups below a stream's own, parents first."""
+    """Return the paths of the groups below a stream's own, parents first."""
     return sorted({parent for path in schema.arrays for parent in parents(os.path.dirname(path))})
 
 
 def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str) -> None:
-    """Makes a new, empty stream at ``path``, which may be a temporary place: its groups and arrays."""
+    """Make a new, empty stream at ``path``, perhaps a temporary place: its groups and arrays."""
     metadata.create_group(files, path, commit.to_json(), f"{STREAMS}/{name}")
     for group in groups(schema):
         metadata.create_group(files, os.path.join(path, group))
@@ -575,14 +576,14 @@ def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str
 
 
 def parents(group: str) -> Iterator[str]:
-    """A path and all above it: ``a/b`` gives ``a`` and ``a/b``."""
+    """Yield a path and all above it: ``a`` and ``a/b`` for ``a/b``."""
     parts = [part for part in group.split("/") if part]
     for depth in range(len(parts)):
         yield "/".join(parts[: depth + 1])
 
 
 def read_first(file: fs.File, size: int) -> bytes:
-    """The first ``size`` bytes, which one call need not give at once."""
+    """Return the first ``size`` bytes, which one call need not give at once."""
     parts: list[bytes] = []
     offset = 0
     while offset < size:
@@ -594,14 +595,14 @@ def read_first(file: fs.File, size: int) -> bytes:
 
 
 def write_commit(files: fs.Files, path: str, record: Commit) -> None:
-    """Atomically and durably makes ``record`` the newest one of the stream at ``path``; needs the stream's lock."""
+    """Make ``record`` the newest one of the stream at ``path``, atomically and durably, with the lock held."""
     document = metadata.group_document(record.to_json(), f"{STREAMS}/{os.path.basename(path)}")
     temporary = os.path.join(path, SCRATCH, ".tmp-commit")
     fs.replace(files, os.path.join(path, metadata.NAME), metadata.dump(document), temporary)
 
 
 def largest_record(schema: Schema) -> Commit:
-    """A record with numbers as large as they can be: what the records of a store will never exceed."""
+    """Return a record with numbers as large as they can be, which the records of a store never exceed."""
     most = 1 << 62
     tails = dict.fromkeys([*schema.arrays, *schema.logs], Tail(most, most))
     counts = {field.name: most for field in dataclasses.fields(Commit) if field.type == "int"}
@@ -609,12 +610,12 @@ def largest_record(schema: Schema) -> Commit:
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:
-    """The stream's newest commit record."""
+    """Return the stream's newest commit record."""
     metadata.check_no_link(files, os.path.dirname(path), path)
     return _record(metadata.read_bytes(files, path), path)
 
 
 @functools.lru_cache(256)
 def _record(data: bytes, path: str) -> Commit:
-    """The record of these bytes, which is looked at more often than it changes."""
+    """Return the record of these bytes, which is looked at more often than it changes."""
     return Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))

@@ -1,4 +1,4 @@
-"""Directories in which something is made before it gets its name.
+"""The directories in which something is made before it gets its name.
 
 Each is locked by its maker. One that nobody holds was left by a process that died, and goes.
 """
@@ -14,7 +14,7 @@ from diskreplay.storage import files as fs
 
 
 def take(files: fs.Files, parent: str, name: str) -> tuple[str, fs.FileLock]:
-    """Makes a directory in ``parent`` for what will be called ``name``, and takes its lock."""
+    """Make a directory in ``parent`` for what will be called ``name``, and take its lock."""
     while True:
         path = os.path.join(parent, f".{name}.tmp-{secrets.token_hex(8)}")
         files.mkdir(path)
@@ -26,7 +26,7 @@ def take(files: fs.Files, parent: str, name: str) -> tuple[str, fs.FileLock]:
 
 
 def sweep(files: fs.Files, parent: str, name: str) -> None:
-    """Removes the directories of makers that died."""
+    """Remove the directories of makers that died."""
     for left in files.list(parent):
         if name_of(left) == name:
             path = os.path.join(parent, left)
@@ -40,6 +40,6 @@ def sweep(files: fs.Files, parent: str, name: str) -> None:
 
 
 def name_of(directory: str) -> str | None:
-    """What is made in a directory by its name; None where it is none of these."""
+    """Return the name of what is made in a directory, or None if nothing is made there."""
     match = re.fullmatch(r"\.(.+)\.tmp-[0-9a-f]{16}", directory, re.DOTALL)
     return match[1] if match else None

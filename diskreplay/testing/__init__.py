@@ -1,4 +1,4 @@
-"""For tests of what happens when something fails: file systems, and interrupts at any place of a call.
+"""File systems and objects that fail, and interrupts at any place of a call, for tests of what happens then.
 
 File systems are given as ``files=`` to a buffer.
 

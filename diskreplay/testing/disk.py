@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterator, Sequence
 from diskreplay.storage.files import File, Files, Kind
 
 PIECE_BYTES = 64
-"""Writes reach the medium in pieces of this size: less than a sector, as the files of tests are small."""
+"""The size of the pieces in which writes reach the medium: less than a sector, as the files of tests are small."""
 
 
 @dataclasses.dataclass(eq=False)
 class _Data:
-    """A file's bytes. ``unsynced`` are the writes since the last sync, and (size, None) for each truncation."""
+    """A file's bytes; ``unsynced`` are the writes since the last sync, and (size, None) for each truncation."""
 
     cache: bytearray = dataclasses.field(default_factory=bytearray)
     medium: bytes = b""
@@ -38,7 +38,7 @@ class _Data:
         return _Data(bytearray(self.cache), self.medium, list(self.unsynced))
 
     def after_power_loss(self, rng: random.Random | None) -> bytes:
-        """What is on the medium, with a random part of what is not synced."""
+        """Return what is on the medium, with a random part of what is not synced."""
         if rng is None or not self.unsynced:
             return self.medium
         data = bytearray(self.medium)
@@ -67,7 +67,7 @@ class _Data:
 
 @dataclasses.dataclass(eq=False)
 class _Directory:
-    """Names and what they stand for, in the cache and on the medium."""
+    """The names of a directory and what they stand for, in the cache and on the medium."""
 
     cache: dict[str, _Node] = dataclasses.field(default_factory=dict)
     medium: dict[str, _Node] = dataclasses.field(default_factory=dict)
@@ -75,7 +75,7 @@ class _Directory:
 
 _Node = _Data | _Directory
 _Change = list[tuple[_Directory, str, _Node | None]]
-"""Names that change together: each with its directory and what it stands for from then on."""
+"""The names that change together: each with its directory and what it stands for from then on."""
 
 
 class SimulatedFile(File):
@@ -159,15 +159,15 @@ class SimulatedDisk(Files):
         self.capacity_bytes = capacity_bytes
         self._root = _Directory()
         self._pending: list[_Change] = []
-        """Operations on names that are in the cache and not on the medium, in order."""
+        """The operations on names that are in the cache and not on the medium, in order."""
         self._locks: _Locks = weakref.WeakValueDictionary()
-        """Held locks. One that is forgotten is free, as the system's are once nobody has their descriptors."""
+        """The held locks; one that is forgotten is free, as the system's are once nobody has their descriptors."""
         self._lock = threading.RLock()
 
     # What a crash leaves
 
     def after_kill(self) -> SimulatedDisk:
-        """The disk after every process died and the system went on: all is there, what is not synced still is not."""
+        """Return the disk after every process died: all is there, and what was not synced still is not."""
         with self._lock:
             copies: dict[_Node, _Node] = {}
 
@@ -195,7 +195,7 @@ class SimulatedDisk(Files):
             return disk
 
     def after_power_loss(self, rng: random.Random | None = None) -> SimulatedDisk:
-        """The disk when the power comes back.
+        """Return the disk when the power comes back.
 
         Args:
             rng: which part of what was not synced is there all the same; none of it if None.
@@ -225,7 +225,7 @@ class SimulatedDisk(Files):
             return disk
 
     def contents(self) -> dict[str, bytes | None]:
-        """All paths below ``/``, sorted: the bytes of files, None for directories."""
+        """Return all paths below ``/``, sorted, with the bytes of files and None for directories."""
         found: dict[str, bytes | None] = {}
 
         def walk(path: str, directory: _Directory) -> None:
@@ -239,7 +239,7 @@ class SimulatedDisk(Files):
         return found
 
     def dump(self, directory: str | os.PathLike[str]) -> None:
-        """Writes all that is there below an existing directory of the real file system."""
+        """Write all that is there below an existing directory of the real file system."""
         for path, data in self.contents().items():
             target = pathlib.Path(directory, path[1:])
             if data is None:
@@ -248,7 +248,7 @@ class SimulatedDisk(Files):
                 target.write_bytes(data)
 
     def free_bytes(self) -> int:
-        """Bytes until ``capacity_bytes``."""
+        """Return the number of bytes until ``capacity_bytes``."""
         if self.capacity_bytes is None:
             return 1 << 62
         return self.capacity_bytes - sum(len(data) for data in self.contents().values() if data is not None)
@@ -373,7 +373,7 @@ class SimulatedDisk(Files):
         return node
 
     def _parent(self, path: str) -> tuple[_Directory, str]:
-        """The directory that holds a path, and its last part."""
+        """Return the directory that holds a path, and its last part."""
         where, name = os.path.split(path)
         return self._directory(where), name
 

@@ -13,9 +13,9 @@ from diskreplay.storage.files import File, FileLock, Files, Kind
 from diskreplay.storage.local_files import LocalFiles
 
 WRITES = ("open_write", "pwrite", "truncate", "sync", "mkdir", "rename", "unlink", "rmdir", "sync_dir")
-"""Names of the operations that may change something."""
+"""The names of the operations that may change something."""
 READS = ("open_read", "read", "pread", "list", "size", "kind")
-"""Names of the operations that change nothing; ``lock``, ``lock_holder`` and ``is_at`` are neither."""
+"""The names of the operations that change nothing; ``lock``, ``lock_holder`` and ``is_at`` are neither."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Operation:
 
 
 class Crash(BaseException):
-    """The simulated process died here: it is no error that a program could handle."""
+    """Raised where the simulated process died, which is no error that a program could handle."""
 
 
 class FaultyFiles(Files):
@@ -53,7 +53,7 @@ class FaultyFiles(Files):
     """
 
     def __init__(self, inner: Files | None = None) -> None:
-        """``inner`` is the local file system if None."""
+        """Take another file system, the local one if ``inner`` is None."""
         self.inner: Files = LocalFiles() if inner is None else inner
         self.crashed = False
         self._ask = threading.Lock()
@@ -61,18 +61,18 @@ class FaultyFiles(Files):
         self.heal()
 
     def heal(self) -> None:
-        """No more faults from here on; forgets the recorded operations."""
+        """End all faults, and forget the recorded operations."""
         self.decide: Callable[[Operation], int | None] = lambda operation: None
         self.operations: list[Operation] = []
 
     def count(self, names: Collection[str] = WRITES) -> int:
-        """Recorded operations of these names."""
+        """Return how many operations of these names were recorded."""
         return sum(operation.name in names for operation in self.operations)
 
     def fail_at(
         self, count: int, number: int = errno.ENOSPC, names: Collection[str] = WRITES, times: int | None = None
     ) -> None:
-        """Heals; then the operation with this index among those of these names fails, and what follows.
+        """Heal, then have the operation with this index among those of these names fail, and those after it.
 
         Args:
             count: operations that still succeed.
@@ -92,7 +92,7 @@ class FaultyFiles(Files):
         self.decide = decide
 
     def crash_at(self, count: int, names: Collection[str] = WRITES) -> None:
-        """Heals; then the operation with this index among those of these names, and every later one, raises Crash."""
+        """Heal, then raise Crash at the operation with this index among those of these names, and every later one."""
         passed = 0
 
         def decide(operation: Operation) -> None:
@@ -105,7 +105,7 @@ class FaultyFiles(Files):
         self.decide = decide
 
     def ask(self, name: str, path: str, size: int = 0, target: str = "") -> None:
-        """Records an operation; raises what was asked for."""
+        """Record an operation, and raise what was asked for."""
         with self._ask:
             operation = Operation(name, path, size, target)
             if self.crashed:

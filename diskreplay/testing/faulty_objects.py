@@ -14,9 +14,12 @@ from diskreplay.errors import RemoteError
 from diskreplay.remote.objects import NEW, Object, Objects, TakenError
 
 Fault = Literal["refused", "lost", "taken", "cut"]
-"""``refused``: nothing was done. ``lost``: it was done, and nobody said so. ``taken``: a put on a condition is refused
+"""The faults of a request.
+
+``refused``: nothing was done. ``lost``: it was done, and nobody said so. ``taken``: a put on a condition is refused
 though the condition holds (S3's 409); other requests are refused. ``cut``: a download ends early; other requests are
-refused."""
+refused.
+"""
 FAULTS: tuple[Fault, ...] = ("refused", "lost", "taken", "cut")
 
 
@@ -28,7 +31,7 @@ class SimulatedObjects:
     """
 
     def __init__(self, url: str = "s3://simulated/a.replay", data: dict[str, bytes] | None = None) -> None:
-        """``data`` are the first objects, by key."""
+        """Take the URL, and ``data``, the first objects by key."""
         self.url = url
         self.data = dict(data or {})
         self._lock = threading.Lock()
@@ -36,7 +39,7 @@ class SimulatedObjects:
         self._clock = itertools.count(1)
 
     def copy(self) -> SimulatedObjects:
-        """Another one with the same objects."""
+        """Return another one with the same objects."""
         with self._lock:
             return SimulatedObjects(self.url, self.data)
 
@@ -110,12 +113,12 @@ class FaultyObjects:
         self.heal()
 
     def heal(self) -> None:
-        """No more faults from here on; forgets the recorded requests."""
+        """End all faults, and forget the recorded requests."""
         self.requests: list[Request] = []
         self.decide: Callable[[int, Request], Fault | None] = lambda index, request: None
 
     def fail_at(self, count: int, fault: Fault = "refused", times: int | None = 1) -> None:
-        """Heals; then the request with this index fails, and those after it.
+        """Heal, then have the request with this index fail, and those after it.
 
         Args:
             count: requests that still succeed.
@@ -129,7 +132,7 @@ class FaultyObjects:
 
     @contextlib.contextmanager
     def _passing(self, name: str, key: str, span: tuple[int, int] | None = None) -> Iterator[Fault | None]:
-        """Around a request while it is done below: fails before it, or after it where its answer is to be lost."""
+        """Run a request below, and fail before it, or after it if its answer is to be lost."""
         with self._lock:
             request = Request(name, key, span)
             self.requests.append(request)

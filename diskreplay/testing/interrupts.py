@@ -1,4 +1,4 @@
-"""An exception at any place of a call: what a Ctrl-C, a full memory or an error of the user's own code leaves behind.
+"""An exception at any place of a call: what a Ctrl-C, a full memory or an error of the user's code leaves behind.
 
 Places are lines, bytecodes, or just the points at which CPython looks for signals, of the functions of some packages.
 Only the calling thread is traced.
@@ -30,7 +30,7 @@ from typing import Any, Literal
 LOCKS = "diskreplay.interrupts"
 PLACES = ("line", "bytecode", "check")
 CHECKS = frozenset(("RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "INSTRUMENTED_RESUME"))
-"""Instructions after which CPython 3.11 to 3.13 looks for signals."""
+"""The instructions after which CPython 3.11 to 3.13 looks for signals."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Place:
 
 @dataclasses.dataclass
 class Interrupts:
-    """Interrupts calls, each once and at one place.
+    """A tool that interrupts calls, each once and at one place.
 
     Attributes:
         error: the class of the exception, or a function that makes one.
@@ -103,11 +103,11 @@ class Interrupts:
             raise ValueError(f"within must be a sequence of names of packages, got {self.within!r}")
 
     def count(self, call: Callable[[], object]) -> int:
-        """The places of a call, which is made once and comes to its end."""
+        """Return the number of places of a call, which is made once and comes to its end."""
         return self._run(call, -1)
 
     def interrupt(self, number: int, call: Callable[[], object]) -> Place | None:
-        """Makes a call and interrupts it at the place with this number, from 0.
+        """Make a call and interrupt it at the place with this number, from 0.
 
         Returns the place, whether or not the exception came out of the call; None where the call was over before. An
         exception of another class that comes out of it is raised.
@@ -123,7 +123,7 @@ class Interrupts:
         return self._place
 
     def _run(self, call: Callable[[], object], number: int, raised: BaseException | None = None) -> int:
-        """Makes the call; how many places it had. ``_place`` is the one at which it was interrupted."""
+        """Make the call, and return how many places it had; ``_place`` is the one at which it was interrupted."""
         self.passed_over = count = 0
         self._place = None
         bytecodes = self.at != "line"
@@ -193,8 +193,11 @@ def _names(code: CodeType) -> dict[int, str]:
 
 @functools.cache
 def _passed_over(code: CodeType) -> frozenset[int]:
-    """The instructions that leave a ``with`` block as it should be, up to ``__exit__(None, None, None)``, and those
-    that do nothing: no exception table leads from them to the end of the block that they stand in."""
+    """Return the instructions at which nothing can go wrong.
+
+    They leave a ``with`` block as it should be, up to ``__exit__(None, None, None)``, or do nothing: no exception
+    table leads from them to the end of the block that they stand in.
+    """
     found: set[int] = set()
     instructions = list(dis.get_instructions(code))
     found.update(instruction.offset for instruction in instructions if instruction.opname == "NOP")

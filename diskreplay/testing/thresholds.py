@@ -29,7 +29,7 @@ class Threshold(NamedTuple):
     small: float
     what: str
     in_format: bool = False
-    """The format fixes it: what is written while it is small can be read only while it is small."""
+    """True if the format fixes it: what is written while it is small can be read only while it is small."""
 
 
 THRESHOLDS = (
@@ -90,12 +90,12 @@ THRESHOLDS = (
     Threshold("sampling.selected", "LISTED_IDS", 6, "the ids of more transitions are not listed"),
     Threshold("sampling.selected", "MAX_DRAWN_SHARE", 0.0, "those of the chosen episodes are listed likewise"),
 )
-"""All of the engine's thresholds; values are in the units of their names, counts without one."""
+"""All of the engine's thresholds, with values in the units of their names, counts without one."""
 
 
 @contextlib.contextmanager
 def small_thresholds(*, in_format: bool = True) -> Iterator[None]:
-    """Makes all thresholds small for this process while it is entered; for tests of a few rows.
+    """Make all thresholds small for this process while it is entered; for tests of a few rows.
 
     Make and read stores inside of one such block: ``in_format`` says whether those are made small too that the format
     fixes, and a store that is written then cannot be read outside of it. With False every store stays readable.

@@ -1,1 +1,1 @@
-"""What a sample looks like: transitions made from rows at sampling time."""
+"""The shapes of samples: transitions, sequences and episodes, made from rows at sampling time."""

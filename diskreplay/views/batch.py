@@ -30,7 +30,7 @@ class Arrays:
         return len(self.index)
 
     def __getitem__(self, key: Any) -> Any:
-        """The array of a name; or the batch of some entries, by a slice, integers ``(n,)`` or bools ``(B,)``.
+        """Return the array of a name, or the batch of some entries, by a slice, integers ``(n,)`` or bools ``(B,)``.
 
         Raises KeyError for another name, IndexError for entries that are not there, TypeError for a single number.
         """
@@ -56,19 +56,19 @@ class Arrays:
         return name in self._named()
 
     def keys(self) -> KeysView[str]:
-        """The names of the arrays, those of ``extra`` among them."""
+        """Return the names of the arrays, those of ``extra`` among them."""
         return self._named().keys()
 
     def values(self) -> ValuesView[Any]:
-        """The arrays, nested as their spaces are."""
+        """Return the arrays, nested as their spaces are."""
         return self._named().values()
 
     def items(self) -> ItemsView[str, Any]:
-        """The arrays with their names."""
+        """Return the arrays with their names."""
         return self._named().items()
 
     def _named(self) -> dict[str, Any]:
-        """The arrays by name. A column of the user's whose name is a field's stands in ``extra`` alone."""
+        """Return the arrays by name; a column of the user's with a field's name stands in ``extra`` alone."""
         held = {name: value for name, value in vars(self).items() if value is not None}
         extra = held.pop("extra", {})
         return {**held, **{name: value for name, value in extra.items() if name not in held}}
@@ -78,22 +78,22 @@ class Arrays:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: a table of the arrays, and thumbnails of observations that are pictures."""
+        """Return HTML for notebooks: a table of the arrays, and thumbnails of observations that are pictures."""
         return batch_html(f"{type(self).__name__} of {len(self):,}", vars(self), self.leading_axes)
 
     @property
     def leading_axes(self) -> int:
-        """Axes before an observation's own: 1, or 2 where each entry is a sequence or an episode."""
+        """The number of axes before an observation's own: 1, or 2 if each entry is a sequence or an episode."""
         mask: Any = getattr(self, "mask", None)
         return 1 if mask is None else len(mask.shape)
 
     def map(self, function: Callable[[Any], Any]) -> Self:
-        """The batch with ``function`` applied to every array."""
+        """Return the batch with ``function`` applied to every array."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         return type(self)(**{field.name: map_arrays(function, getattr(self, field.name)) for field in fields})
 
     def torch(self, device: Any = None) -> Self:
-        """The batch as torch tensors, on ``device`` if one is given; on the CPU they share memory with the arrays.
+        """Return the batch as torch tensors, on ``device`` if given; on the CPU they share the arrays' memory.
 
         Raises ModuleNotFoundError, saying what to install, when there is no torch.
         """
@@ -140,12 +140,12 @@ class Batch(Arrays):
 
 
 SomeBatch = TypeVar("SomeBatch", bound=Batch, covariant=True, default=Batch)
-"""What a view makes, and what a buffer with it gives: ``ReplayBuffer[SequenceBatch]``."""
+"""The batch that a view makes, and that a buffer with it gives: ``ReplayBuffer[SequenceBatch]``."""
 
 
 @dataclasses.dataclass(kw_only=True, repr=False)
 class SequenceBatch(Batch):
-    """A batch of ``B`` sequences of ``T`` steps, time on the second axis; what a sequence lacks is zeros.
+    """A batch of ``B`` sequences of ``T`` steps, time on the second axis, with zeros for steps that are missing.
 
     The fields of :class:`Batch` with ``(B, T, ...)`` in the place of ``(B, ...)``, each step a transition of one step;
     ``index`` and ``weight`` are ``(B,)``, of the sequence's first step.
@@ -161,7 +161,7 @@ class SequenceBatch(Batch):
 
 @dataclasses.dataclass(kw_only=True, repr=False)
 class EpisodeBatch(Batch):
-    """A batch of ``B`` whole episodes, padded with zeros to ``T`` steps: the fields of :class:`SequenceBatch`, and
+    """A batch of ``B`` whole episodes, padded with zeros to ``T`` steps; it adds two fields to :class:`SequenceBatch`.
 
     Attributes:
         mask: ``(B, T)`` bool; False where the arrays hold no step.
@@ -215,7 +215,7 @@ class RolloutBatch(Arrays):
 
 
 def _shown(value: Any) -> str:
-    """Shapes and dtypes of a nested value."""
+    """Return the shapes and dtypes of a nested value."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_shown(part)}" for key, part in value.items()) + "}"
     if isinstance(value, tuple):
@@ -226,7 +226,7 @@ def _shown(value: Any) -> str:
 
 
 def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
-    """A nested value with ``function`` applied to every array; None stays."""
+    """Return a nested value with ``function`` applied to every array; None stays."""
     if value is None:
         return None
     if isinstance(value, Mapping):
@@ -237,7 +237,7 @@ def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def by_item(batch: Batch, count: int, steps: int) -> dict[str, Any]:
-    """The fields of a batch of ``count * steps`` transitions, each array as ``(count, steps, ...)``."""
+    """Return the fields of a batch of ``count * steps`` transitions, each array as ``(count, steps, ...)``."""
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     whole = {name: fields.pop(name) for name in ("index", "weight")}
 

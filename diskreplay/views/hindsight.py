@@ -30,7 +30,7 @@ STRATEGIES = ("future", "final", "episode", "random")
 
 @dataclasses.dataclass(frozen=True)
 class Hindsight(View[HindsightBatch]):
-    """Transitions of goal-conditioned environments, part of them relabelled when they are sampled.
+    """A view of goal-conditioned transitions, part of which are relabelled when they are sampled.
 
     Observations are those of Gymnasium-Robotics' ``GoalEnv``: a Dict with ``achieved_goal`` and ``desired_goal``. A
     relabelled transition's ``desired_goal``, in ``obs`` and ``next_obs``, is what was achieved after another
@@ -66,7 +66,7 @@ class Hindsight(View[HindsightBatch]):
         return 1
 
     def check(self, schema: Schema) -> None:
-        """InputError where the observations have no goals."""
+        """Raise InputError if the observations have no goals."""
         space = schema.observation_space
         if not isinstance(space, Dict) or not {ACHIEVED, DESIRED} <= space.spaces.keys():
             raise InputError(f"Hindsight needs a Dict observation space with {ACHIEVED} and {DESIRED}, got {space}")
@@ -100,7 +100,7 @@ class Hindsight(View[HindsightBatch]):
         return batch
 
     def _goals(self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, rng: np.random.Generator) -> Ids:
-        """The transition, of each to be relabelled, after which its new goal was achieved."""
+        """Return for each transition to be relabelled the one after which its new goal was achieved."""
         if self.strategy == "random":
             return _anywhere(streams, len(ids), rng)
         at = Samples(schema, streams, ids)
@@ -133,12 +133,12 @@ class Hindsight(View[HindsightBatch]):
 
 
 def _leaf(schema: Schema, goal: str) -> int:
-    """The number of a goal among the leaves of the observations."""
+    """Return the number of a goal among the leaves of the observations."""
     return spaces.leaves(schema.obs_tree).index(f"{OBS}/{goal}")
 
 
 def _anywhere(streams: Sequence[OpenStream], count: int, rng: np.random.Generator) -> Ids:
-    """Ids of any transitions of the windows, each with the same probability."""
+    """Return ids of any transitions of the windows, each with the same probability."""
     firsts = np.array([stream.log.first_id for stream in streams])
     lengths = np.array([stream.log.stop_id - stream.log.first_id for stream in streams])
     ends = np.cumsum(lengths)
@@ -168,7 +168,7 @@ def _answers(name: str, given: Any, count: int) -> NDArray[Any]:
 
 
 def from_json(stored: dict[str, Any]) -> Hindsight:
-    """Functions are not stored: OpenError, which says to give the view."""
+    """Raise OpenError, which says to give the view: its functions are not stored."""
     raise OpenError(
         f"the store's view is Hindsight(strategy={stored['strategy']!r}, ratio={stored['ratio']}), whose reward_fn "
         "cannot be stored; give it: open(path, view=Hindsight(reward_fn, ...))"

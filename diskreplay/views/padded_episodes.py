@@ -23,7 +23,7 @@ from diskreplay.views.view import View, keep
 
 @dataclasses.dataclass(frozen=True)
 class PaddedEpisodes(View[EpisodeBatch]):
-    """Episodes that have ended and whose first step is in the window, padded to ``max_length`` steps.
+    """A view of episodes that have ended and whose first step is in the window, padded to ``max_length`` steps.
 
     ``index`` names an episode's first step. A batch is an :class:`~diskreplay.EpisodeBatch`.
 
@@ -44,7 +44,7 @@ class PaddedEpisodes(View[EpisodeBatch]):
         return self.max_length
 
     def check(self, schema: Schema) -> None:
-        """Every store has episodes."""
+        """Accept any schema: every store has episodes."""
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         rows, envs = stream.log.locate(ids)
@@ -70,5 +70,5 @@ class PaddedEpisodes(View[EpisodeBatch]):
 
 
 def from_json(stored: dict[str, Any]) -> PaddedEpisodes:
-    """The view of a document by ``to_json``."""
+    """Return the view of a document by ``to_json``."""
     return PaddedEpisodes(stored["max_length"], stored["gamma"])

@@ -16,15 +16,15 @@ VIEWS: dict[str, Callable[[dict[str, Any]], View]] = {
 }
 
 FREE = ("gamma", "max_length", "ratio", "strategy")
-"""Arguments of views that do not decide which ids are items."""
+"""The arguments of views that do not decide which ids are items."""
 
 
 def from_json(stored: Mapping[str, Any]) -> View:
-    """The view of a document by ``to_json``; KeyError, TypeError or ValueError where it is none of this package's."""
+    """Return the view of a document by ``to_json``; raise KeyError, TypeError or ValueError for an unknown one."""
     return VIEWS[stored["kind"]](dict(stored))
 
 
 def same_items(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two views, by ``to_json``, have the same ids as items."""
+    """Tell whether two views, by ``to_json``, have the same ids as items."""
     deciding, others = ({key: facts[key] for key in facts if key not in FREE} for facts in (one, other))
     return deciding == others

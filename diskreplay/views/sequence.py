@@ -24,9 +24,9 @@ from diskreplay.views.view import View, keep
 
 @dataclasses.dataclass(frozen=True)
 class Sequence(View[SequenceBatch]):
-    """Sequences of ``T = burn_in + length`` steps, overlapping as ``stride`` says (Kapturowski et al. 2019, "Recurrent
-    Experience Replay in Distributed Reinforcement Learning").
+    """A view of sequences of ``T = burn_in + length`` steps, overlapping as ``stride`` says.
 
+    They are those of Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning".
     A sequence begins at the first step of each episode, and at every row whose number is a multiple of ``stride``; its
     ``index`` names that step. A batch is a :class:`~diskreplay.SequenceBatch`.
 
@@ -62,7 +62,7 @@ class Sequence(View[SequenceBatch]):
 
     @property
     def steps(self) -> int:
-        """``T``: steps of a sequence."""
+        """The number of steps of a sequence, ``T``."""
         return self.burn_in + self.length
 
     @property
@@ -70,7 +70,7 @@ class Sequence(View[SequenceBatch]):
         return self.steps
 
     def check(self, schema: Schema) -> None:
-        """Every store has sequences."""
+        """Accept any schema: every store has sequences."""
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         rows, envs = stream.log.locate(ids)
@@ -85,7 +85,7 @@ class Sequence(View[SequenceBatch]):
         return found
 
     def _stop(self, stream: OpenStream, rows: Ids, envs: Ids) -> tuple[Ids, NDArray[np.bool_]]:
-        """One past the last row that a sequence from each row may have, and whether that is final."""
+        """Return one past the last row that a sequence from each row may have, and whether that is final."""
         if self.across:
             return np.full(len(rows), stream.log.end), np.zeros(len(rows), bool)
         spans = stream.spans()
@@ -105,7 +105,7 @@ class Sequence(View[SequenceBatch]):
         return SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape))
 
     def lacking(self, streams: Several[OpenStream]) -> str | None:
-        """Why no sequence can be sampled, where more steps alone would not help."""
+        """Return why no sequence can be sampled though more steps alone would not help, or None."""
         rows = max(stream.log.rows for stream in streams)
         needed = self.burn_in + 1 if self.pad else self.steps
         if rows < needed:
@@ -130,5 +130,5 @@ class Sequence(View[SequenceBatch]):
 
 
 def from_json(stored: dict[str, Any]) -> Sequence:
-    """The view of a document by ``to_json``."""
+    """Return the view of a document by ``to_json``."""
     return Sequence(**{field.name: stored[field.name] for field in dataclasses.fields(Sequence)})

@@ -23,7 +23,7 @@ from diskreplay.views.view import View, keep
 
 @dataclasses.dataclass(frozen=True)
 class Transition(View[Batch]):
-    """Transitions of ``n_step`` steps, made at sampling time (n-step returns as in Sutton and Barto 2018, chapter 7).
+    """A view of transitions of ``n_step`` steps, made at sampling time (Sutton and Barto 2018, chapter 7).
 
     ``reward`` is the sum of ``gamma ** i * reward_i`` over the steps until the episode ends, ``next_obs`` the
     observation after the last of them, and ``discount`` what its value counts: ``gamma ** steps``, or 0 after
@@ -45,7 +45,7 @@ class Transition(View[Batch]):
         return self.n_step
 
     def check(self, schema: Schema) -> None:
-        """Every store has transitions."""
+        """Accept any schema: every store has transitions."""
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         if self.stands_everywhere(stream):
@@ -53,7 +53,7 @@ class Transition(View[Batch]):
         return stream.log.standing(*stream.log.locate(ids), self.n_step)
 
     def stands_everywhere(self, stream: OpenStream) -> bool:
-        """Whether every row of a stream's window is an item: of one step, where none was added as no transition."""
+        """Tell whether every row of a stream's window is an item: of one step, with no row that is no transition."""
         return self.n_step == 1 and not stream.log.invalid
 
     def draft(
@@ -67,7 +67,7 @@ class Transition(View[Batch]):
 
 
 def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight: NDArray[Any]) -> Batch:
-    """The batch of rows as transitions of ``n_step`` steps; ``index`` and ``weight`` ``(B,)`` are passed on."""
+    """Return the batch of rows as transitions of ``n_step`` steps; ``index`` and ``weight`` ``(B,)`` are passed on."""
     schema = samples.schema
     if n_step == 1:
         samples.gather()
@@ -97,12 +97,12 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
 
 
 def _full(count: int, value: float, dtype: DTypeLike) -> NDArray[Any]:
-    """As ``np.full``, which takes several times as long for a few values."""
+    """Return ``np.full``, which itself takes several times as long for a few values."""
     found = np.empty(count, dtype)
     found.fill(value)
     return found
 
 
 def from_json(stored: dict[str, Any]) -> Transition:
-    """The view of a document by ``to_json``."""
+    """Return the view of a document by ``to_json``."""
     return Transition(stored["n_step"], stored["gamma"])

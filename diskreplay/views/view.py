@@ -1,4 +1,4 @@
-"""What the buffer asks of a view: which rows it can begin at, and a batch of such items.
+"""The interface of a view: at which rows its items can begin, and a batch of such items.
 
 An *item* is what one entry of a batch shows: a transition, a sequence, an episode. It is named by the id of one row and
 environment, which is what samplers draw; a view says of each id where it stands, and makes the arrays.
@@ -21,7 +21,7 @@ from diskreplay.views.batch import SomeBatch
 
 @runtime_checkable
 class View(Protocol[SomeBatch]):
-    """What a sample looks like, a ``SomeBatch``.
+    """A view, which says what a sample looks like: a ``SomeBatch``.
 
     Views have no state; the package's own are the classes that inherit from this one.
     """
@@ -32,24 +32,24 @@ class View(Protocol[SomeBatch]):
         raise NotImplementedError
 
     def check(self, schema: Schema) -> None:
-        """InputError where the view has no meaning for a store of this schema."""
+        """Raise InputError if the view has no meaning for a store of this schema."""
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
-        """The :class:`~diskreplay.index.log.Standing` of ids of one stream's window as items. Needs the lock."""
+        """Return the :class:`~diskreplay.index.log.Standing` of ids as items; the caller holds the lock."""
         raise NotImplementedError
 
     def draft(
         self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,
     ) -> SomeBatch:  # fmt: skip
-        """The batch of items ``ids``, ``(B,)``, all of which stand at NOW; complete after ``reads``. Needs the lock.
+        """Return the batch of items ``ids``, ``(B,)``, all at NOW, complete after ``reads``; the caller holds the lock.
 
         ``rng`` is for views that choose; None where the items are to be shown as they were recorded.
         """
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
-        """The constructor's arguments, and ``kind``."""
+        """Return the constructor's arguments, and ``kind``."""
         raise NotImplementedError
 
 
@@ -58,7 +58,7 @@ class Explains(Protocol):
     """A view that can say why nothing in the windows is an item of it."""
 
     def lacking(self, streams: Sequence[OpenStream]) -> str | None:
-        """What is missing, and what to do; None where more steps help. Needs the lock."""
+        """Return what is missing, and what to do, or None if more steps help; the caller holds the lock."""
 
 
 @runtime_checkable
@@ -66,11 +66,11 @@ class Sure(Protocol):
     """A view that can say of a stream, without looking at its rows, that all of them are items."""
 
     def stands_everywhere(self, stream: OpenStream) -> bool:
-        """Whether every id of the stream's window stands at NOW. Needs the lock."""
+        """Tell whether every id of the stream's window stands at NOW; the caller holds the lock."""
         raise NotImplementedError
 
 
 def keep(view: View, **values: Any) -> None:
-    """Puts checked arguments, plain numbers for those of numpy, into a frozen view."""
+    """Put checked arguments, with plain numbers for those of numpy, into a frozen view."""
     for name, value in values.items():
         object.__setattr__(view, name, value)

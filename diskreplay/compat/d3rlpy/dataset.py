@@ -1,4 +1,4 @@
-"""The dataset: draws as d3rlpy's buffer does, and adds steps as its online training hands them over."""
+"""The dataset, which draws as d3rlpy's buffer does and adds the steps of its online training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Array = NDArray[Any]
 
 
 class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not followed by mypy
-    """d3rlpy's ``ReplayBuffer`` over a store: to ``fit`` on any, and with ``limit`` to write one by ``fit_online``.
+    """d3rlpy's ``ReplayBuffer`` over a store: ``fit`` reads any store, and with ``limit``, ``fit_online`` writes one.
 
     Draws come from numpy's global generator, as d3rlpy's do: where both hold the same transitions, the same seed draws
     the same batches.
@@ -81,7 +81,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         self._slicer = BasicTrajectorySlicer() if trajectory_slicer is None else trajectory_slicer
         self._preprocessor = writer_preprocessor
         self._waiting: tuple[int, NewestStep, bool] | None = None
-        """The row that the newest step becomes, the step, and whether it begins an episode."""
+        """The row that the newest step becomes, the step, and True if it begins an episode."""
         self._listed: tuple[Any, DiskEpisodes] | None = None
         settings: dict[str, Any] = {"cache_bytes": cache_bytes, "view": Transitions(), "sampler": Uniform()}
         if limit is None:
@@ -142,13 +142,13 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
 
     @property
     def transition_count(self) -> int:
-        """How many transitions there are, the last ones of truncated episodes too."""
+        """The number of transitions, with the last ones of truncated episodes."""
         if self._fixed is not None:
             return len(self._fixed)
         return transitions(self.store)
 
     def _ids(self, positions: Any) -> Ids:
-        """Of transitions by position: episode after episode; of a store that is written, in the order of time."""
+        """Return the ids at positions: episode after episode, or in the order of time if the store is written."""
         if self._fixed is not None:
             found: Ids = self._fixed[positions]
             return found
@@ -161,7 +161,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         return self._ids(np.random.randint(count, size=size))
 
     def _picked(self, ids: Ids, pick: Any, read: StepsRead | None) -> list[Any]:
-        """What ``pick`` makes of each transition's episode and its place there."""
+        """Return what ``pick`` makes of each transition's episode and its place there."""
         if read is not None:
             return [pick(cut, index) for cut, index in self._reader.cuts(ids, read)]
         standing = [place for place, _ in places(self.store, ids)]
@@ -172,11 +172,11 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         return found
 
     def sample_transition(self) -> Transition:
-        """One transition, made by the picker."""
+        """Return one transition, made by the picker."""
         return self._transitions(self._draw(1))[0]
 
     def sample_transition_batch(self, batch_size: int) -> TransitionMiniBatch:
-        """``batch_size`` transitions, with replacement; arrays ``(B, ...)`` float32."""
+        """Return ``batch_size`` transitions drawn with replacement, as float32 arrays ``(B, ...)``."""
         return TransitionMiniBatch.from_transitions(
             self._transitions(self._draw(check_count("batch_size", batch_size)))
         )
@@ -185,11 +185,11 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         return self._picked(ids, self._picker, of_picker(self._picker))
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
-        """``length`` steps of one episode up to a transition, padded in front, made by the slicer."""
+        """Return ``length`` steps of one episode up to a transition, padded in front, made by the slicer."""
         return self._trajectories(self._draw(1), check_count("length", length))[0]
 
     def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
-        """``batch_size`` of them; arrays ``(B, length, ...)`` float32."""
+        """Return ``batch_size`` trajectories of ``length`` steps, as float32 arrays ``(B, length, ...)``."""
         ids = self._draw(check_count("batch_size", batch_size))
         return TrajectoryMiniBatch.from_partial_trajectories(self._trajectories(ids, check_count("length", length)))
 
@@ -213,7 +213,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         return self._listed[1]
 
     def size(self) -> int:
-        """How many episodes there are."""
+        """Return the number of episodes."""
         return len(self.episodes)
 
     @property
@@ -223,33 +223,33 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
 
     @property
     def transition_picker(self) -> Any:
-        """What makes transitions."""
+        """The object that makes transitions of episodes."""
         return self._picker
 
     @property
     def trajectory_slicer(self) -> Any:
-        """What makes trajectories."""
+        """The object that makes trajectories of episodes."""
         return self._slicer
 
     @property
     def buffer(self) -> DatasetBuffer:
-        """Episodes and places of transitions, as of d3rlpy's buffers; it takes nothing."""
+        """The episode and place of each transition, as d3rlpy's buffers have them; nothing can be added here."""
         return DatasetBuffer(self)
 
     # Adding
 
     def _running(self) -> NewestStep | None:
-        """The newest step of an episode that has transitions, where it is none yet."""
+        """Return the newest step of an episode that has transitions, if it is not one yet, or None."""
         step = self._held()
         return None if step is None or step[2] else step[1]
 
     def _held(self) -> tuple[int, NewestStep, bool] | None:
-        """The newest step, where it is no row yet: an interrupted call may have added it."""
+        """Return the newest step if it is not a row yet (an interrupted call may have added it), or None."""
         step = self._waiting
         return step if step is not None and step[0] == window(self.store).end else None
 
     def append(self, observation: Any, action: Any, reward: Any) -> None:
-        """Adds a step. It becomes a transition with the next one's observation, or when the episode is clipped.
+        """Add a step, which becomes a transition with the next step's observation, or when the episode is clipped.
 
         Raises InputError, with nothing added, for values of another shape, actions that are none of the space, and
         rewards that are not finite; ReadOnlyError for a dataset that was opened without ``limit``.
@@ -262,7 +262,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         self._waiting = window(self.store).end, step, held is None
 
     def clip_episode(self, terminated: bool, final_observation: Any = None) -> None:
-        """Ends the running episode.
+        """End the running episode.
 
         Args:
             terminated: by the environment; False by a time limit. Then its last step is no transition, as in d3rlpy,
@@ -287,7 +287,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         self.store.cut()
 
     def append_episode(self, episode: Any) -> None:
-        """Adds the transitions of an episode of d3rlpy's, and what its last step was where that is none.
+        """Add the transitions of an episode of d3rlpy's, and keep its last step if that is not a transition.
 
         Raises InputError as :meth:`append`, and while an episode is running.
         """
@@ -334,7 +334,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             raise ReadOnlyError("the dataset was opened to be read; DiskDataset(path, limit=...) writes")
 
     def _fitted(self, observation: Any, action: Any, reward: Any) -> NewestStep:
-        """A step as the store has it; its own copy."""
+        """Return a copy of a step as the store has it."""
         space: Any = self.store.schema.action_space
         obs = self._observation(observation)
         info = self.dataset_info
@@ -345,12 +345,12 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         return NewestStep(chosen.copy(), rewards("reward", reward, (), info.reward_signature.dtype[0]).copy(), obs)
 
     def _actions(self, what: str, given: Any, shape: tuple[int, ...]) -> Array:
-        """As the store has them; InputError where one is none of its space."""
+        """Return actions as the store has them; raise InputError if one is not in its space."""
         space: Any = self.store.schema.action_space
         return numbers(what, given, shape, space.dtype, within=space, finite=self.store.schema.finite)
 
     def _observation(self, observation: Any) -> list[Array]:
-        """``(*shape)`` a leaf, as the store has it."""
+        """Return an observation as the store has it, ``(*shape)`` a leaf."""
         if self._preprocessor is not None:
             observation = self._preprocessor.process_observation(observation)
         return self._reader.layout.given(observation)
@@ -361,29 +361,29 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         self.store.add(obs, step.action, step.reward, next_obs, terminated, truncated)
 
     def commit(self) -> None:
-        """Makes all transitions durable."""
+        """Make all transitions durable."""
         self.store.commit()
 
     def close(self) -> None:
-        """Commits, and gives the store to the next writer; a step that is no transition yet is dropped."""
+        """Commit, and give the store to the next writer; a step that is no transition yet is dropped."""
         self.store.close()
 
     # d3rlpy's files
 
     def dump(self, f: BinaryIO) -> None:
-        """Writes d3rlpy's file, one episode after the other; ``diskreplay export`` keeps more of a store."""
+        """Write d3rlpy's file, one episode after the other; ``diskreplay export`` keeps more of a store."""
         if not len(self.episodes):
             raise NotEnoughDataError(f"the dataset at {self.store.path!r} holds no episode to dump")
         d3rlpy_io.dump(self.episodes, f)
 
     @classmethod
     def load(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: ``diskreplay import`` makes a store of d3rlpy's file."""
+        """Raise InputError: ``diskreplay import`` makes a store of d3rlpy's file."""
         raise InputError("DiskDataset.load: import the file (diskreplay import), and open DiskDataset(path)")
 
     @classmethod
     def from_episode_generator(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: episodes are added one by one."""
+        """Raise InputError: episodes are added one by one."""
         raise InputError(
             "DiskDataset.from_episode_generator: make DiskDataset(path, limit=..., env=...), and append_episode each"
         )
@@ -393,12 +393,12 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
 
 
 def _array(value: Any, dtype: Any) -> Array:
-    """As d3rlpy's writer makes one of a single number."""
+    """Return a value as an array, a single number as one of one entry, as d3rlpy's writer does."""
     return value if isinstance(value, np.ndarray) and value.ndim else np.array([value], dtype)
 
 
 def _stored_space(space: Any, preprocessor: Any) -> Any:
-    """The space of what is stored of an environment's observations."""
+    """Return the space of an environment's observations as they are stored."""
     if preprocessor is None:
         return space
     if not isinstance(space, spaces.Box):
@@ -434,7 +434,7 @@ class DatasetBuffer:
         return self._dataset.transition_count
 
     def __getitem__(self, index: int) -> tuple[DiskEpisode, int]:
-        """The episode of a transition, and its place there."""
+        """Return the episode of a transition, and its place there."""
         count = len(self)
         if not -count <= index < count:
             raise IndexError(f"there are {count} transitions, and none at {index}")
@@ -443,5 +443,5 @@ class DatasetBuffer:
         return dataset._reader.episode(place._replace(step=0)), place.step
 
     def append(self, episode: Any, index: int) -> NoReturn:
-        """Refused: the dataset takes whole steps, and episodes."""
+        """Raise InputError: the dataset takes whole steps, and episodes."""
         raise InputError("steps are added to the dataset: append(), clip_episode(), append_episode()")

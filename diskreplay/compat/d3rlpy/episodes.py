@@ -27,15 +27,15 @@ from diskreplay.schema import REWARD
 Array = NDArray[Any]
 
 BLOCK_BYTES = 16 << 20
-"""Of observations that are read at once."""
+"""The most bytes of observations that are read at once."""
 LAST_ACTION, LAST_REWARD = "d3rlpy_last_action", "d3rlpy_last_reward"
-"""Facts of an episode that was not terminated: of its last step, which is no transition."""
+"""The facts that keep the last step of an episode that was not terminated: that step is not a transition."""
 MOST_NUMBERS = 128
-"""Of an action among the facts."""
+"""The most numbers of an action that is kept among the facts."""
 
 
 def last_facts(action: Array, reward: Any) -> dict[str, Any]:
-    """The facts of an episode's last step, which is no transition; an action that does not fit in is left out."""
+    """Return the facts of an episode's last step, which is not a transition, less an action that is too large."""
     facts: dict[str, Any] = {LAST_REWARD: float(reward)}
     if action.size <= MOST_NUMBERS and np.isfinite(action).all():
         facts[LAST_ACTION] = action.ravel().tolist()
@@ -68,7 +68,7 @@ class NewestStep(LastStep):
 
 
 class Reader:
-    """Reads steps of a store.
+    """A reader of the steps of a store.
 
     Args:
         store: open, with transitions of one step for a view.
@@ -82,11 +82,11 @@ class Reader:
         self._held: dict[str, tuple[Any, Any]] = {}
 
     def episode(self, place: EpisodePlace) -> DiskEpisode:
-        """The episode of a transition."""
+        """Return the episode of a transition."""
         return DiskEpisode(self, place, self._after(place))
 
     def _after(self, place: EpisodePlace) -> LastStep | None:
-        """What follows an episode's last transition: the newest step of one that still runs, or what its facts say."""
+        """Return the step after an episode's last transition: the newest one, or the one that its facts keep."""
         if place.terminated:
             return None
         running = self.newest() if place.newest else None
@@ -99,7 +99,7 @@ class Reader:
         return LastStep(shaped, place.facts[LAST_REWARD])
 
     def once(self, what: str, key: Any, read: Callable[[], Any]) -> Any:
-        """What ``read`` gives; of the episode that was looked at last it is held."""
+        """Return what ``read`` gives, and hold it for the episode that was looked at last."""
         held = self._held.get(what)
         if held is None or held[0] != key:
             self._held.pop(what, None)  # before the next one is read
@@ -107,18 +107,18 @@ class Reader:
         return held[1]
 
     def actions(self, ids: Ids) -> Array:
-        """``(n, *action_shape)``, each read once."""
+        """Return the actions ``(n, *action_shape)``, each read once."""
         wanted, where = np.unique(ids, return_inverse=True)
         column = self.store.schema.action_columns[0]
         found = read_part(self.store, wanted, lambda samples: samples.values(column))
         return found.reshape(len(wanted), *self.layout.action_shape)[where]
 
     def rewards(self, ids: Ids) -> Array:
-        """``(n, 1)``."""
+        """Return the rewards ``(n, 1)``."""
         return read_part(self.store, ids, lambda samples: samples.resident(REWARD))[:, None]
 
     def observations(self, ids: Ids) -> Iterator[tuple[slice, list[Array], list[Array]]]:
-        """Blocks of places among ids, and observations and next ones there, ``(n, *shape)`` a leaf."""
+        """Yield slices of ids, and the observations and next observations there, ``(n, *shape)`` a leaf."""
         size = max(1, BLOCK_BYTES // max(1, 2 * self.layout.step_bytes))
         for start in range(0, len(ids), size):
             batch = self.store.get(ids[start : start + size])
@@ -126,7 +126,7 @@ class Reader:
             yield block, self.layout.leaves(batch.obs), self.layout.leaves(batch.next_obs)
 
     def cuts(self, ids: Ids, read: StepsRead) -> list[tuple[Cut, int]]:
-        """Of each transition the steps that are read, as an episode, and its place there."""
+        """Return for each transition the steps that are read, as an episode, and the transition's place there."""
         found, wanted = [], []
         action_ids, action_of = [], []
         for place, rewards in places(self.store, ids, read.before):
@@ -157,7 +157,7 @@ class Reader:
         return found
 
     def _fill(self, wanted: list[tuple[int, bool, Cut, int]]) -> None:
-        """Reads observations into cuts: of an id, the next one or its own, and the place."""
+        """Read into cuts: each entry has an id, True for its next observation, the cut and the place there."""
         rows, where = np.unique(np.array([identity for identity, *_ in wanted], np.int64), return_inverse=True)
         order = np.argsort(where, kind="stable")
         starts = np.searchsorted(where[order], np.arange(len(rows) + 1))
@@ -170,7 +170,7 @@ class Reader:
 
 
 def _with_last(rewards: Array, complete: bool, after: LastStep | None) -> Array:
-    """Rewards ``(n, 1)``; unless they are complete, with that of the last step, which is no transition."""
+    """Return rewards ``(n, 1)``; if they are not complete, with that of the last step, which is not a transition."""
     if complete:
         return rewards[:, None]
     last = np.zeros(1, rewards.dtype) if after is None else np.asarray(after.reward, rewards.dtype).reshape(1)
@@ -178,7 +178,7 @@ def _with_last(rewards: Array, complete: bool, after: LastStep | None) -> Array:
 
 
 class Cut:
-    """A few steps of an episode, which to d3rlpy's own pickers looks like the whole of it.
+    """A few steps of an episode, which d3rlpy's own pickers take for the whole of it.
 
     Args:
         leaves: of the observations, ``(n, *shape)`` each; zeros where they are not looked at.
@@ -214,7 +214,7 @@ class Cut:
 
 
 class DiskEpisode:
-    """One episode, ``d3rlpy.dataset.EpisodeBase``; read when it is looked at, and held until another one is.
+    """One episode, a ``d3rlpy.dataset.EpisodeBase``, read when it is looked at and held until another one is.
 
     Attributes:
         observations: ``(n, *shape)``, a list of such for several leaves.
@@ -295,7 +295,7 @@ class DiskEpisode:
         return float(np.sum(self.rewards))
 
     def serialize(self) -> dict[str, Any]:
-        """What d3rlpy's ``dump`` writes."""
+        """Return what d3rlpy's ``dump`` writes."""
         return {
             "observations": self.observations, "actions": self.actions, "rewards": self.rewards,
             "terminated": self.terminated,
@@ -303,7 +303,7 @@ class DiskEpisode:
 
     @classmethod
     def deserialize(cls, serializedData: dict[str, Any]) -> DiskEpisode:  # d3rlpy's name
-        """Refused: an episode is part of a store."""
+        """Raise InputError: an episode is part of a store."""
         raise InputError("a DiskEpisode is part of a store; load d3rlpy.dataset.Episode, and append_episode it")
 
     def __repr__(self) -> str:
@@ -311,7 +311,7 @@ class DiskEpisode:
 
 
 class DiskEpisodes(Sequence[DiskEpisode]):
-    """All episodes, in the order of the transitions; what they hold is not read before somebody looks."""
+    """All episodes in the order of the transitions; an episode is read when somebody looks at it."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""What d3rlpy asks of a dataset: signatures of its arrays, and the kind of its actions."""
+"""The facts that d3rlpy asks of a dataset: signatures of its arrays, and the kind of its actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 def of_gymnasium(space: Any) -> Any:
-    """A space of Gym's, whose environments d3rlpy takes too, as Gymnasium has it; any other as it is."""
+    """Return a space of Gym's, whose environments d3rlpy takes too, as one of Gymnasium's, and any other as it is."""
     if not type(space).__module__.startswith("gym."):
         return space
     match type(space).__name__:
@@ -37,7 +37,7 @@ def of_gymnasium(space: Any) -> Any:
 
 
 def dataset_info(schema: Schema) -> DatasetInfo:
-    """The facts of a store; InputError where d3rlpy has no place for its observations or actions."""
+    """Return the dataset's facts; raise InputError if d3rlpy has no place for the store's observations or actions."""
     kind, size, action = actions(schema.action_space)
     dtypes = [space.dtype for space in leaf_spaces(schema.observation_space)]
     reward = schema.column(REWARD).dtype
@@ -51,7 +51,7 @@ def dataset_info(schema: Schema) -> DatasetInfo:
 
 
 def actions(space: Any) -> tuple[ActionSpace, int, Shape]:
-    """The kind of a space's actions, how many there are (or numbers in one), and the shape of one in d3rlpy."""
+    """Return the kind of a space's actions, how many there are (or numbers in one), and the shape of one in d3rlpy."""
     if isinstance(space, spaces.Discrete) and space.start == 0:
         return ActionSpace.DISCRETE, int(space.n), (1,)
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
@@ -62,13 +62,13 @@ def actions(space: Any) -> tuple[ActionSpace, int, Shape]:
 
 
 def observation_shapes(schema: Schema) -> list[Shape]:
-    """Of each leaf, as d3rlpy's encoders want it; InputError for leaves that are no Box."""
+    """Return the shape of each leaf as d3rlpy's encoders want it; raise InputError for a leaf that is not a Box."""
     leaves = boxes(schema.observation_space)
     return [_shape(space.shape, space.dtype, stack) for space, stack in zip(leaves, schema.stacks, strict=True)]
 
 
 def boxes(space: Any) -> list[spaces.Box]:
-    """The leaves of a space of observations; InputError for one that is no Box."""
+    """Return the leaves of a space of observations; raise InputError for one that is not a Box."""
     leaves = leaf_spaces(space)
     for leaf in leaves:
         if not isinstance(leaf, spaces.Box):
@@ -77,7 +77,7 @@ def boxes(space: Any) -> list[spaces.Box]:
 
 
 def _shape(shape: Shape, dtype: DTypeLike | None, stack: Stack) -> Shape:
-    """A single number is a vector, an image of two axes has one channel, and frames are stacked along channels."""
+    """Return a leaf's shape in d3rlpy: a vector for a number, a channel for a picture's frame."""
     if stack.frames > 1 and stack.axis is None:
         if len(shape) == 3 and shape[0] <= shape[-1]:
             return (stack.frames * shape[0], *shape[1:])
@@ -97,21 +97,21 @@ class ObservationLeaves:
         self.dtypes: list[Any] = list(self.info.observation_signature.dtype)
 
     def leaves(self, observations: Any) -> list[Array]:
-        """Of a batch's ``obs`` or ``next_obs``: ``(n, *shape)`` a leaf."""
+        """Return the leaves ``(n, *shape)`` of a batch's ``obs`` or ``next_obs``."""
         found = flatten(self._schema.obs_tree, observations, "obs")
         return [leaf.reshape(len(leaf), *shape) for leaf, shape in zip(found, self.shapes, strict=True)]
 
     def empty(self, steps: int) -> list[Array]:
-        """Zeros ``(steps, *shape)`` a leaf."""
+        """Return zeros ``(steps, *shape)`` a leaf."""
         return [np.zeros((steps, *shape), dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)]
 
     @staticmethod
     def joined(leaves: list[Array]) -> Any:
-        """As d3rlpy has them: an array where there is one leaf, else a list."""
+        """Return leaves as d3rlpy has them: an array if there is one leaf, else a list."""
         return leaves[0] if len(leaves) == 1 else leaves
 
     def given(self, observation: Any) -> list[Array]:
-        """An observation of d3rlpy's, or of an environment, as the store takes it: ``(*shape)`` a leaf, copies.
+        """Return copies of an observation as the store takes them: ``(*shape)`` a leaf.
 
         InputError for one of another shape, and for NaN and infinity in a store that was made to refuse them.
         """
@@ -139,5 +139,5 @@ class ObservationLeaves:
 
     @property
     def step_bytes(self) -> int:
-        """Of one observation."""
+        """The number of bytes of one observation."""
         return sum(math.prod(s) * np.dtype(d).itemsize for s, d in zip(self.shapes, self.dtypes, strict=True))

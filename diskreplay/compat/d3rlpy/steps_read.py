@@ -1,4 +1,4 @@
-"""Which steps of an episode d3rlpy's own pickers and slicers read, so that no others are read from the store."""
+"""The steps of an episode that d3rlpy's own pickers and slicers read, so that no others are read from the store."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class StepsRead:
 
     @property
     def before(self) -> int:
-        """How far back."""
+        """The number of steps before the transition that are read."""
         return -min(self.observations[0], self.actions[0])
 
 
 def of_picker(picker: Any) -> StepsRead | None:
-    """What a picker reads; None for one that is not d3rlpy's own, which may read anything."""
+    """Return what a picker reads, or None for one that is not d3rlpy's own, which may read anything."""
     kind = type(picker)
     if kind in (BasicTransitionPicker, SparseRewardTransitionPicker):
         return StepsRead((0, 1), (0, 1), each_reward=kind is SparseRewardTransitionPicker)
@@ -48,7 +48,7 @@ def of_picker(picker: Any) -> StepsRead | None:
 
 
 def of_slicer(slicer: Any, length: int) -> StepsRead | None:
-    """What a slicer of trajectories of ``length`` steps reads; None likewise."""
+    """Return what a slicer of trajectories of ``length`` steps reads, or None for one that is not d3rlpy's own."""
     steps = tuple(range(1 - length, 1))
     if type(slicer) is BasicTrajectorySlicer:
         return StepsRead(steps, steps)
@@ -58,6 +58,6 @@ def of_slicer(slicer: Any, length: int) -> StepsRead | None:
 
 
 def stacked_frames(picker: Any) -> int:
-    """How many frames d3rlpy's own picker or slicer stacks; 1 for none."""
+    """Return how many frames d3rlpy's own picker or slicer stacks, 1 if it stacks none."""
     stacks = type(picker) in (FrameStackTransitionPicker, FrameStackTrajectorySlicer)
     return int(picker._n_frames) if stacks else 1

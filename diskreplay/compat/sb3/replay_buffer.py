@@ -1,4 +1,4 @@
-"""The replay buffer. SB3's base class draws the batches: with the same seed they are, bit for bit, its own buffer's.
+"""The replay buffer, whose batches SB3's base class draws: with the same seed they are its own buffer's, bit for bit.
 
 1. SB3 hands over one step of all environments, the final observation of an episode already in its place; a done that
    is marked ``TimeLimit.truncated`` is truncation.
@@ -120,7 +120,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     # Opening
 
     def _open(self, hold: _Hold, checkpoint: str | None = None) -> None:
-        """Opens the store where there is one, else makes it, if it is known already what is stacked."""
+        """Open the store if there is one, else make it if it is already known what is stacked."""
         self._hold = hold
         images = images_of(self.observation_space)
         if hold.store is not None:
@@ -135,7 +135,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
             self._make({})
 
     def _make(self, stacked: Mapping[str, Any], checkpoint: str | None = None) -> None:
-        """Makes the store, or opens the one that is there."""
+        """Make the store, or open the one that is there."""
         facts = self._facts()
         settings = {**self._settings, **({} if checkpoint is None else {"checkpoint": checkpoint})}
         self._hold.keep(
@@ -143,7 +143,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         )
 
     def _facts(self) -> dict[str, Any]:
-        """What the store is for."""
+        """Return the arguments that describe the store."""
         return {
             "observation_space": self.observation_space, "action_space": self._stored_actions,
             "num_envs": self.n_envs, "capacity": self.buffer_size * self.n_envs,
@@ -162,12 +162,12 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @property
     def path(self) -> str | None:
-        """Where the store is; None for one in a temporary directory."""
+        """The store's path, or None for one in a temporary directory."""
         return None if self._hold.place.temporary else self._hold.place.path
 
     @property
     def _ring(self) -> RingPositions | None:
-        """The positions of the rows; None before there is a store."""
+        """The positions of the rows, or None before there is a store."""
         if self._known is None and self.store is not None:
             self._known = RingPositions.of_rows(self.store)
         return self._known
@@ -191,12 +191,12 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         pass
 
     def close(self) -> None:
-        """Commits, and gives the store to the next writer; the buffer takes and gives nothing any more."""
+        """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
         if self.store is not None:
             self.store.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All that a pickle holds: where the store is, committed; of a temporary one, its files."""
+        """Return all that a pickle holds: where the committed store is, or the files of a temporary one."""
         state = {key: value for key, value in vars(self).items() if key not in ("_hold", "_known", "_stored_actions")}
         state.update(pos=self.pos, full=self.full, _end=0)
         if self.store is not None:
@@ -212,7 +212,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Opens the store; shared with the buffer that was pickled, where that is still open in this process."""
+        """Open the store, or share it with the buffer that was pickled if that is still open in this process."""
         path, files = state.pop("path"), state.pop("files", {})
         pos, end, _ = (state.pop(name) for name in ("pos", "_end", "full"))
         self.__dict__.update(state)
@@ -231,7 +231,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @uninterrupted
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
-        """Adds one step of each environment; arrays lead with ``n_envs``.
+        """Add one step of each environment; arrays lead with ``n_envs``.
 
         Raises InputError for wrong shapes, values that do not fit, and rewards that are not finite; nothing was added.
         """
@@ -240,7 +240,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @uninterrupted
     def extend(self, *args: Any, **kwargs: Any) -> None:
-        """Adds several steps at once; each argument of :meth:`add` leads with their number. Raises what it raises."""
+        """Add several steps at once, with errors as :meth:`add`; each of its arguments leads with their number."""
         names = "obs", "next_obs", "action", "reward", "done", "infos"
         if len(args) > len(names) or kwargs.keys() != set(names[len(args) :]):
             raise InputError(f"extend takes {', '.join(names)}, got {len(args)} arguments and {sorted(kwargs)}")
@@ -250,7 +250,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
             self._ready(steps[0]).extend(*(given.stacked(parts) for parts in zip(*steps, strict=True)))
 
     def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Any, ...]:
-        """The arguments of ``store.add`` for one step."""
+        """Return the arguments of ``store.add`` for one step."""
         lead, finite = (self.n_envs,), bool(self._options.get("finite", False))
         space, actions = self.observation_space, self._stored_actions
         before = given.of_space("obs", obs, space, lead, finite=finite)
@@ -268,7 +268,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         return before, chosen[0], rewards[0], after, ended[0] & ~timeout[0], timeout[0]
 
     def _ready(self, step: tuple[Any, ...]) -> Store:
-        """The store, to which rows are about to be added, the first of them ``step``."""
+        """Return the store, to which rows are about to be added, the first of them ``step``."""
         if self._hold.store is None:
             images = images_of(self.observation_space)
             if isinstance(self._settings["view"], Hindsight):
@@ -283,7 +283,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @uninterrupted
     def sample(self, batch_size: int, env: Any = None) -> Any:
-        """A batch as torch tensors on ``device``, normalised by ``env`` (a VecNormalize) if there is one.
+        """Return a batch as torch tensors on ``device``, normalised by ``env`` (a VecNormalize) if there is one.
 
         ``observations``, ``next_observations`` are ``(B, *obs_shape)`` in the dtype of their space, or dicts of such;
         ``actions`` ``(B, action_dim)``; ``dones``, ``rewards`` ``(B, 1)`` float32; ``discounts`` likewise
@@ -330,7 +330,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @uninterrupted
     def reset(self) -> None:
-        """Forgets all transitions."""
+        """Forget all transitions."""
         super().reset()
         if self.store is not None:
             self.store.clear()
@@ -360,7 +360,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         return self._array(lambda batch: batch.terminated | batch.truncated, (), np.float32, make)
 
     def _mark(self, position: Any, done: Any) -> None:
-        """Leaves the episodes where the newest row is marked as done, as SB3 does before it begins to learn anew."""
+        """End the episodes where the newest row is marked as done, as SB3 does before it begins to learn anew."""
         newest = (self.pos - 1) % self.buffer_size
         if self.store is None or np.ndim(position) or position != newest or not np.all(done):
             raise InputError(
@@ -391,12 +391,12 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         self, pick: Callable[[Batch], NDArray[Any]], shape: tuple[int, ...], dtype: Any,
         make: Callable[..., DiskArray] = DiskArray,
     ) -> DiskArray:  # fmt: skip
-        """A field of the transitions, one step each whatever the view; zeros where none was added yet."""
+        """Return a field of the transitions, one step each whatever the view, with zeros where none was added yet."""
         whole = (self.buffer_size, self.n_envs, *shape)
         return rows_of_ring(self._filled, lambda: self._ring, whole, dtype, pick, make)
 
     def _batch(self, positions: NDArray[np.int64], envs: NDArray[np.int64]) -> Batch:
-        """The transitions at positions of the ring."""
+        """Return the transitions at positions of the ring."""
         store = self._filled()
         assert self._ring is not None
         rows, _ = self._ring.entries(positions)
@@ -444,7 +444,7 @@ class _Hold:
 
     @classmethod
     def at(cls, path: PathLike | None) -> _Hold:
-        """One that is open, else a new one."""
+        """Return the store at a path that is open here, else a new one."""
         found = None if path is None else cls._all.get(full_path(path))
         return found if found is not None and found.is_open else cls(path)
 

@@ -49,7 +49,7 @@ MODEL, RANDOM = "model.zip", "random.json"
 
 
 def save(model: Any, path: PathLike | None = None, *, attachments: Given | None = None, keep: int | None = 1) -> str:
-    """Saves a model and its buffer in one checkpoint of the store, which :func:`load` goes back to.
+    """Save a model and its buffer in one checkpoint of the store, which :func:`load` goes back to.
 
     Args:
         model: whose ``replay_buffer`` is a :class:`DiskReplayBuffer` with a path.
@@ -80,7 +80,7 @@ def save(model: Any, path: PathLike | None = None, *, attachments: Given | None 
 
 
 def _names(model: Any) -> Iterator[str]:
-    """What a checkpoint is called, and where that is taken."""
+    """Yield names for a checkpoint until one is free."""
     yield f"step-{model.num_timesteps}"
     yield from (f"step-{model.num_timesteps}-{number}" for number in itertools.count(2))
 
@@ -112,7 +112,7 @@ def _save_zip(model: Any, store: Store, target: pathlib.Path) -> str:
 
 
 def saved(path: PathLike) -> str | None:
-    """The newest checkpoint of the store at a path that :func:`save` put a model into; None where there is none."""
+    """Return the newest checkpoint of the store at a path that :func:`save` put a model into, or None."""
     if not _is_store(path):
         return None
     every = StoredFiles(full_path(path), LocalFiles()).checkpoints()
@@ -124,7 +124,7 @@ def load(
     algorithm: type[Algorithm], path: PathLike, env: Any = None, *, checkpoint: str | None = None,
     restore_random: bool = True, **options: Any,
 ) -> Algorithm:  # fmt: skip
-    """The model of :func:`save`, its buffer as it was then: rows that were added since are given up.
+    """Return the model of :func:`save`, its buffer as it was then: rows that were added since are given up.
 
     Args:
         algorithm: the model's class, such as ``DQN``.
@@ -171,7 +171,7 @@ def _is_store(path: PathLike) -> bool:
 
 
 def _data(source: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of a model that a zip holds."""
+    """Return the attributes of a model that a zip holds."""
     data, _, _ = load_from_zip_file(source, device="cpu", custom_objects=options.get("custom_objects"))
     return data or {}
 
@@ -180,7 +180,7 @@ def _load(
     algorithm: type[Algorithm], source: Any, env: Any, name: str, given: dict[str, Any],
     state: dict[str, Any] | None, options: dict[str, Any],
 ) -> Algorithm:  # fmt: skip
-    """The model of a zip with its buffer at a checkpoint."""
+    """Return the model of a zip with its buffer at a checkpoint."""
     given = {**given, **options.pop("replay_buffer_kwargs", {})}
     kind: Any = algorithm
     model: Any = kind.load(source, env, replay_buffer_kwargs={**given, "checkpoint": name}, **options)
@@ -192,7 +192,7 @@ def _load(
 
 
 class DiskCheckpointCallback(BaseCallback):  # type: ignore[misc]  # SB3 is not followed by mypy
-    """Saves the model and its buffer every so many steps, as :func:`save`; SB3's ``CheckpointCallback`` for both.
+    """A callback that saves the model and its buffer every so many steps, as :func:`save`; SB3's saves one alone.
 
     It saves between two rollouts, where the model has learned from all that is in the buffer; and before the first one,
     so that a run that was killed before its second has no rows that none of its models knows.
@@ -244,7 +244,7 @@ def _store(model: Any) -> Store:
 
 
 def _random_state(model: Any) -> dict[str, Any]:
-    """Of the generators that SB3 draws from, as JSON can hold it."""
+    """Return the state of the generators that SB3 draws from, as JSON can hold it."""
     state: Any = np.random.get_state(legacy=True)
     kind, keys, *rest = state
     version, internal, gauss_next = random.getstate()

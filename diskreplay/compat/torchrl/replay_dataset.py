@@ -57,7 +57,7 @@ class DiskReplayDataset(TensorDictReplayBuffer):  # type: ignore[misc]  # torchr
         self.store = store
 
     def close(self) -> None:
-        """Closes the store."""
+        """Close the store."""
         self.store.close()
 
 
@@ -82,11 +82,11 @@ class DatasetStorage(DiskStorage):
         return self._of_slots[slots]
 
     def _values(self, slots: Ids) -> Ids:
-        """Numbers of slots, where such a leaf was put into the store; else of episodes."""
+        """Return the numbers of slots if such a leaf was put into the store, else the numbers of episodes."""
         return slots if self._numbers_slots else self._episodes[slots]
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Refused: a dataset is read."""
+        """Raise ReadOnlyError: a dataset is only read."""
         raise ReadOnlyError("a DiskReplayDataset is read; add rows by a DiskReplayStorage, or diskreplay.ReplayBuffer")
 
     def _empty(self) -> None:
@@ -96,17 +96,17 @@ class DatasetStorage(DiskStorage):
         return len(self._of_slots)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the store is where it was."""
+        """Return an empty dict: the store is where it was."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def dumps(self, path: Any) -> None:
-        """Writes nothing, likewise."""
+        """Write nothing."""
 
     def loads(self, path: Any) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def __repr__(self) -> str:
         return f"DatasetStorage({self._rows.store.path!r}, len={len(self)})"

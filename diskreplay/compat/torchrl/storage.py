@@ -50,7 +50,7 @@ CACHE_BYTES = 256 << 20
 
 
 class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followed by mypy
-    """What is read from a store by slots; writing is the business of :class:`DiskReplayStorage`.
+    """The part of a storage that reads a store by slots; :class:`DiskReplayStorage` writes.
 
     A ``StoreStorage``, torchrl's storage of a key-value server, by name alone: for such a one its buffers take batches
     as they come, where they refuse a storage of a class that they do not know.
@@ -63,7 +63,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
 
     @property
     def checkpointer(self) -> Any:
-        """What ``rb.dumps`` and ``rb.loads`` call."""
+        """The object that ``rb.dumps`` and ``rb.loads`` call."""
         return self._checkpointer
 
     @checkpointer.setter
@@ -77,26 +77,26 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         self._checkpointer = own() if checkpointer is None else checkpointer
 
     def attach(self, buffer: Any) -> None:
-        """Takes a buffer that reads here; its sequences (``sample_unit=Sequence(...)``) are of the store's rows."""
+        """Take a buffer that reads here, and make its ``sample_unit=Sequence(...)`` one of the store's rows."""
         super().attach(buffer)
         unit = getattr(buffer, "_sample_unit", None)
         if type(unit) is Sequence:
             buffer._sample_unit = _Sequence.like(unit)
 
     def _reader(self) -> TensorDictReader | None:
-        """Of the store; None where there is none yet."""
+        """Return the store's reader, or None if there is no store yet."""
         raise NotImplementedError
 
     def _ids(self, slots: Ids) -> Ids:
-        """Of the rows in slots that are taken."""
+        """Return the ids of the rows in slots that are taken."""
         raise NotImplementedError
 
     def _values(self, slots: Ids) -> Ids:
-        """Of leaves that show the number of a slot."""
+        """Return the values of leaves that show the number of a slot."""
         return slots
 
     def get(self, index: Any) -> TensorDict:
-        """The rows in slots.
+        """Return the rows in slots.
 
         Args:
             index: an integer, for one row without its axis; integers or a mask; a slice, whose leaves are read when
@@ -114,7 +114,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         return rows.reshape(*slots.shape, *rows.batch_size[1:]) if slots.ndim != 1 else rows
 
     def __getitem__(self, index: Any) -> TensorDict:
-        """As :meth:`get`; torchrl's samplers look at a few leaves of what a tuple names, which is lazy, too."""
+        """Return rows as :meth:`get`, and lazily for a tuple too: torchrl's samplers look at a few leaves of those."""
         return self._lazy(self._slots(index)) if isinstance(index, tuple) else self.get(index)
 
     def _lazy(self, slots: Ids) -> TensorDict:
@@ -127,7 +127,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         return reader
 
     def _slots(self, index: Any) -> Ids:
-        """Slots that are named, counted from 0; IndexError where one holds nothing."""
+        """Return the slots that are named, counted from 0; raise IndexError if one holds nothing."""
         if isinstance(index, tuple):
             if len(index) != 1:
                 raise InputError(f"the storage has one axis of slots, got an index of {len(index)}")
@@ -145,7 +145,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         return slots
 
     def contains(self, item: Any) -> Any:
-        """Whether a slot, or each of several, holds a row."""
+        """Tell whether a slot, or each of several, holds a row."""
         slots = torch.as_tensor(item)
         held = (slots < len(self)) & (slots >= -len(self))
         return bool(held) if held.ndim == 0 else held
@@ -158,7 +158,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
 
     @property
     def shape(self) -> torch.Size:
-        """``(slots that are taken,)``."""
+        """The shape ``(slots that are taken,)``."""
         return torch.Size([len(self)])
 
     @property
@@ -170,7 +170,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         return len(self)
 
     def register_save_hook(self, hook: Any) -> Never:
-        """Refused: hooks rewrite what is copied, and a checkpoint copies nothing."""
+        """Raise InputError: hooks rewrite what is copied, and a checkpoint copies nothing."""
         raise InputError("a checkpoint of a store copies no data that a hook could rewrite")
 
     register_load_hook = register_save_hook
@@ -246,12 +246,12 @@ class DiskReplayStorage(DiskStorage):
 
     @property
     def temporary(self) -> bool:
-        """Whether the store goes away with the storage."""
+        """True if the store goes away with the storage."""
         return self._place.temporary
 
     @property
     def layout(self) -> TensorLayout | None:
-        """Where each leaf stands; None before the first row."""
+        """The place of each leaf, or None before the first row."""
         reader = self._reader()
         return None if reader is None else reader.layout
 
@@ -261,7 +261,7 @@ class DiskReplayStorage(DiskStorage):
         return self._rows
 
     def open_store(self, checkpoint: str | None = None, pos: int | None = None) -> None:
-        """Opens the store that is there, in the place of one that is open; ``pos`` is the slot of its next row."""
+        """Open the store that is there, in the place of one that is open; ``pos`` is the slot of its next row."""
         if self._rows is not None:
             self._rows.store.close()
         opening = {name: self._options[name] for name in OPEN_OPTIONS if name in self._options}
@@ -279,7 +279,7 @@ class DiskReplayStorage(DiskStorage):
         self._look_at_end()
 
     def make_store(self, layout: TensorLayout) -> None:
-        """Makes the store for tensordicts of a layout."""
+        """Make the store for tensordicts of a layout."""
         options = {"cache_bytes": CACHE_BYTES, **self._options}
         options.pop(TAKE_OVER, None)
         options["provenance"] = {**options.get("provenance", {}), TORCHRL: layout.to_json()}
@@ -293,7 +293,7 @@ class DiskReplayStorage(DiskStorage):
             self._take(store, layout, None)
 
     def empty_copy(self, path: PathLike) -> DiskReplayStorage:
-        """A storage of the same size and options at a path without a store; of this class, also for a subclass."""
+        """Return a DiskReplayStorage of the same size and options at a path without a store, also for a subclass."""
         return DiskReplayStorage(self.max_size, path=path, frame_stack=self._frame_stack, **self._options)
 
     def _take(self, store: Store, layout: TensorLayout, pos: int | None) -> None:
@@ -302,7 +302,7 @@ class DiskReplayStorage(DiskStorage):
         self._rows = TensorDictReader(store, layout, self.device)
 
     def _look_at_end(self) -> None:
-        """Tells samplers which row is the newest, and writers which slot is the next."""
+        """Tell samplers which row is the newest, and writers which slot is the next."""
         pos = self.pos
         self._set_last_cursor((pos - 1) % self.max_size if len(self) else None)
         for buffer in self._attached_entities:
@@ -312,19 +312,19 @@ class DiskReplayStorage(DiskStorage):
         self._bump_mutation_revision()
 
     def commit(self) -> None:
-        """Makes the rows durable."""
+        """Make the rows durable."""
         if self.store is not None:
             self.store.commit()
 
     def close(self) -> None:
-        """Commits, and gives the store to the next writer; the storage takes and gives nothing any more."""
+        """Commit, and give the store to the next writer; from then on the storage refuses every call."""
         if self.store is not None:
             self.store.close()
 
     # What torchrl asks of a storage
 
     def attach(self, buffer: Any) -> None:
-        """Takes a buffer that reads and writes here, and has its writer go on after the newest row.
+        """Take a buffer that reads and writes here, and have its writer go on after the newest row.
 
         Raises InputError for a writer or sampler that would overwrite rows.
         """
@@ -344,7 +344,7 @@ class DiskReplayStorage(DiskStorage):
         return 0 if self._ring is None else self._ring.pos
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Appends rows.
+        """Append rows.
 
         Args:
             cursor: the next slot, or slots, of the ring.
@@ -418,7 +418,7 @@ class DiskReplayStorage(DiskStorage):
         return end - begin
 
     def clear(self) -> None:
-        """Removes all rows; ``ReplayBuffer.empty`` does this."""
+        """Remove all rows; ``ReplayBuffer.empty`` does this."""
         if self.store is not None:
             self.store.clear()
         self._look_at_end()
@@ -431,7 +431,7 @@ class DiskReplayStorage(DiskStorage):
         self, name: str, metadata: Mapping[str, Any] | None = None, *, attachments: Given | None = None,
         keep: int | None = None,
     ) -> None:  # fmt: skip
-        """Commits, and names this point of the store; see ``diskreplay.ReplayBuffer.checkpoint``.
+        """Commit, and name this point of the store, as ``diskreplay.ReplayBuffer.checkpoint``.
 
         A function for an attachment may save ``rb.state_dict()``, for ``rb.load_state_dict`` after opening at this
         checkpoint: the storage's part of it is this checkpoint's name. No other thread adds rows meanwhile.
@@ -448,24 +448,24 @@ class DiskReplayStorage(DiskStorage):
 
     @property
     def restored(self) -> Restored | None:
-        """The checkpoint that the store was opened at: its name and metadata; None where it was opened at none."""
+        """The checkpoint that the store was opened at, its name and metadata, or None if it was opened at none."""
         return None if self.store is None else self.store.restored
 
     def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
-        """Opens a file that a checkpoint took along, as ``diskreplay.ReplayBuffer.attachment``."""
+        """Open a file that a checkpoint took along, as ``diskreplay.ReplayBuffer.attachment``."""
         if self.store is None:
             raise CheckpointError("there is no checkpoint before the first row")
         return self.store.attachment(name, checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
-        """The name of a checkpoint of the store, made now, and where the store is; of a temporary store, its rows.
+        """Make a checkpoint of the store, and return its name and where the store is, or the rows of a temporary one.
 
         The newest ``keep_checkpoints`` of them are kept.
         """
         return storage_checkpoints.state_of(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes back to what :meth:`state_dict` gave.
+        """Go back to what :meth:`state_dict` gave.
 
         Where that is a checkpoint of the storage's own store, the rows after it are discarded. Where a later checkpoint
         needs those, and where it is of another store, its rows are copied, in the place of those that are here.
@@ -476,14 +476,14 @@ class DiskReplayStorage(DiskStorage):
         self._bump_mutation_revision()
 
     def restart(self, pos: int) -> None:
-        """After the first rows were written: the next one is in slot ``pos``."""
+        """Put the next row in slot ``pos`` after the first rows were written."""
         store = self.store
         if store is not None:
             self._ring = RingPositions.of_rows(store, pos)
         self._look_at_end()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where the store is, committed: a copy opens it when it is first used, which one process can do at a time."""
+        """Commit, and return where the store is; a copy opens it when first used, one process at a time."""
         if self.temporary and len(self):
             raise ReadOnlyError("a temporary store cannot be pickled; give the storage a path")
         self.commit()
@@ -506,7 +506,7 @@ class DiskReplayStorage(DiskStorage):
 
 
 class _Sequence(Sequence):  # type: ignore[misc]
-    """torchrl's sequences, which ask for one of torchrl's own storages: they read a leaf, and the cursor, alone."""
+    """torchrl's sequences, without its demand for a storage of its own: they read only a leaf and the cursor."""
 
     @classmethod
     def like(cls, unit: Any) -> _Sequence:
@@ -515,7 +515,7 @@ class _Sequence(Sequence):  # type: ignore[misc]
         return found
 
     def _check_storage(self, storage: Any) -> None:
-        """Any storage of a store will do."""
+        """Accept any storage of a store."""
 
 
 def _check_writer(writer: Any) -> None:

@@ -1,4 +1,4 @@
-"""How torchrl's checkpoints hold a store: by the name of a checkpoint of it, without copying rows.
+"""The way in which torchrl's checkpoints hold a store: by the name of a checkpoint of it, without copying rows.
 
 1. A state says where the store is, the checkpoint's name, and the slot of the next row.
 2. ``dumps`` writes it to a file, and then drops the checkpoint that the file named before: a crash in between leaves
@@ -35,19 +35,19 @@ from diskreplay.views.transition import Transition
 
 FILE = "diskreplay.json"
 COPIES = "store-a", "store-b"
-"""Of a temporary store, in a directory of ``dumps``: one is there while the other is made."""
+"""The copies of a temporary store in a directory of ``dumps``: one is there while the other is made."""
 COPY = "copy"
-"""Of a checkpoint of such a copy."""
+"""The name of the checkpoint of such a copy."""
 STATES = "torchrl-state-"
-"""What the names of those checkpoints begin with that ``state_dict`` makes."""
+"""The prefix of the names of checkpoints that ``state_dict`` makes."""
 STATE_KEYS = {"path", "checkpoint", "pos", "max_size"}
-"""Of every state."""
+"""The keys of every state."""
 COPY_ROWS = 1024
-"""Rows that are copied at a time."""
+"""The number of rows that are copied at a time."""
 
 
 class Storage(Protocol):
-    """What a checkpoint needs of a :class:`~diskreplay.compat.torchrl.DiskReplayStorage`, which says what each is."""
+    """The part of a :class:`~diskreplay.compat.torchrl.DiskReplayStorage` that a checkpoint needs."""
 
     making: str | None
     keep_checkpoints: int
@@ -75,10 +75,10 @@ class Storage(Protocol):
 
 
 class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is not followed by mypy
-    """What ``rb.dumps`` and ``rb.loads`` do with a :class:`~diskreplay.compat.torchrl.DiskReplayStorage`."""
+    """The work of ``rb.dumps`` and ``rb.loads`` with a :class:`~diskreplay.compat.torchrl.DiskReplayStorage`."""
 
     def dumps(self, storage: Storage, path: Any) -> None:
-        """Names a checkpoint of the store, and writes that to a file in ``path``."""
+        """Name a checkpoint of the store, and write that name to a file in ``path``."""
         folder = pathlib.Path(path).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / FILE
@@ -97,7 +97,7 @@ class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is
             _drop(storage.store, _beside(storage.store, folder, name))
 
     def loads(self, storage: Storage, path: Any) -> None:
-        """Goes back to the checkpoint that the file in ``path`` names."""
+        """Go back to the checkpoint that the file in ``path`` names."""
         file = pathlib.Path(path).absolute() / FILE
         if not file.exists():
             raise CheckpointError(f"there is no {FILE} in {str(path)!r}: rb.dumps of a DiskReplayStorage makes it")
@@ -110,22 +110,22 @@ class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is
 
 
 def _prefix(folder: pathlib.Path) -> str:
-    """What the names of those checkpoints begin with that ``dumps`` makes for a directory."""
+    """Return the prefix of the names of checkpoints that ``dumps`` makes for a directory."""
     return f"torchrl-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}-"
 
 
 def _new_name(prefix: str) -> str:
-    """Never given before: a copy of an older file, or a state that somebody kept, must not name other rows."""
+    """Return a name never given before: an old copy, or a state that somebody kept, must not name other rows."""
     return prefix + uuid.uuid4().hex[:16]
 
 
 def _beside(store: Store, folder: pathlib.Path, name: str | None) -> list[str]:
-    """The checkpoints for a directory but the one of this name."""
+    """Return the checkpoints for a directory but the one of this name."""
     return [other for other in store.checkpoints if other.startswith(_prefix(folder)) and other != name]
 
 
 def state_of(storage: Storage) -> dict[str, Any]:
-    """What ``state_dict`` gives."""
+    """Return what ``state_dict`` gives."""
     if storage.making is not None:  # no path: wherever the store is that has this file
         return {**_state(storage, storage.making), "path": ""}
     if storage.store is None:
@@ -144,7 +144,7 @@ def state_of(storage: Storage) -> dict[str, Any]:
 
 
 def load_state(storage: Storage, state: dict[str, Any]) -> None:
-    """Brings back what a state describes; InputError for a state that another storage gave."""
+    """Bring back what a state describes; raise InputError for a state that another storage gave."""
     keys = list(state) if isinstance(state, Mapping) else type(state).__name__
     if not STATE_KEYS.issubset(keys):
         raise InputError(
@@ -172,12 +172,12 @@ def load_state(storage: Storage, state: dict[str, Any]) -> None:
 
 
 def _is_own(storage: Storage, state: Mapping[str, Any]) -> bool:
-    """Whether a state is of the storage's own store."""
+    """Tell whether a state is of the storage's own store."""
     return not state["path"] or full_path(state["path"]) == storage.path
 
 
 def _gone_back(storage: Storage, name: str, pos: int) -> bool:
-    """Goes back to a checkpoint of the storage's own store; False where a later one needs rows that this discards.
+    """Go back to a checkpoint of the storage's own store; return False if a later one needs rows that this discards.
 
     Raises CheckpointError where there is none of that name.
     """
@@ -202,7 +202,7 @@ def _drop(store: Store, names: list[str]) -> None:
 
 
 def _write(file: pathlib.Path, state: dict[str, Any]) -> None:
-    """Replaces a file at once, and durably; WriteFailedError where the file system refuses."""
+    """Replace a file at once, and durably; raise WriteFailedError if the file system refuses."""
     with translate("write", str(file), kept=""):
         replace(LocalFiles(), str(file), json.dumps(state).encode())
 
@@ -211,7 +211,7 @@ def _write(file: pathlib.Path, state: dict[str, Any]) -> None:
 
 
 def _replace(storage: Storage, layout: TensorLayout, blocks: Iterator[TensorDict], pos: int) -> None:
-    """Puts rows in the place of those that are there; the next one is in slot ``pos``."""
+    """Replace the rows that are there; the next row is in slot ``pos``."""
     storage.clear()
     if storage.store is None:
         storage.make_store(layout)
@@ -221,7 +221,7 @@ def _replace(storage: Storage, layout: TensorLayout, blocks: Iterator[TensorDict
 
 
 def _blocks(source: Store, layout: TensorLayout) -> Iterator[TensorDict]:
-    """All rows of a store, oldest first."""
+    """Yield all rows of a store in blocks, oldest first."""
     reader, ids = TensorDictReader(source, layout, torch.device("cpu")), source.items()
     for start in range(0, len(ids), COPY_ROWS):
         block = ids[start : start + COPY_ROWS]
@@ -241,7 +241,7 @@ def _tensordict(layout: TensorLayout, tensors: list[torch.Tensor]) -> TensorDict
 
 
 def _copy_of(storage: Storage, folder: pathlib.Path, before: str | None) -> dict[str, Any]:
-    """Copies a temporary store into a directory, beside the copy that is there; gives the state of the new one."""
+    """Copy a temporary store into a directory, beside the copy that is there, and return the new one's state."""
     assert storage.store is not None
     assert storage.layout is not None
     name = next(name for name in COPIES if name != before)

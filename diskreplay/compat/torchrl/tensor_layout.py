@@ -1,4 +1,4 @@
-"""Where in a store each leaf of a tensordict stands.
+"""The place in a store of each leaf of a tensordict.
 
 1. A leaf under a key and another of the same shape and dtype under ``("next", *key)`` are an observation: the store
    holds it once where the next row's observation is bit for bit this row's next one.
@@ -32,7 +32,7 @@ Key = tuple[str, ...]
 Source = Literal[
     "obs", "next_obs", "action", "reward", "terminated", "truncated", "done", "none", "column", "later", "slot"
 ]
-"""What a leaf shows: a column, ``done`` (terminated or truncated), ``none`` (False), or the number of its slot."""
+"""The source of a leaf: a column, ``done`` (terminated or truncated), ``none`` (False), or the number of its slot."""
 
 TORCHRL = "torchrl"
 """The entry of a store's provenance that is its layout."""
@@ -40,7 +40,7 @@ NEXT, DONE, INDEX = "next", "done", "index"
 TRAJECTORIES: Key = ("collector", "traj_ids")
 FLAGS = (REWARD, DONE, TERMINATED, TRUNCATED)
 NOTHING = spaces.Box(0, 0, (1,), np.uint8)
-"""The space of what tensordicts do not have, and a store must: zeros."""
+"""The space of zeros, for what tensordicts do not have and a store must."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Leaf:
     dtype: str = ""
 
     def shaped(self, values: Array) -> Array:
-        """Values ``(n, ...)`` of the column as those of the leaf."""
+        """Return a column's values ``(n, ...)`` as those of the leaf."""
         if self.dtype and values.dtype != self.dtype:
             values = values.view(bool) if self.dtype == "bool" else values.astype(self.dtype)
         return values if self.shape is None else values.reshape(len(values), *self.shape)
@@ -88,7 +88,7 @@ class TensorLayout:
 
     @classmethod
     def from_json(cls, stored: Any) -> TensorLayout:
-        """The layout that :meth:`to_json` described; CorruptionError where it is none."""
+        """Return the layout that :meth:`to_json` described; raise CorruptionError if it is none."""
         try:
             leaves = tuple(
                 Leaf(tuple(one["key"]), one["source"], one["name"], tuple(one["shape"]), str(np.dtype(one["dtype"])))
@@ -101,11 +101,11 @@ class TensorLayout:
     # What the store holds
 
     def of(self, source: Source) -> list[Leaf]:
-        """The leaves that show this."""
+        """Return the leaves that show a source."""
         return [leaf for leaf in self.leaves if leaf.source == source]
 
     def create(self) -> dict[str, Any]:
-        """Arguments of ``ReplayBuffer.create``: spaces, columns, the reward's dtype."""
+        """Return arguments of ``ReplayBuffer.create``: spaces, columns, the reward's dtype."""
         observations = {leaf.name: _box(leaf) for leaf in self.of("obs")}
         actions, rewards = self.of("action"), self.of("reward")
         single = observations.get(OBS)
@@ -120,12 +120,12 @@ class TensorLayout:
         }
 
     def rows(self, values: Mapping[Key, Array]) -> dict[str, Any]:
-        """Arguments of ``ReplayBuffer.extend``, of the leaves' values ``(n, ...)`` by key; a layout of tensordicts."""
+        """Return arguments of ``ReplayBuffer.extend`` from the leaves' values ``(n, ...)`` by key."""
         count = len(next(iter(values.values())))
         nothing = np.zeros((count, 1), np.uint8)
 
         def stored(source: Source, otherwise: Array, shape: tuple[int, ...] | None = None) -> Array:
-            """Of the one leaf that shows this."""
+            """Return the values of the one leaf that shows this source."""
             for leaf in self.of(source):
                 return _stored(values[leaf.key]) if shape is None else values[leaf.key].reshape(count, *shape)
             return otherwise
@@ -149,7 +149,7 @@ class TensorLayout:
     # Tensordicts that come in
 
     def values(self, data: TensorDictBase) -> dict[Key, Array]:
-        """The values of each leaf ``(n, ...)`` of a tensordict ``(n, ...)``, but for a slot's number.
+        """Return the values ``(n, ...)`` of each leaf of a tensordict, but for a slot's number.
 
         Raises InputError where it has other leaves, shapes or dtypes.
         """
@@ -172,7 +172,7 @@ class TensorLayout:
 
 
 def layout_of(data: TensorDictBase, slots: bool) -> TensorLayout:
-    """The layout of tensordicts ``(n, ...)``; a leaf ``index`` is the number of the slot if ``slots``.
+    """Return the layout of tensordicts ``(n, ...)``; a leaf ``index`` is the number of the slot if ``slots``.
 
     Raises InputError for what is no tensor of numbers, and SchemaError for what no store can hold.
     """
@@ -198,7 +198,7 @@ def layout_of(data: TensorDictBase, slots: bool) -> TensorLayout:
 def _place(
     key: Key, shape: tuple[int, ...], dtype: np.dtype[Any], keys: Any, observations: Mapping[Key, str], slots: bool
 ) -> tuple[Source, str]:
-    """What a leaf shows, and the name of the column; "" for a column that is to be named."""
+    """Return what a leaf shows, and the name of the column, "" for a column that is yet to be named."""
     if key in observations:
         return "obs", observations[key]
     if key[0] == NEXT and key[1:] in observations:
@@ -218,7 +218,7 @@ def _place(
 
 
 def standard(schema: Schema) -> TensorLayout:
-    """torchrl's TED layout of a store that was not made from tensordicts.
+    """Return torchrl's TED layout of a store that was not made from tensordicts.
 
     An observation space that is no Dict is ``observation``; the keys of one stand beside ``action``, as torchrl's
     Gymnasium environments have them. The store's own columns follow by name; ``("collector", "traj_ids")`` numbers the
@@ -252,7 +252,7 @@ def _action_key(name: str) -> Key:
 
 
 def stored_layout(provenance: Mapping[str, Any]) -> TensorLayout | None:
-    """The layout that a store was made with; None where it was not made from tensordicts."""
+    """Return the layout that a store was made with, or None if it was not made from tensordicts."""
     return TensorLayout.from_json(provenance[TORCHRL]) if TORCHRL in provenance else None
 
 
@@ -260,13 +260,13 @@ def stored_layout(provenance: Mapping[str, Any]) -> TensorLayout | None:
 
 
 class Names:
-    """Names of columns, each given once."""
+    """The names of columns, each given once."""
 
     def __init__(self, taken: Any = ()) -> None:
         self._taken = set(taken)
 
     def of(self, key: Key) -> str:
-        """A name like the key that no other has; SchemaError where a file system cannot hold such a name."""
+        """Return a name like the key that no other has; raise SchemaError if a file system cannot hold such a name."""
         name = check_key(".".join(part.replace("/", "-") for part in key), "tensordict")
         while name in self._taken:
             name += "_"
@@ -285,7 +285,7 @@ def _nodes(data: TensorDictBase, key: Key = ()) -> Iterator[tuple[Key, TensorDic
 
 
 def leaves_of(data: TensorDictBase, key: Key = ()) -> Iterator[tuple[Key, torch.Tensor]]:
-    """Keys and tensors; InputError for what is no tensor."""
+    """Yield keys and tensors; raise InputError for what is not a tensor."""
     for name, value in data.items():
         here = (*key, name)
         if isinstance(value, TensorDictBase):
@@ -297,7 +297,7 @@ def leaves_of(data: TensorDictBase, key: Key = ()) -> Iterator[tuple[Key, torch.
 
 
 def to_array(key: Key, tensor: torch.Tensor) -> Array:
-    """A tensor as an array that may share its memory; SchemaError for a dtype that Zarr has no name for."""
+    """Return a tensor as an array that may share its memory; raise SchemaError for a dtype unknown to Zarr."""
     try:
         array: Array = tensor.detach().cpu().numpy()
     except (TypeError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Rows of a store as tensordicts: whole, or lazily, so that only the leaves that somebody looks at are read."""
+"""The rows of a store as tensordicts: whole, or lazily, so that only the leaves that somebody looks at are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 class TensorDictReader:
-    """Gives rows by their ids.
+    """A reader of rows by their ids.
 
     Args:
         store: open, with a view of single transitions.
@@ -38,7 +38,7 @@ class TensorDictReader:
         self.device = device
 
     def whole(self, ids: Ids, slots: Ids) -> TensorDict:
-        """The rows with all their leaves, ``(n, ...)``; ``slots`` are the values of leaves that show their numbers."""
+        """Return the rows with all leaves, ``(n, ...)``; ``slots`` are the values of leaves that show their numbers."""
         batch = self.store.get(ids)
         found = TensorDict({}, [len(ids)], device=self.device)
         for node in self.layout.nodes:
@@ -51,7 +51,7 @@ class TensorDictReader:
         return found
 
     def lazy(self, ids: Ids, slots: Ids) -> LazyRows:
-        """The rows; each leaf is read when it is first asked for, and raises EvictedError where a row is gone by then.
+        """Return rows whose leaves are read when first asked for, which raises EvictedError if a row is gone by then.
 
         They cannot be written through.
         """
@@ -66,7 +66,7 @@ class TensorDictReader:
         return nodes[()]()
 
     def _read(self, leaf: Leaf, ids: Ids, slots: Ids) -> torch.Tensor:
-        """One leaf; nothing else is read."""
+        """Return one leaf, and read nothing else."""
         if leaf.source == "slot":
             return self._tensor(leaf, slots)
         return self._tensor(leaf, read_part(self.store, ids, functools.partial(self._draft, leaf)))
@@ -91,7 +91,7 @@ class TensorDictReader:
 
 
 def _shown(leaf: Leaf, batch: Batch, slots: Ids) -> Any:
-    """A leaf's values in a batch of the store."""
+    """Return a leaf's values in a batch of the store."""
     match leaf.source:
         case "slot":
             return slots
@@ -108,7 +108,7 @@ def _shown(leaf: Leaf, batch: Batch, slots: Ids) -> Any:
 
 
 class _Leaves(dict[str, Any]):
-    """Values that are read when they are first asked for; until then None stands in their place."""
+    """The values that are read when they are first asked for; until then None stands in their place."""
 
     def __init__(self, reads: Mapping[str, Callable[[], Any]]) -> None:
         super().__init__(dict.fromkeys(reads))
@@ -122,7 +122,7 @@ class _Leaves(dict[str, Any]):
         return value
 
     def __iter__(self) -> Any:
-        """Defined so that ``dict(self)`` asks for each value, too."""
+        """Iterate over the keys; defined so that ``dict(self)`` asks for each value, too."""
         return super().__iter__()
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -143,7 +143,7 @@ def _itself(rows: TensorDict) -> TensorDict:
 
 
 class LazyRows(TensorDict):  # type: ignore[misc]  # tensordict is not followed by mypy
-    """Rows of a store, whose leaves are read when they are first asked for; what is made of them is a TensorDict.
+    """The rows of a store, whose leaves are read when first asked for; what is made of them is a TensorDict.
 
     Leaves may be added, and replaced by ``set``, as transforms do. What would write values in place is refused: it
     would not reach the store.
@@ -151,7 +151,7 @@ class LazyRows(TensorDict):  # type: ignore[misc]  # tensordict is not followed 
 
     @classmethod
     def of(cls, reads: Mapping[str, Callable[[], Any]], batch_size: list[int], device: torch.device) -> Self:
-        """Of what reads each leaf, by its name."""
+        """Return the rows whose leaves are read by functions, given by name."""
         rows = cls({}, batch_size, device=device)
         rows._tensordict = _Leaves(reads)
         return rows
@@ -161,11 +161,11 @@ class LazyRows(TensorDict):  # type: ignore[misc]  # tensordict is not followed 
         return TensorDict._new_unsafe(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A pickle holds the values."""
+        """Return a pickle that holds the values."""
         return _itself, (self.to_tensordict(),)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Adds a leaf; what would replace one, or write into rows, as ``rb[key] = ...`` does, is refused."""
+        """Add a leaf; refuse to replace one, or to write into rows as ``rb[key] = ...`` does."""
         if not isinstance(key, str | tuple) or any(not isinstance(part, str) for part in key) or key in self.keys(True):
             self._refuse()
         self.set(key, value)

@@ -25,7 +25,7 @@ from diskreplay.compat.xuance.on_policy import DummyOnPolicyBuffer, DummyOnPolic
 from diskreplay.compat.xuance.recurrent import RecurrentOffPolicyBuffer
 
 StoredBuffer = OffPolicyBuffer
-"""As it was called at first."""
+"""The former name of :class:`OffPolicyBuffer`."""
 
 __all__ = [
     "Buffer",

@@ -1,4 +1,4 @@
-"""What XuanCe's buffers share: the store and its ring. And what those for one agent share: how a step is checked."""
+"""The store and ring that all XuanCe's buffers share, and the checks of a step that those for one agent share."""
 
 from __future__ import annotations
 
@@ -47,29 +47,29 @@ class DiskBuffer:
         return self._keeper.ring
 
     def _read(self, slots: Ids, envs: Ids) -> Any:
-        """The batch of the transitions in slots of environments."""
+        """Return the batch of the transitions in slots of environments."""
         return read_once(self.engine, ids_of(self.engine, self._keeper.flushed().entries(slots)[0], envs))
 
     def clear(self, *args: Any) -> None:
-        """Empties the buffer, with all that goes with its entries; its space goes back with the next commit."""
+        """Empty the buffer, with all that goes with its entries; the next commit gives the space back."""
         self.engine.clear()
 
     def commit(self) -> None:
-        """Makes everything durable, what is in RAM too."""
+        """Make everything durable, also what is in RAM."""
         self._keeper.save()
 
     def close(self) -> None:
-        """Commits, and gives the store to the next writer."""
+        """Commit, and give the store to the next writer."""
         self.engine.close()
 
 
 def integers(engine: ReplayBuffer, own_draws: bool, most: int, size: int) -> Ids:
-    """Whole numbers below ``most``, from the store's own generator or numpy's global one."""
+    """Return whole numbers below ``most``, from the store's own generator or numpy's global one."""
     return sampler_draws.integers(engine, most, size) if own_draws else np.random.choice(most, size)
 
 
 def sampled(parts: Mapping[str, Any], count: int, by_name: bool) -> Any:
-    """A sample as a tuple, or as a dict: XuanCe's agents take that since it names the size of all environments."""
+    """Return a sample as a tuple, or as a dict with the batch size, which XuanCe's agents take then."""
     return {**parts, "batch_size": count} if by_name else tuple(parts.values())
 
 
@@ -77,7 +77,7 @@ OPTIONS = ("path", "seed", *CREATE_OPTIONS, *OPEN_OPTIONS)
 
 
 def open_off_policy(owner: object, options: Mapping[str, Any], create: Mapping[str, Any]) -> ReplayBuffer:
-    """The store of an off-policy buffer: that at the path, or a new one.
+    """Return the store of an off-policy buffer: that at the path, or a new one.
 
     Args:
         owner: the buffer.
@@ -94,7 +94,7 @@ def open_off_policy(owner: object, options: Mapping[str, Any], create: Mapping[s
 
 
 def ring_size(n_envs: int, n_size: Any, total: Any, name: str) -> int:
-    """Entries of each environment: ``n_size``, or as newer versions of XuanCe name it, a total by the keyword ``name``.
+    """Return the entries of each environment, ``n_size``, or a share of the total that newer versions of XuanCe give.
 
     Raises InputError where both or none of them are given, or the total is not the same for each environment.
     """
@@ -108,14 +108,14 @@ def ring_size(n_envs: int, n_size: Any, total: Any, name: str) -> int:
 
 
 def stored_space(shape: Shapes, dtype: DTypeLike) -> spaces.Space[Any]:
-    """The space of any values of a shape and dtype, or of a dict of shapes."""
+    """Return the space of any values of a shape and dtype, or of a dict of shapes."""
     if isinstance(shape, dict):
         return spaces.Dict([(key, stored_space(part, dtype)) for key, part in shape.items()])
     return unbounded(shape, dtype)
 
 
 def fit_step(what: str, value: Any, n_envs: int, shape: Shapes, dtype: Any) -> Any:
-    """A step's values as an array ``(n_envs, *shape)``, or a dict of such; InputError where they do not fit."""
+    """Return a step's values as an array ``(n_envs, *shape)``, or a dict; raise InputError if they do not fit."""
     if isinstance(shape, dict):
         if not isinstance(value, Mapping) or value.keys() != shape.keys():
             raise InputError(f"{what} must be a dict with the keys {list(shape)}, got {value!r}")
@@ -130,7 +130,7 @@ def fit_step(what: str, value: Any, n_envs: int, shape: Shapes, dtype: Any) -> A
 
 
 def fit_flags(what: str, value: Any, n_envs: int) -> Array:
-    """True and False as float32 ``(n_envs,)``; InputError where they are others."""
+    """Return True and False as float32 ``(n_envs,)``; raise InputError if there is something else."""
     flags: Array = fit_step(what, value, n_envs, (), np.float32)
     if not ((flags == 0) | (flags == 1)).all():
         raise InputError(f"{what} must be True or False, got {value!r}; nothing was stored")
@@ -138,7 +138,7 @@ def fit_flags(what: str, value: Any, n_envs: int) -> Array:
 
 
 def without_env_axis(step: Mapping[str, Any], n_envs: int) -> dict[str, Any]:
-    """A step as ``add`` takes it, which wants no axis of a single environment."""
+    """Return a step as ``add`` takes it, which wants no axis of a single environment."""
     if n_envs > 1:
         return {**step}
     return {name: map_arrays(lambda array: array[0], value) for name, value in step.items()}

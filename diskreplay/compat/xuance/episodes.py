@@ -13,11 +13,11 @@ from diskreplay.compat.rows import RowWindow, column, window
 from diskreplay.ids import Ids
 
 STEP = "step"
-"""The column of a row's step in its episode."""
+"""The name of the column that holds a row's step in its episode."""
 
 
 class FinishedEpisodes:
-    """Finished episodes, counted as they are found in the rows; halves of some, left by a crash, are passed over.
+    """The finished episodes, counted as they are found in the rows; halves left by a crash are passed over.
 
     Args:
         engine: the store.
@@ -28,15 +28,15 @@ class FinishedEpisodes:
     def __init__(self, engine: SampledBuffer[Any], most: int, ended: Callable[[int, int], NDArray[np.bool_]]) -> None:
         self._engine, self._most, self._ended = engine, most, ended
         self._found = RowWindow(0, 0), 0, np.empty((0, 2), np.int64)
-        """The rows that were looked at, how many episodes were found, and the held ones' first rows and lengths."""
+        """The rows that were looked at, how many episodes were found, and the first rows and lengths of those held."""
 
     def held(self) -> RowWindow:
-        """The numbers of those that are held."""
+        """Return the numbers of the episodes that are held."""
         count, held = self._look()
         return RowWindow(count - len(held), count)
 
     def at(self, numbers: Any) -> tuple[Any, Any]:
-        """The first rows, and the steps, of episodes that are held."""
+        """Return the first rows, and the numbers of steps, of episodes that are held."""
         count, held = self._look()
         found = held[numbers - (count - len(held))]
         return found[..., 0], found[..., 1]

@@ -42,31 +42,31 @@ class Field:
     optional: bool = False
 
     def empty(self, *lead: int) -> Array:
-        """What stands at places where nothing was stored."""
+        """Return what stands at places where nothing was stored."""
         return np.full((*lead, *self.shape), self.fill, self.dtype)
 
     def of(self, batch: Any) -> Array:
-        """That of each transition of a batch."""
+        """Return the field's value of each transition of a batch."""
         values = look_up(batch, self.part)
         return np.asarray(values, self.dtype).reshape(len(values), *self.shape)
 
 
 def look_up(batch: Any, part: tuple[str, ...]) -> Any:
-    """What names lead to."""
+    """Return what a path of names leads to."""
     for name in part:
         batch = batch[name] if isinstance(batch, Mapping) else getattr(batch, name)
     return batch
 
 
 def nested(shape: Shapes, dtype: Any, *part: str) -> Any:
-    """The field of a space's values, or a table of such."""
+    """Return the field of a space's values, or a table of fields."""
     if isinstance(shape, dict):
         return {key: nested(one, dtype, *part, *((key,) if part else ())) for key, one in shape.items()}
     return Field(shape, dtype, part=part)
 
 
 def arrays(table: Any, engine: SampledBuffer[Any], ring: Callable[[], RingPositions], lead: tuple[int, int]) -> Any:
-    """The arrays ``(n_envs, n_size, ...)`` of a table; those that are in RAM have nothing in them."""
+    """Return the arrays ``(n_envs, n_size, ...)`` of a table; those that are in RAM are empty."""
     if isinstance(table, Mapping):
         return {key: arrays(field, engine, ring, lead) for key, field in table.items()}
     if not table.part:
@@ -75,7 +75,7 @@ def arrays(table: Any, engine: SampledBuffer[Any], ring: Callable[[], RingPositi
 
 
 def picked(table: Any, batch: Any) -> Any:
-    """The fields of a table in a batch."""
+    """Return the fields of a table in a batch."""
     if isinstance(table, Mapping):
         return {key: picked(field, batch) for key, field in table.items()}
     return table.of(batch)

@@ -19,7 +19,7 @@ Memory = Array | dict[str, Array] | None
 
 
 def create_memory(shape: Any, n_envs: int, n_size: int, dtype: DTypeLike = np.float32) -> Any:
-    """Zeros in RAM for the steps of several environments.
+    """Return zeros in RAM for the steps of several environments.
 
     Args:
         shape: of one entry; a dict of such, where None stands for Python objects; None for no memory.
@@ -47,7 +47,7 @@ def _zeros(shape: Any, n_envs: int, n_size: int, dtype: DTypeLike) -> Array:
 
 
 def store_element(data: Any, memory: Any, ptr: int) -> None:
-    """Writes one step of all environments into a memory.
+    """Write one step of all environments into a memory.
 
     Args:
         data: ``(n_envs, *shape)``, or what numpy broadcasts to that; a dict of such for a memory that is one, whose
@@ -85,7 +85,7 @@ def _write(key: Any, value: Any, into: Array) -> None:
 
 
 def sample_batch(memory: Any, index: Any) -> Any:
-    """Entries of a memory.
+    """Return entries of a memory.
 
     Args:
         memory: of :func:`create_memory`.
@@ -102,7 +102,7 @@ def sample_batch(memory: Any, index: Any) -> Any:
 
 
 class Buffer(ABC):
-    """What XuanCe's buffers have in common.
+    """The base of XuanCe's buffers.
 
     Args:
         observation_space, action_space: Gymnasium's, or of another library that has ``shape``; a Dict of such.
@@ -128,23 +128,23 @@ class Buffer(ABC):
 
     @property
     def full(self) -> bool:
-        """Whether every place is taken."""
+        """True if every place is taken."""
         return bool(self.size >= self.n_size)
 
     @abstractmethod
     def store(self, *args: Any, **kwargs: Any) -> None:
-        """Adds an entry."""
+        """Add an entry."""
 
     @abstractmethod
     def clear(self, *args: Any) -> None:
-        """Empties the buffer."""
+        """Empty the buffer."""
 
     @abstractmethod
     def sample(self, *args: Any) -> Any:
-        """A batch."""
+        """Return a batch."""
 
     def finish_path(self, *args: Any, **kwargs: Any) -> None:
-        """Called when an episode has ended; nothing to do here."""
+        """Do nothing when an episode has ended."""
         return
 
 
@@ -165,7 +165,7 @@ class EpisodeBuffer:
         self.done: list[Any] = []
 
     def put(self, transition: Any) -> None:
-        """Adds ``[next_obs, action, reward, done]``; InputError, with nothing added, where it is no such list."""
+        """Add ``[next_obs, action, reward, done]``; raise InputError, with nothing added, for anything else."""
         try:
             obs, action, reward, done = transition
         except (TypeError, ValueError) as error:
@@ -176,7 +176,7 @@ class EpisodeBuffer:
         self.done.append(done)
 
     def sample(self, lookup_step: int | None = None, idx: int | None = None) -> dict[str, Array]:
-        """``lookup_step`` steps from step ``idx`` on.
+        """Return ``lookup_step`` steps from step ``idx`` on.
 
         Args:
             lookup_step: how many; all that follow if None.
@@ -201,7 +201,7 @@ class EpisodeBuffer:
 
 
 def space_shape(what: str, space: Any) -> Shapes:
-    """The shape of a space's values, by key for a Dict; a shape stands for itself. InputError for others."""
+    """Return the shape of a space's values, by key for a Dict, or a shape as it is; raise InputError for others."""
     parts = getattr(space, "spaces", space)
     if isinstance(parts, Mapping):
         return {key: _leaf_shape(f"{what}[{key!r}]", part) for key, part in parts.items()}
@@ -216,7 +216,7 @@ def _leaf_shape(what: str, space: Any) -> Shape:
 
 
 def checked_shape(what: str, shape: Any) -> Shape:
-    """A shape as a tuple; InputError where it is none."""
+    """Return a shape as a tuple; raise InputError if it is none."""
     try:
         return tuple(check_count(what, n) for n in shape)
     except TypeError as error:

@@ -39,11 +39,11 @@ Array = NDArray[Any]
 AUXILIARY = "auxiliary"
 PARTS = "obs", "actions", "rewards", "terminals", "obs_next"
 EPSILON = 1e-8
-"""What a priority of 0 becomes."""
+"""The value that a priority of 0 becomes."""
 
 
 class OffPolicyBuffer(DiskBuffer, Buffer):
-    """Transitions of single steps in a store: what the off-policy buffers share.
+    """The base of the off-policy buffers: transitions of single steps in a store.
 
     Keyword arguments of all of them, beside XuanCe's own:
         path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
@@ -61,9 +61,9 @@ class OffPolicyBuffer(DiskBuffer, Buffer):
     """
 
     DTYPE: ClassVar[Any] = np.float32
-    """Of observations."""
+    """The dtype of observations."""
     _by_name = False
-    """Whether samples are dicts."""
+    """True if samples are dicts."""
 
     engine: ReplayBuffer
     observations: Any
@@ -113,7 +113,7 @@ class OffPolicyBuffer(DiskBuffer, Buffer):
     # Storing
 
     def store(self, obs: Any, acts: Any, rews: Any, terminals: Any, next_obs: Any, aux_info: Any = None) -> None:
-        """Stores one step of all environments.
+        """Store one step of all environments.
 
         Args:
             obs, next_obs: ``(n_envs, *obs_shape)``, or a dict of such with all keys of the space.
@@ -153,7 +153,7 @@ class OffPolicyBuffer(DiskBuffer, Buffer):
     # Sampling
 
     def _shown(self, batch: Any, count: int, **more: Any) -> Any:
-        """A batch as a tuple, or as a dict."""
+        """Return a batch as a tuple, or as a dict."""
         return sampled({**picked(self._sampled, batch), **more}, count, self._by_name)
 
     def _check_filled(self) -> None:
@@ -187,11 +187,11 @@ class DummyOffPolicyBuffer(OffPolicyBuffer):
         )
 
     def _frames(self, options: dict[str, Any]) -> int:
-        """Frames of an observation, taken out of the options."""
+        """Return the number of frames of an observation, and take it out of the options."""
         return 1
 
     def sample(self, batch_size: int | None = None) -> Any:
-        """A batch of ``B`` transitions, ``batch_size`` or that of the buffer, drawn with replacement.
+        """Return a batch of ``B`` transitions drawn with replacement; ``B`` is ``batch_size``, or that of the buffer.
 
         Returns:
             ``obs`` ``(B, *obs_shape)``, ``acts`` ``(B, *action_shape)``, ``rews`` ``(B,)``, ``terminals`` ``(B,)`` and
@@ -255,7 +255,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
         return drawn
 
     def sample(self, beta: float) -> Any:
-        """A batch of ``B = n_envs * (batch_size // n_envs)`` transitions, those of environment 0 first.
+        """Return a batch of ``B = n_envs * (batch_size // n_envs)`` transitions, those of environment 0 first.
 
         Args:
             beta: how much of the bias the weights take back, above 0.
@@ -280,13 +280,13 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
         return self._shown(batch, self.batch_size, **chosen)
 
     def _draw(self, each: int) -> tuple[Ids, Array, Ids]:
-        """Ids, weights and positions of so many transitions of each environment."""
+        """Return ids, weights and positions of ``each`` transitions of each environment."""
         self._check_filled()
         ids, weights = sampler_draws.draw(self.engine, each * self.n_envs, None if self._own_draws else _PythonsGlobal)
         return ids, weights, self._ring.positions(ids // self.n_envs)
 
     def _sample_proportional(self, env_idx: int, batch_size: int) -> list[int]:
-        """Positions of ``batch_size`` transitions of an environment, one of each equal slice of its priorities."""
+        """Return positions of transitions of an environment, one from each equal slice of its priorities."""
         env = check_count("env_idx", env_idx, least=0, most=self.n_envs - 1)
         each = check_count("batch_size", batch_size)
         _, _, slots = self._draw(each)
@@ -294,7 +294,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
         return found
 
     def update_priorities(self, idxes: Any, priorities: Any) -> None:
-        """Takes over priorities.
+        """Set the priorities of transitions.
 
         A position means the transition that it had when it was drawn last; where that was overwritten since, its
         priority is ignored.
@@ -328,7 +328,7 @@ class _PythonsGlobal:
 
 
 def _auxiliary_columns(auxiliary_shape: Any) -> dict[Any, tuple[str, Shape]]:
-    """Column and shape of each auxiliary value by its key, None for the only one."""
+    """Return the column and shape of each auxiliary value by its key, None for the only one."""
     if auxiliary_shape is None:
         return {}
     if not isinstance(auxiliary_shape, Mapping):

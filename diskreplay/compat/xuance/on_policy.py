@@ -1,4 +1,4 @@
-"""XuanCe's on-policy buffers of one agent. Observations are on disk, all else is in RAM."""
+"""XuanCe's on-policy buffers of one agent, with observations on disk and all else in RAM."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ VALUE = "value"
 COLUMNS = {VALUE: ((), np.float32)}
 IN_RAM = "rewards", "returns", "values", "terminals", "advantages"
 ALL = "all"
-"""Where the actions of a space that is no Dict are held."""
+"""The key for the actions of a space that is not a Dict."""
 
 
 def _in_ram(name: str) -> Any:
-    """An array in RAM, as a property."""
+    """Return a property that shows an array in RAM."""
 
     def get(self: DummyOnPolicyBuffer) -> Any:
         return self._keeper.ram.arrays["steps"][name]
@@ -156,13 +156,13 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
 
     @property
     def start_ids(self) -> Ids:
-        """Where each environment's open path begins."""
+        """The position at which each environment's open path begins."""
         return self._keeper.start_ids
 
     # XuanCe's methods
 
     def store(self, obs: Any, acts: Any, rews: Any, value: Any, terminals: Any, aux_info: Any = None) -> None:
-        """Stores one step of all environments.
+        """Store one step of all environments.
 
         Args:
             obs: ``(n_envs, *obs_shape)``, or a dict of such.
@@ -203,7 +203,7 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
         )
 
     def finish_path(self, val: Any, i: int) -> None:
-        """Computes returns and advantages of an environment's steps since the last call; without any, nothing.
+        """Compute returns and advantages of an environment's steps since the last call, if there are any.
 
         Args:
             val: the value of what follows the newest step; it does not count where that step is terminal.
@@ -226,7 +226,7 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
         self._keeper.finish(env, zip((self.returns, self.advantages), estimates, strict=True))
 
     def sample(self, indexes: Any) -> Any:
-        """The steps at ``indexes``, integers ``(B,)``: ``environment * n_size + step``.
+        """Return the steps at ``indexes``, integers ``(B,)``: ``environment * n_size + step``.
 
         Returns:
             Observations, actions, returns, values, advantages and auxiliary values, each ``(B, ...)`` or a dict of
@@ -248,7 +248,7 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
 
 
 class DummyOnPolicyBuffer_Atari(DummyOnPolicyBuffer):
-    """As :class:`DummyOnPolicyBuffer`, with uint8 observations.
+    """A :class:`DummyOnPolicyBuffer` with uint8 observations.
 
     With ``frame_stack``, the frames of an observation, each frame is stored once, as of
     :meth:`diskreplay.ReplayBuffer.create`.

@@ -85,11 +85,11 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
         return _StoredEpisodes(self.engine, *self._episodes.at(np.arange(*self._episodes.held())))
 
     def can_sample(self) -> bool:
-        """Whether there are ``batch_size`` episodes."""
+        """Tell whether there are ``batch_size`` episodes."""
         return bool(self.size >= self.batch_size)
 
     def store(self, episode: Any) -> None:
-        """Stores a copy of an episode.
+        """Store a copy of an episode.
 
         Args:
             episode: an :class:`EpisodeBuffer` of ``T`` steps, 1 to ``episode_length``, and ``T + 1`` observations; or a
@@ -133,7 +133,7 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
         return obs, acts, rews, done
 
     def sample(self) -> tuple[Any, Array, Array, Array]:
-        """``B = batch_size`` sequences of as many steps as the shortest episode drawn has, at most ``lookup_length``.
+        """Return ``B = batch_size`` sequences, as long as the shortest episode drawn, at most ``lookup_length`` steps.
 
         Episodes are drawn with replacement, and where a sequence begins, uniformly.
 
@@ -185,7 +185,7 @@ def _ended(engine: ReplayBuffer, start: int, stop: int) -> NDArray[np.bool_]:
 
 
 def _read(engine: ReplayBuffer, firsts: Ids, count: int) -> list[Any]:
-    """Observations ``(B, count + 1, ...)``, actions, rewards and dones ``(B, count, ...)`` from rows ``(B,)`` on."""
+    """Return observations ``(B, count + 1, ...)`` and other fields ``(B, count, ...)`` from rows ``(B,)`` on."""
     batch = read_once(engine, ids_of(engine, firsts[:, None] + np.arange(count), 0).ravel())
 
     def sequences(values: Any) -> Any:
@@ -200,7 +200,7 @@ def _read(engine: ReplayBuffer, firsts: Ids, count: int) -> list[Any]:
 
 
 def _stacked(what: str, values: Any, shape: Shapes) -> Any:
-    """A list of values, or of dicts of such, as an array, or a dict of such."""
+    """Return a list of values as an array, or a list of dicts as a dict of arrays."""
     try:
         if isinstance(shape, dict):
             if isinstance(values, Mapping):
@@ -223,7 +223,7 @@ def _entries(values: Any) -> Iterator[Any]:
 
 
 def _typed_space(what: str, space: Any) -> Any:
-    """The space of any values of the shape and dtype of a space."""
+    """Return the space of any values of the shape and dtype of a space."""
     parts = getattr(space, "spaces", space)
     if not isinstance(parts, Mapping):
         return stored_space(space_shape(what, space), getattr(space, "dtype", None) or np.float32)

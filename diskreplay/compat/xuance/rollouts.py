@@ -1,4 +1,4 @@
-"""What XuanCe's on-policy buffers share: paths of a ring, their returns and advantages, and samples by index."""
+"""The base of XuanCe's on-policy buffers: paths of a ring, their returns and advantages, and samples by index."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPEN = "open"
 
 
 class Rollout(PendingStep):
-    """Keeps the steps of the present policy: what is observed in a store, all else in RAM.
+    """A keeper of the steps of the present policy: observations in a store, all else in RAM.
 
     Args:
         buffer, add: as of :class:`PendingStep`.
@@ -40,35 +40,35 @@ class Rollout(PendingStep):
         super().__init__(buffer, RamState(marks=marks, arrays=arrays, fills=fills), add)
 
     def resume(self) -> None:
-        """Goes on as the buffer was closed; a rollout whose estimates are lost is given up: it teaches nothing."""
+        """Go on as the buffer was closed, but give up a rollout whose estimates are lost: it teaches nothing."""
         if not self.restore() and len(self.buffer):
             self.buffer.clear()
 
     @property
     def start_ids(self) -> Ids:
-        """Where each environment's open path begins."""
+        """The position at which each environment's open path begins."""
         return (self.ring.pos - self.ram.marks[OPEN]) % self.ring.size
 
     def path(self, env: int) -> Ids:
-        """The entries of an environment's open path, oldest first."""
+        """Return the entries of an environment's open path, oldest first."""
         found: Ids = (self.start_ids[env] + np.arange(self.ram.marks[OPEN][env])) % self.ring.size
         return found
 
     def store(self, row: dict[str, Any], beside: Iterable[tuple[Array, Any]]) -> None:
-        """Stores a step: its row, and what goes into arrays in RAM."""
+        """Store a step: its row, and what goes into arrays in RAM."""
         at, steps = (slice(None), self.ring.pos), self.ram.marks[OPEN]
         longer = set_item(steps, slice(None), np.minimum(steps + 1, self.ring.size))
         self.put(row, *(set_item(memory, at, values) for memory, values in beside), longer)
 
     def finish(self, env: int, estimates: Iterable[tuple[Array, Array]]) -> None:
-        """Writes the estimates of an environment's open path, which ends; the next one begins with the next entry."""
+        """Write the estimates of an environment's open path, and end it; the next path begins with the next entry."""
         at = env, self.path(env)
         written = (set_item(memory, at, values) for memory, values in estimates)
         self.change(*written, set_item(self.ram.marks[OPEN], env, 0), *self.cut(env))
 
 
 def check_full(size: int, needed: int) -> None:
-    """NotEnoughDataError where a rollout is not full."""
+    """Raise NotEnoughDataError if a rollout is not full."""
     if size < needed:
         raise NotEnoughDataError(
             f"the buffer holds {size} of {needed} entries; sample it when it is full, or call clear()"
@@ -76,7 +76,7 @@ def check_full(size: int, needed: int) -> None:
 
 
 def checked_indexes(indexes: Any, count: int) -> Ids:
-    """Indexes ``(B,)`` of ``count`` entries; InputError where they are others."""
+    """Return indexes ``(B,)`` of ``count`` entries; raise InputError if they are something else."""
     chosen = array("indexes", indexes)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
         raise InputError(f"indexes must be integers of shape (B,), got {chosen.dtype} {chosen.shape}")
@@ -86,7 +86,7 @@ def checked_indexes(indexes: Any, count: int) -> Ids:
 
 
 def normalized(advantages: Array, counted: Array | None = None) -> Array:
-    """Advantages with mean 0 and standard deviation 1 over what counts, all of them if None; 0 elsewhere."""
+    """Return advantages with mean 0 and standard deviation 1 over those counted, all if None, and 0 elsewhere."""
     among = advantages if counted is None else advantages[counted]
     if not among.size:
         return np.zeros_like(advantages)
@@ -100,7 +100,7 @@ def path_estimates(
     rewards: Array, values: Array, next_value: Any, terminals: Array, gamma: float, lambda_: float,
     value_normalizer: Any = None, td_targets: bool = False,
 ) -> tuple[Floats, Floats]:  # fmt: skip
-    """Returns and advantages ``(T, N)`` of ``T`` consecutive steps of ``N`` agents.
+    """Return the returns and advantages ``(T, N)`` of ``T`` consecutive steps of ``N`` agents.
 
     Args:
         rewards: one for each agent and step, or one for all agents: ``(T, N, ...)`` or ``(T, 1, ...)`` or ``(T,)``.

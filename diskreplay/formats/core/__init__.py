@@ -1,4 +1,4 @@
-"""What all formats share. Nothing here knows a format, or a library that reads files.
+"""The parts that all formats share; nothing here knows a format, or a library that reads files.
 
 - ``format`` says what a format is, ``layout`` what a dataset's steps look like, ``transitions`` how they travel.
 - ``flat`` and ``episodes`` turn a dataset's arrays into transitions.

@@ -44,7 +44,7 @@ class ArraySlice:
 
     @property
     def chunks(self) -> tuple[int, ...] | None:
-        """Of the array below, where they begin with this part."""
+        """The chunks of the array below, if they begin with this part, else None."""
         return None if self.start else getattr(self.base, "chunks", None)
 
     def __getitem__(self, rows: slice) -> Array:
@@ -54,12 +54,12 @@ class ArraySlice:
 
 
 def array_slice(array: ArrayLike, start: int, stop: int) -> ArraySlice:
-    """Entries ``[start, stop)``, as they are."""
+    """Return entries ``[start, stop)`` of an array, which are read when they are asked for."""
     return ArraySlice(array, start, stop, tuple(array.shape[1:]))
 
 
 def reshaped(array: ArrayLike, shape: tuple[int, ...]) -> ArrayLike:
-    """The array with entries of another shape; the array itself where their sizes differ."""
+    """Return the array with entries of another shape, or the array itself if their sizes differ."""
     own = tuple(array.shape[1:])
     if not array.shape or own == shape or math.prod(own) != math.prod(shape):
         return array
@@ -88,7 +88,7 @@ class EpisodeBlock:
 
 
 def episode_blocks(blocks: Iterable[Transitions]) -> Iterator[EpisodeBlock]:
-    """The same steps by episode, a block at a time; the last episode ends at the last step."""
+    """Yield the same steps by episode, a block at a time; the last episode ends at the last step."""
     number = start = 0
     before: Transitions | None = None
     for steps in by_episode(blocks):
@@ -104,7 +104,7 @@ def episodes_source(
     where: str, each: Sequence[Key], lengths: Sequence[int], opened: Callable[[Key, Layout | None], FlatArrays],
     layout: Layout | None = None, ignored: tuple[str, ...] = (),
 ) -> Source:  # fmt: skip
-    """Episodes as a source.
+    """Return episodes as a source.
 
     Args:
         where: what to call the dataset in errors.
@@ -144,7 +144,7 @@ def _inferred(where: str, each: Sequence[Key], opened: Callable[[Key, Layout | N
 
 
 def widest(each: Sequence[gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
-    """The first of spaces that were inferred from episodes of one dataset, its Discrete parts as wide as any."""
+    """Return the first of spaces inferred from episodes of one dataset, with Discrete parts as wide as the widest."""
     first = each[0]
     if isinstance(first, gymnasium.spaces.Dict):
         keys = [(key, [sub[key] for sub in each if isinstance(sub, gymnasium.spaces.Dict) and key in sub.spaces])
@@ -157,7 +157,7 @@ def widest(each: Sequence[gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
 
 
 def episode_ends(terminated: Array, truncated: Array) -> Array:
-    """Last steps, ``(n,)`` bool: those that are flagged, and the very last."""
+    """Return which steps are last ones, ``(n,)`` bool: those that are flagged, and the very last."""
     last: Array = terminated | truncated
     if len(last):
         last[-1] = True

@@ -24,7 +24,7 @@ Named = TypeVar("Named")
 
 
 class ArrayLike(Protocol):
-    """What an array of steps must have."""
+    """The interface of an array of steps."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -65,7 +65,7 @@ class FlatArrays:
     ignored: tuple[str, ...] = ()
 
     def source(self) -> Source:
-        """The dataset as a source; InputError for ragged lengths, or a layout that is not that of the arrays."""
+        """Return the dataset as a source; raise InputError for ragged lengths, or a layout that does not fit."""
         count = len(self.last)
         self._check_lengths()
         layout = self.layout or self._inferred()
@@ -77,7 +77,7 @@ class FlatArrays:
         return Source(layout, count, blocks, int(self.last.sum()) + open_end, cuts + open_end, self.ignored)
 
     def _check_lengths(self) -> None:
-        """InputError where an array has not one entry a step."""
+        """Raise InputError if an array does not have one entry for each step."""
         count = len(self.last)
         following = {f"next {name}": array for name, array in (self.next_obs or {}).items()}
         for name, array in {**self.obs, **self.action, **self.extra, **following}.items():
@@ -88,7 +88,7 @@ class FlatArrays:
                 raise InputError(f"{self.where}: rewards must be one number a step, got {tuple(self.reward.shape[1:])}")
 
     def _check_next_obs(self) -> None:
-        """InputError where next or final observations are not like the observations."""
+        """Raise InputError if next or final observations are not like the observations."""
         for what, leaves in (("next", self.next_obs), ("final", self.finals)):
             if leaves is not None and leaves.keys() != self.obs.keys():
                 raise InputError(
@@ -132,7 +132,7 @@ class FlatArrays:
         return infer_discrete(min(low for low, _ in bounds), max(high for _, high in bounds), dtype)
 
     def _spans(self) -> Iterator[slice]:
-        """Ranges of steps of a few MB, whole chunks of the largest array."""
+        """Yield ranges of steps of a few MB, whole chunks of the largest array."""
         arrays = [*self.obs.values(), *self.action.values(), *self.extra.values()]
         widths = [item_bytes(array) for array in arrays]
         step = chunk_rows(arrays[int(np.argmax(widths))])
@@ -172,31 +172,31 @@ class FlatArrays:
 
 
 def leaves_of(arrays: Mapping[str, Named], root: str) -> dict[str, Named]:
-    """What is called ``root``, such as ``obs``, or is a leaf below it, such as ``obs/camera``."""
+    """Return the arrays that are called ``root``, such as ``obs``, or are leaves below it, such as ``obs/camera``."""
     return {name: array for name, array in arrays.items() if name == root or name.startswith(f"{root}/")}
 
 
 def native(dtype: Any) -> np.dtype[Any]:
-    """The data type in this machine's order of bytes."""
+    """Return the dtype in this machine's byte order."""
     found: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
     return found
 
 
 def _values(array: ArrayLike, rows: slice) -> Array:
-    """Entries of an array, in this machine's order of bytes."""
+    """Return entries of an array in this machine's byte order."""
     found: Array = np.asarray(array[rows])
     return found.astype(native(found.dtype), copy=False)
 
 
 def length(where: str, name: str, array: ArrayLike) -> int:
-    """Entries of an array; InputError for a single value."""
+    """Return the number of entries of an array; raise InputError for a single value."""
     if not array.shape:
         raise InputError(f"{where}: {name} must have an entry for each step, and is a single value")
     return int(array.shape[0])
 
 
 def check_length(where: str, name: str, array: ArrayLike, count: int, what: str = "steps") -> None:
-    """InputError for an array that has not one entry a step."""
+    """Raise InputError if an array does not have one entry for each step."""
     length = array.shape[0] if array.shape else None
     if length != count:
         got = "is a single value" if length is None else f"has {length:,} entries"
@@ -207,7 +207,7 @@ def check_layout(
     where: str, layout: Layout, obs: Mapping[str, ArrayLike], action: Mapping[str, ArrayLike],
     extra: Mapping[str, ArrayLike],
 ) -> None:  # fmt: skip
-    """InputError where arrays are not those of a layout."""
+    """Raise InputError if arrays are not those of a layout."""
     expected = {**layout.obs, **layout.action, **layout.columns}
     found = {**obs, **action, **extra}
     if expected.keys() != found.keys():
@@ -223,7 +223,7 @@ def check_layout(
 
 
 def flags(where: str, name: str, array: ArrayLike | None, count: int) -> Array:
-    """``(count,)`` bool of an array of flags, which may be numbers and ``(count, 1)``; all False of None."""
+    """Return an array of flags, which may be numbers and ``(count, 1)``, as ``(count,)`` bool, all False for None."""
     if array is None:
         return np.zeros(count, bool)
     check_length(where, name, array, count)
@@ -240,18 +240,18 @@ def flags(where: str, name: str, array: ArrayLike | None, count: int) -> Array:
 
 
 def item_bytes(array: ArrayLike) -> int:
-    """Bytes of one entry."""
+    """Return the number of bytes of one entry."""
     return int(np.prod(array.shape[1:], dtype=np.int64)) * int(np.dtype(array.dtype).itemsize)
 
 
 def chunk_rows(array: ArrayLike) -> int:
-    """Entries of an array's chunk; 1 where it has none."""
+    """Return the number of entries of an array's chunk, 1 if it has none."""
     chunks = getattr(array, "chunks", None)
     return int(chunks[0]) if chunks else 1
 
 
 def chunks_of(array: ArrayLike) -> Iterable[Array]:
-    """An array, some MB at a time."""
+    """Yield an array, some MB at a time."""
     size = max(1, BLOCK_BYTES // max(1, item_bytes(array)))
     for start in range(0, array.shape[0], size):
         yield np.asarray(array[slice(start, start + size)])

@@ -1,4 +1,4 @@
-"""What a format is. The command line, the documentation and the tests go by what its :class:`Format` says.
+"""The facts of a format, its :class:`Format`, by which the command line, the documentation and the tests go.
 
 Where a dataset has what a format's :class:`Holds` lacks, that is a :class:`Loss`, which may be allowed, or an error:
 ``Holds`` says which.
@@ -21,7 +21,7 @@ from diskreplay.schema import DTYPES
 
 @dataclasses.dataclass(frozen=True)
 class Holds:
-    """What a format can hold of a store. What it lacks among the first nine is a loss, among the rest an error.
+    """The features of a format; one that it lacks is a loss among the first nine, and an error among the rest.
 
     Attributes:
         final_obs: the true next observation of an episode's last step. A format without it gives back episodes that
@@ -61,7 +61,7 @@ class Holds:
 
 Read = Callable[[pathlib.Path], AbstractContextManager[Source]]
 Write = Callable[[Source, pathlib.Path, str], None]
-"""Writes a source to a path that does not exist, with one of the format's compressions."""
+"""A function that writes a source to a path that does not exist, with one of the format's compressions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Loss:
 
 
 def check_installed(format: Format) -> None:
-    """ModuleNotFoundError, saying what to install, where a module is missing that a format needs."""
+    """Raise ModuleNotFoundError, which says what to install, if a module is missing that a format needs."""
     for module in format.requires:
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
@@ -123,7 +123,7 @@ def check_installed(format: Format) -> None:
 
 
 def check_holds(format: Format, layout: Layout, steps: int) -> None:
-    """InputError where a format has no way to hold such steps at all."""
+    """Raise InputError if a format has no way to hold such steps at all."""
     holds, name = format.holds, format.name
     if not holds.nested_obs and "obs" not in layout.obs:
         raise InputError(

@@ -1,4 +1,4 @@
-"""What each step of a dataset looks like: its spaces, further columns, and how its frames are stacked.
+"""The layout of a dataset's steps: its spaces, further columns, and how its frames are stacked.
 
 A :class:`Layout` stands between a store's schema and a format's arrays. Observations are the frames that a store keeps:
 single, however many of them an observation stacks; :attr:`Layout.stacks` says how many. Formats that have a place for
@@ -37,7 +37,7 @@ from diskreplay.schema import (
 
 Array = NDArray[Any]
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
-"""Shape and dtype of one value."""
+"""The shape and dtype of one value."""
 ChangeLeaf = Callable[[gymnasium.Space[Any], str], gymnasium.Space[Any]]
 BAD_DESCRIPTION = (CorruptionError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 FLOAT32: np.dtype[Any] = np.dtype(np.float32)
@@ -45,7 +45,7 @@ FLOAT32: np.dtype[Any] = np.dtype(np.float32)
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What each step of a dataset looks like.
+    """The layout of each step of a dataset.
 
     Attributes:
         observation_space: of what is in the dataset: single frames, unless a stack's ``axis`` says otherwise.
@@ -93,24 +93,24 @@ class Layout:
 
     @property
     def step_shapes(self) -> dict[str, Shape]:
-        """Everything that a step has, but its next observation, by the names of ``Transitions.columns()``."""
+        """The shapes of all parts of a step but its next observation, by the names of ``Transitions.columns()``."""
         flag: Shape = (), np.dtype(bool)
         own: dict[str, Shape] = {REWARD: ((), self.reward_dtype), TERMINATED: flag, TRUNCATED: flag}
         return {**self.obs, **self.action, **self.columns, **own}
 
     @property
     def step_bytes(self) -> int:
-        """Decoded bytes of one step: observation, action, reward, flags and columns."""
+        """The number of decoded bytes of one step: observation, action, reward, flags and columns."""
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.step_shapes.values())
 
     @property
     def stacked(self) -> bool:
-        """Whether observations hold stacks, and not single frames."""
+        """True if observations hold stacks, and not single frames."""
         return any(stack.axis is not None for stack in self.stacks)
 
     @classmethod
     def of(cls, schema: Schema, *, stacked: bool = False, provenance: Mapping[str, Any] | None = None) -> Layout:
-        """Of a store: of its single frames, or with ``stacked`` of observations just as they were given."""
+        """Return the layout of a store's single frames, or with ``stacked`` of observations just as they were given."""
         columns = {column.name: (column.shape, column.dtype) for column in schema.extra_columns}
         reward = schema.column(REWARD).dtype
         space, stacks = schema.observation_space, schema.stacks
@@ -124,7 +124,7 @@ class Layout:
         )  # fmt: skip
 
     def only(self, names: tuple[str, ...] | None) -> Layout:
-        """The layout with the named columns only; action, reward and flags stay.
+        """Return the layout with the named columns only; action, reward and flags stay.
 
         Args:
             names: of observation leaves (``obs`` for all) and of further columns; None for everything.
@@ -146,7 +146,7 @@ class Layout:
         return dataclasses.replace(self, observation_space=space, stacks=stacks, columns=columns)
 
     def create_arguments(self) -> dict[str, Any]:
-        """What ``ReplayBuffer.create`` is to be called with for such steps."""
+        """Return the arguments with which ``ReplayBuffer.create`` makes a store for such steps."""
         given: dict[str, Any] = {
             "observation_space": self.observation_space,
             "action_space": self.action_space,
@@ -181,7 +181,7 @@ class Layout:
 
     @classmethod
     def from_json(cls, stored: Any, where: str) -> Layout:
-        """What :meth:`to_json` gave, or a JSON text of it; InputError, naming ``where``, for anything else."""
+        """Return the layout that :meth:`to_json` gave, or a JSON text of it; raise InputError otherwise."""
         if isinstance(stored, str | bytes):
             stored = parse_json(stored, where)
         try:
@@ -206,7 +206,7 @@ class Layout:
 
 
 def read_description(stored: Any, where: str) -> tuple[Layout, dict[str, str]]:
-    """The layout, and our name of each array, of a description ``{"layout": ..., "keys": {name: array}}``.
+    """Return the layout and our name of each array from a description ``{"layout": ..., "keys": {name: array}}``.
 
     Raises InputError, naming ``where``, for anything else.
     """
@@ -218,7 +218,7 @@ def read_description(stored: Any, where: str) -> tuple[Layout, dict[str, str]]:
 
 
 def _dtype(name: Any) -> np.dtype[Any]:
-    """The data type of that name; ValueError for one that no store holds."""
+    """Return the dtype of a name; raise ValueError for one that no store holds."""
     if name not in schemas.DTYPES:
         raise ValueError(f"there is no dtype {str(name)[:40]!r}")
     found: np.dtype[Any] = np.dtype(name)
@@ -226,7 +226,7 @@ def _dtype(name: Any) -> np.dtype[Any]:
 
 
 def _check_spaces(documents: Any) -> None:
-    """ValueError for spaces whose bounds would take more memory than a step's value may."""
+    """Raise ValueError for spaces whose bounds would take more memory than a step's value may."""
     for document in documents:
         parts = document.get("spaces", [])
         _check_spaces(parts.values() if isinstance(parts, dict) else parts)
@@ -234,13 +234,13 @@ def _check_spaces(documents: Any) -> None:
 
 
 def check_bounds(shape: Any, dtype: Any) -> None:
-    """ValueError for a space whose values would take more memory than a step's value may."""
+    """Raise ValueError for a space whose values would take more memory than a step's value may."""
     if math.prod(declared_count(size, "a size") for size in shape) * _dtype(dtype).itemsize > VALUE_BYTES:
         raise ValueError(f"values of {dtype} {shape} are too large")
 
 
 def map_leaves(space: gymnasium.Space[Any], name: str, change: ChangeLeaf) -> gymnasium.Space[Any]:
-    """The space called ``name`` with ``change(leaf, leaf's name)`` in the place of each leaf."""
+    """Return the space called ``name`` with ``change(leaf, leaf's name)`` in place of each leaf."""
     if isinstance(space, gymnasium.spaces.Dict):
         return gymnasium.spaces.Dict(
             [(key, map_leaves(sub, f"{name}/{key}", change)) for key, sub in space.spaces.items()]
@@ -251,7 +251,7 @@ def map_leaves(space: gymnasium.Space[Any], name: str, change: ChangeLeaf) -> gy
 
 
 def infer_space(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> gymnasium.Space[Any]:
-    """The widest Box of this shape and dtype: what an array alone says about a space."""
+    """Return the widest Box of this shape and dtype: what an array alone says about a space."""
     if dtype.name not in schemas.DTYPES or dtype.kind == "c":
         raise InputError(f"{name}: a store holds no values of dtype {dtype}; convert the source first")
     if math.prod(shape) == 0:
@@ -261,7 +261,7 @@ def infer_space(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> gymn
 
 
 def infer_discrete(low: int, high: int, dtype: np.dtype[Any]) -> gymnasium.Space[Any]:
-    """The Discrete space of scalar integers that go from ``low`` to ``high``; it begins at 0 where they may.
+    """Return the Discrete space of integers from ``low`` to ``high``, which begins at 0 if they are not negative.
 
     Raises InputError where it cannot be so wide.
     """
@@ -272,7 +272,7 @@ def infer_discrete(low: int, high: int, dtype: np.dtype[Any]) -> gymnasium.Space
 
 
 def infer_dict(leaves: Mapping[str, gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
-    """Nested Dict spaces of leaves by path: ``{"camera": ..., "arm/joints": ...}``; of ``{"": ...}`` that space."""
+    """Return nested Dict spaces of leaves by path, such as ``"arm/joints"``, or the one leaf at ``""``."""
     if "" in leaves:
         return leaves[""]
     nested: dict[str, dict[str, gymnasium.Space[Any]]] = {}
@@ -283,7 +283,7 @@ def infer_dict(leaves: Mapping[str, gymnasium.Space[Any]]) -> gymnasium.Space[An
 
 
 def column_name(key: str) -> str:
-    """A name that a store allows for a source's column ``key``: slashes and leading dots replaced, ours avoided."""
+    """Return a name that a store allows for a column ``key``, without slashes, leading dots and reserved names."""
     name = key.replace("/", ".").strip(".") or "column"
     return f"info_{name}" if name in RESERVED else name
 
@@ -293,7 +293,7 @@ def _leaves(space: gymnasium.Space[Any], root: str) -> dict[str, Shape]:
 
 
 def _without(space: gymnasium.Space[Any], name: str, wanted: set[str]) -> gymnasium.Space[Any]:
-    """The space without the leaves that are not wanted."""
+    """Return the space without the leaves that are not wanted."""
 
     def has(part: gymnasium.Space[Any], path: str) -> bool:
         return any(leaf in wanted for leaf in spaces.leaves(spaces.tree(part, path)))
@@ -310,7 +310,7 @@ def _without(space: gymnasium.Space[Any], name: str, wanted: set[str]) -> gymnas
 
 
 def _frame_space(space: gymnasium.Space[Any], stack: Stack, column: Column) -> gymnasium.Space[Any]:
-    """The space of a leaf's single frames."""
+    """Return the space of a leaf's single frames."""
     if stack.axis is None:
         return space
     if isinstance(space, gymnasium.spaces.Box):
@@ -320,7 +320,7 @@ def _frame_space(space: gymnasium.Space[Any], stack: Stack, column: Column) -> g
 
 
 def _newest(bound: Array, stack: Stack, shape: tuple[int, ...]) -> Array:
-    """The part of a stacked bound that belongs to the newest frame."""
+    """Return the part of a stacked bound that belongs to the newest frame."""
     if stack.channels:
         depth = shape[0] if stack.axis == 0 else shape[-1]
         return bound[-depth:] if stack.axis == 0 else bound[..., -depth:]

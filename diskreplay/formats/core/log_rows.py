@@ -1,4 +1,4 @@
-"""Rows of a store, environment by environment in the order of its log, as exports need them.
+"""The rows of a store, environment by environment in the order of its log, as exports need them.
 
 1. A :class:`LogRows` is one stream as of its last commit, opened beside a possible writer.
 2. :meth:`LogRows.blocks` walks the window of one environment from its first row to its last, decoding each chunk once.
@@ -28,13 +28,13 @@ from diskreplay.storage import stream
 from diskreplay.storage.store import Store
 
 COMPARED_ROWS = 256
-"""Rows whose next observations are compared at once."""
+"""The number of rows whose next observations are compared at once."""
 
 Array = NDArray[Any]
 
 
 class Walk:
-    """Rows of one environment and column, read forwards.
+    """A reader of the rows of one environment and column, forwards.
 
     Those of a column in RAM are copied; else the chunk at hand is kept, so that none is decoded twice.
     """
@@ -46,7 +46,7 @@ class Walk:
         self._values = np.empty(self._column.chunk_shape, self._column.column.dtype)
 
     def read(self, start: int, stop: int) -> Array:
-        """Rows ``[start, stop)``: ``(rows, *shape)``."""
+        """Return rows ``[start, stop)`` as ``(rows, *shape)``."""
         if self._name in self._log.resident:
             return self._log.span(self._name, start, stop)[:, self._env]
         column = self._column
@@ -67,7 +67,7 @@ class LogRows:
     """One stream as of its last commit, read in the order of its rows."""
 
     def __init__(self, store: Store, name: str) -> None:
-        """Raises CorruptionError when an index or a resident column is damaged."""
+        """Open the stream; raise CorruptionError when an index or a resident column is damaged."""
         self.store = store
         self.name = name
         self.schema: Schema = store.schema
@@ -75,16 +75,16 @@ class LogRows:
         self.log = self.stream.log
 
     def __len__(self) -> int:
-        """Transitions in the window."""
+        """Return the number of transitions in the window."""
         return len(self.log)
 
     @property
     def episodes(self) -> list[Episode]:
-        """Episodes of the window, by first row, then environment."""
+        """The episodes of the window, by first row, then environment."""
         return episodes(self.log, self.stream.facts)
 
     def blocks(self, env: int, spans: Sequence[tuple[int, int]] | None = None) -> Iterator[Transitions]:
-        """Transitions of one environment, in order, a few MB at a time.
+        """Yield transitions of one environment in order, a few MB at a time.
 
         Args:
             env: its number.
@@ -106,20 +106,20 @@ class LogRows:
             self.explain(error)
 
     def valid_rows(self, env: int, spans: Sequence[tuple[int, int]]) -> Array:
-        """The rows of the spans that are transitions, int64: those that :meth:`blocks` gives."""
+        """Return the rows of the spans that are transitions, int64: those that :meth:`blocks` gives."""
         rows = np.concatenate([np.arange(start, stop) for start, stop in spans])
         kept: Array = rows[self.log.take(VALID, rows, np.full(len(rows), env))]
         return kept
 
     def written_later(self, env: int, spans: Sequence[tuple[int, int]]) -> dict[str, int]:
-        """How many rows of the spans have a value that was written later, by column."""
+        """Return by column how many rows of the spans have a value that was written later."""
         rows = self.valid_rows(env, spans)
         envs = np.full(len(rows), env)
         taken = {column.name: self.log.take(place_of(column.name), rows, envs) for column in self.schema.later}
         return {name: int(np.count_nonzero(places)) for name, places in taken.items()}
 
     def own_next_obs(self, env: int, episodes: Sequence[tuple[int, int]], names: Sequence[str]) -> Iterator[int]:
-        """How many rows have a next observation that is not the next row's, the last ones of episodes left out.
+        """Count rows, but for the last ones of episodes, whose next observation is not the next row's ``obs``.
 
         Args:
             env: its number.
@@ -150,7 +150,7 @@ class LogRows:
             self.explain(error)
 
     def frames(self, column: Column, env: int, start: int, stop: int) -> Iterator[Array]:
-        """The frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""
+        """Yield the frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""
         walk = Walk(self.stream, column.name, env)
         try:
             for row in range(start, stop):
@@ -159,7 +159,7 @@ class LogRows:
             self.explain(error)
 
     def values(self, column: Column, env: int, start: int, stop: int) -> Array:
-        """The values ``(stop - start, *shape)`` of rows ``[start, stop)`` of any column; transitions or not.
+        """Return the values ``(stop - start, *shape)`` of rows ``[start, stop)`` of a column, transitions or not.
 
         Raises what :meth:`blocks` raises.
         """
@@ -169,7 +169,7 @@ class LogRows:
             self.explain(error)
 
     def refresh(self) -> bool:
-        """Goes on to the stream's last commit; whether there was a newer one.
+        """Go on to the stream's last commit, and return True if there was a newer one.
 
         Raises StateError where only opening the stream anew helps: its writer went back to a checkpoint.
         """
@@ -184,13 +184,13 @@ class LogRows:
         return True
 
     def final_frame(self, column: Column, env: int, row: int) -> Array:
-        """The true next observation of a row, ``(*shape)``."""
+        """Return the true next observation of a row, ``(*shape)``."""
         walk = Walk(self.stream, column.name, env)
         found: Array = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)[0]
         return found
 
     def explain(self, error: CorruptionError) -> NoReturn:
-        """Raises StateError where a live writer evicted the rows; else the error itself, for a shard is damaged."""
+        """Raise StateError if a live writer evicted the rows, else the error itself, for a shard is damaged."""
         newest = stream.read_commit(self.store.files, self.store.stream_path(self.name))
         ours = self.stream.disk.commit_record
         if (newest.begin, newest.timeline) != (ours.begin, ours.timeline):
@@ -220,13 +220,13 @@ class LogRows:
         )
 
     def _last(self, rows: Array, env: int) -> Array:
-        """Whether each row is the last of its episode, or the newest of all."""
+        """Tell which rows are the last of their episode, or the newest of all."""
         envs = np.full(len(rows), env)
         last: Array = self.log.is_cut(rows, envs) | (rows + 1 == self.log.end)
         return last
 
     def _next(self, column: Column, walk: Walk, env: int, start: int, known: Array, stop: int) -> Array:
-        """Next observations of rows ``[start, stop)``; ``known`` are the observations of rows ``start + 1`` on."""
+        """Return next observations of rows ``[start, stop)``; ``known`` are the observations from ``start + 1`` on."""
         out = np.empty((stop - start, *column.shape), column.dtype)
         out[: len(known)] = known
         if stop < self.log.end:
@@ -246,7 +246,7 @@ class LogRows:
 
 
 def open_rows(path: str) -> list[LogRows]:
-    """All streams of the store at ``path``, for reading; changes nothing.
+    """Return all streams of the store at ``path``, for reading; nothing is changed.
 
     Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
     """

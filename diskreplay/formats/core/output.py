@@ -1,4 +1,4 @@
-"""Writing a dataset beside its name, and giving it the name when it is whole."""
+"""The writing of a dataset beside its name, which it is given when it is whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Recognise = Callable[[pathlib.Path], bool]
 
 
 def final_path(temporary: pathlib.Path) -> pathlib.Path:
-    """Where what is written at a path of :func:`replacing` will be, for formats that mention it."""
+    """Return where the output at a path of :func:`replacing` will be, for formats that mention it."""
     folder = temporary.parent
     return folder.parent / temporary.name if temporaries.name_of(folder.name) == temporary.name else temporary
 
@@ -27,7 +27,7 @@ def final_path(temporary: pathlib.Path) -> pathlib.Path:
 def replacing(
     target: pathlib.Path, kind: str, *, overwrite: bool = False, recognise: Recognise | None = None
 ) -> Iterator[pathlib.Path]:
-    """A free path near ``target``: what is there at the end takes its place, and goes away after an error.
+    """Yield a free path near ``target``: what is there at the end takes its place, and goes away after an error.
 
     What a process left that was killed goes away when the same target is written again. Where ``target`` is a symbolic
     link, it stays, and what it leads to is replaced.
@@ -80,7 +80,7 @@ def _room_for(target: pathlib.Path) -> Iterator[None]:
 
 
 def _is_full(error: BaseException | None) -> bool:
-    """Whether an error, or one that it came from, is of a full disk. HDF5 and Arrow have the number in their text."""
+    """Tell whether an error comes from a full disk; HDF5 and Arrow have the number in their text."""
     return error is not None and (
         (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
         or re.search(rf"errno (= )?({errno.ENOSPC}|{errno.EDQUOT})\b", str(error)) is not None
@@ -89,7 +89,7 @@ def _is_full(error: BaseException | None) -> bool:
 
 
 def _led_to(link: pathlib.Path) -> pathlib.Path:
-    """What a symbolic link leads to, which need not be there."""
+    """Return what a symbolic link leads to, which need not be there."""
     with contextlib.suppress(OSError, RuntimeError):  # Python 3.13 gives back a link that leads in a circle
         found = link.resolve()
         if not found.is_symlink():
@@ -98,7 +98,7 @@ def _led_to(link: pathlib.Path) -> pathlib.Path:
 
 
 def _exchange(temporary: pathlib.Path, target: pathlib.Path) -> None:
-    """Replaces a directory, which takes two steps: the old one waits under another name, and comes back in between."""
+    """Replace a directory in two steps: the old one waits under another name, and comes back if the second fails."""
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
     try:
         target.replace(old)
@@ -113,7 +113,7 @@ def _exchange(temporary: pathlib.Path, target: pathlib.Path) -> None:
 def check_target(
     target: pathlib.Path, kind: str, overwrite: bool = False, recognise: Recognise | None = None
 ) -> None:  # fmt: skip
-    """Raises what :func:`replacing` would; for callers with much to do before."""
+    """Raise what :func:`replacing` would, for callers with much to do before."""
     if not target.parent.is_dir():
         raise InputError(f"there is no directory {str(target.parent)!r} to write {target.name!r} into")
     if not os.path.lexists(target):
@@ -131,7 +131,7 @@ def check_target(
 
 
 def _sync(path: pathlib.Path) -> None:
-    """fsync of a file, or of all in a directory."""
+    """Call fsync on a file, or on all in a directory."""
     for entry in [path] if path.is_file() else [path, *path.rglob("*")]:
         descriptor = os.open(entry, os.O_RDONLY)
         try:

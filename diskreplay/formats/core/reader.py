@@ -1,4 +1,4 @@
-"""What all readers of datasets have in common: errors of one line that name the dataset, and steps that a store takes.
+"""The base of all readers of datasets: errors of one line that name the dataset, and steps that a store takes.
 
 1. A format's reader is decorated with :func:`reader`. A damaged dataset then raises InputError, and a file that the
    system cannot read ReadFailedError; both name the dataset. Pipes and devices, which could block, are refused.
@@ -25,7 +25,7 @@ from diskreplay.formats.core.untrusted import check_regular, check_size, one_lin
 
 
 def reader(read: Callable[[pathlib.Path], Iterator[Source]]) -> Read:
-    """Makes a format's ``read`` of a generator that opens a dataset, yields it as a source, and closes it."""
+    """Make a format's ``read`` of a generator that opens a dataset, yields it as a source, and closes it."""
     opened = contextlib.contextmanager(read)
 
     @functools.wraps(read)
@@ -44,7 +44,7 @@ def reader(read: Callable[[pathlib.Path], Iterator[Source]]) -> Read:
 
 @contextlib.contextmanager
 def naming(path: pathlib.Path) -> Iterator[None]:
-    """Raises the errors of its block again, as InputError or ReadFailedError of one line that names the dataset."""
+    """Raise the errors of its block again, as InputError or ReadFailedError of one line that names the dataset."""
     try:
         yield
     except InputError as error:
@@ -60,7 +60,7 @@ def naming(path: pathlib.Path) -> Iterator[None]:
 
 
 def _checked(path: pathlib.Path, source: Source) -> Iterator[Transitions]:
-    """The steps, each value of the dtype that the layout says; InputError for what a store does not take."""
+    """Yield the steps, with values of the layout's dtypes; raise InputError for what a store does not take."""
     layout, blocks = source.layout, source.blocks()
     reward = Slot("reward", (), layout.reward_dtype, 1)
     observed, acted = (

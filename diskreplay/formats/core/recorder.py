@@ -1,4 +1,4 @@
-"""Transitions into a store, through ``ReplayBuffer.extend``.
+"""The way of transitions into a store, through ``ReplayBuffer.extend``.
 
 A store of one environment takes episodes one after another. ``add`` finds an episode's end by its flags, or where the
 next observation given is not the one added. An episode that ends in neither flag, and with the very observation that
@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 
 def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: bool = False) -> tuple[int, int]:
-    """Adds steps to a buffer that writes a stream of one environment; how many they were, and how many episodes.
+    """Add steps to a buffer with a stream of one environment, and return how many steps and episodes they were.
 
     Args:
         buffer: open for writing.
@@ -44,7 +44,7 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: 
 
 
 def add_facts(buffer: ReplayBuffer, facts: Sequence[Mapping[str, Any]], episodes: int) -> None:
-    """Tells the buffer's stream the facts of the ``episodes`` that were added last, as far as they are in its window.
+    """Tell the buffer's stream the facts of the last ``episodes`` that were added, as far as its window has them.
 
     Nothing is told where the source said another number of episodes: then nobody knows whose facts they are.
     """
@@ -83,7 +83,7 @@ def _record(buffer: ReplayBuffer, blocks: Iterable[Transitions], open_end: bool)
 
 
 def _needing_gap(before: Transitions | None, steps: Transitions, by_flags: bool) -> set[int]:
-    """Steps before which a row that is no transition must stand; ``before`` is the newest step of the block before.
+    """Return the steps that need a row that is no transition before them; ``before`` is the step before the block.
 
     They begin an episode with the very observation in which the episode before ended, in neither flag; or with any,
     ``by_flags``, where observations are not compared.
@@ -96,5 +96,5 @@ def _needing_gap(before: Transitions | None, steps: Transitions, by_flags: bool)
 
 
 def _same(one: Transitions, end: int, other: Transitions, begin: int) -> bool:
-    """Whether the next observation of a step is another step's observation, bit for bit."""
+    """Tell whether the next observation of a step is another step's observation, bit for bit."""
     return all(values[end].tobytes() == other.obs[name][begin].tobytes() for name, values in one.next_obs.items())

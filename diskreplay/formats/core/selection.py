@@ -1,4 +1,4 @@
-"""A store as a source: which episodes and columns of it, in which order, and what a format would lose of them.
+"""A store as a source: its episodes and columns, their order, and what a format would lose of them.
 
 1. Episodes are numbered as ``ReplayBuffer.episodes`` has them, and as ``diskreplay episodes`` prints them.
 2. They are read environment by environment, stream by stream, each in the order of its steps, so that every chunk is
@@ -37,12 +37,12 @@ from diskreplay.schema import START, Start
 from diskreplay.views.transition import Transition
 
 STACKED_ROWS = 256
-"""Rows that are read at once where observations are wanted stacked."""
+"""The number of rows that are read at once if observations are wanted stacked."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Which part of a store.
+    """The choice of a part of a store.
 
     Attributes:
         episodes: of their numbers, a range or some; all if None.
@@ -60,7 +60,7 @@ class Selection:
     where: str | None = None
 
     def of(self, every: Sequence[Episode], streams: Mapping[int, str]) -> list[Episode]:
-        """The chosen ones; InputError for an episode or environment that is not there, and a wrong condition.
+        """Return the chosen episodes; raise InputError for a missing episode or environment, or a wrong condition.
 
         ``streams`` has the streams' names by their numbers.
         """
@@ -108,14 +108,14 @@ class SelectedStore:
         self._stop_before = {
             _place(b): a.stop for (_, a), (_, b) in itertools.pairwise(every) if (a.stream, a.env) == (b.stream, b.env)
         }
-        """Where the episode before each one in its environment stops."""
+        """The row at which the episode before each one in its environment stops."""
         if Layout.of(self.schema, stacked=True).stacked:
             usual = max((Start.ZEROS, Start.REPEAT), key=self._starts().count)
             self.layout = dataclasses.replace(self.layout, padding=usual)
 
     @property
     def episodes(self) -> list[Episode]:
-        """Those chosen, in the order in which they are read."""
+        """The chosen episodes, in the order in which they are read."""
         return [episode for _, episode in self._chosen]
 
     @property
@@ -123,7 +123,7 @@ class SelectedStore:
         return sum(episode.length for _, episode in self._chosen)
 
     def source(self, *, stacked: bool = False) -> Source:
-        """The part to be read: single frames, or with ``stacked`` observations just as they were given."""
+        """Return the part to be read: single frames, or with ``stacked`` observations just as they were given."""
         layout = self.layout
         if stacked:
             layout = Layout.of(self.schema, stacked=True, provenance=self.provenance).only(self._columns)
@@ -143,14 +143,14 @@ class SelectedStore:
         return Source(layout, self.steps, kept, len(self._chosen), cuts, facts=facts if any(facts) else ())
 
     def ids(self) -> Ids:
-        """Of all steps, in the order in which they are read: int64 ``(steps,)``."""
+        """Return the ids of all steps in the order in which they are read, int64 ``(steps,)``."""
         none = np.empty(0, np.int64)
         return np.concatenate(
             [none] + [pack(e.stream, np.arange(e.start, e.stop), e.env, rows.log.num_envs) for rows, e in self._chosen]
         )
 
     def written_later(self, ids: Ids) -> dict[str, NDArray[Any]]:
-        """What was written later to steps: arrays ``(n, *shape)`` by column, and which values are known.
+        """Return what was written later to steps, as arrays ``(n, *shape)`` by column, and which values are known.
 
         Raises CorruptionError for a damaged chunk, StateError when a live writer evicted a row before it was read.
         """
@@ -166,7 +166,7 @@ class SelectedStore:
         return found
 
     def losses(self, holds: Holds, between: Callable[[], object] = lambda: None) -> list[Loss]:
-        """What a format that holds just this would lose; nothing of count 0.
+        """Return what a format that holds just this would lose, without losses of count 0.
 
         ``between`` is called now and then where observations are compared, which takes a while.
         """
@@ -192,7 +192,7 @@ class SelectedStore:
         return [loss for loss in losses if loss.count]
 
     def _written_later(self) -> dict[str, int]:
-        """How many of the transitions have a value that was written later, by column: no format holds those."""
+        """Return by column how many transitions have a value that was written later: no format holds those."""
         found = dict.fromkeys((column.name for column in self.schema.later), 0)
         for rows, env, spans in self._spans():
             for name, count in rows.written_later(env, spans).items():
@@ -204,7 +204,7 @@ class SelectedStore:
             yield from rows.blocks(env, spans)
 
     def _stacked_blocks(self) -> Iterator[Transitions]:
-        """The same, with observations as ``ReplayBuffer.get`` gives them."""
+        """Yield the steps with observations as ``ReplayBuffer.get`` gives them."""
         with ReplayBuffer.open(self.path, mode="r", view=Transition(), sampler=Uniform()) as buffer:
             for rows, env, spans in self._spans():
                 ids = pack(rows.log.stream, rows.valid_rows(env, spans), env, rows.log.num_envs)
@@ -221,7 +221,7 @@ class SelectedStore:
                         yield dataclasses.replace(part, obs=obs, next_obs=following)
 
     def _spans(self) -> Iterator[tuple[LogRows, int, list[tuple[int, int]]]]:
-        """Stream, environment and the ranges of rows to be read of it; neighbours are one range."""
+        """Yield stream, environment and the ranges of rows to be read of it; neighbours are one range."""
         for (rows, env), pairs in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env)):
             spans: list[tuple[int, int]] = []
             for _, episode in pairs:
@@ -232,11 +232,11 @@ class SelectedStore:
             yield rows, env, spans
 
     def _starts(self) -> list[int]:
-        """The start code of each chosen episode."""
+        """Return the start code of each chosen episode."""
         return [int(rows.log.take(START, np.array([e.start]), np.array([e.env]))[0]) for rows, e in self._chosen]
 
     def _own_next_obs(self, between: Callable[[], object]) -> int:
-        """Steps, but for the last ones of episodes, whose next observation is not the next step's."""
+        """Count steps, but for the last ones of episodes, whose next observation is not the next step's ``obs``."""
         total = 0
         for (rows, env), each in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env)):
             spans = [(episode.start, episode.stop) for _, episode in each]
@@ -246,7 +246,7 @@ class SelectedStore:
         return total
 
     def _odd_stacks(self) -> int:
-        """Observations whose older frames no padding explains once single frames are stacked again."""
+        """Count observations whose older frames no padding explains once single frames are stacked again."""
         reach = max(stack.frames for stack in self.layout.stacks) - 1
         odd = sum(
             min(reach, episode.length)
@@ -263,7 +263,7 @@ class SelectedStore:
 
 @contextlib.contextmanager
 def open_selected(path: PathLike, selection: Selection = EVERYTHING) -> Iterator[SelectedStore]:
-    """The selected part of the store at ``path``; changes nothing, and may go on beside a writer.
+    """Yield the selected part of the store at ``path``, unchanged and possibly beside a writer.
 
     Raises:
         InputError: for a selection that names what is not there.
@@ -274,5 +274,5 @@ def open_selected(path: PathLike, selection: Selection = EVERYTHING) -> Iterator
 
 
 def _place(episode: Episode) -> tuple[int, int, int]:
-    """Which episode it is, and where it comes in the order of reading."""
+    """Return the episode's place in the order of reading, which names it."""
     return episode.stream, episode.env, episode.start

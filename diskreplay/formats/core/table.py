@@ -1,4 +1,4 @@
-"""What formats can hold, from their facts: for the command line and for ``docs/formats.md``."""
+"""The table of what formats can hold, from their facts, for the command line and for ``docs/formats.md``."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ NAMES = {
     "stacks": "stacks as given",
     "envs": "which environment",
 }
-"""How each field of :class:`Holds` is called."""
+"""The words for each field of :class:`Holds`."""
 
 
 def ways(format: Format) -> str:
-    """``in and out``, ``in`` or ``out``."""
+    """Return ``in and out``, ``in`` or ``out``."""
     return " and ".join(way for way, there in (("in", format.read), ("out", format.write)) if there is not None)
 
 
 def lacks(format: Format) -> list[str]:
-    """What a format cannot hold."""
+    """Return the names of what a format cannot hold."""
     found = [name for field, name in NAMES.items() if not getattr(format.holds, field)]
     missing = DTYPES - format.holds.dtypes
     return [*found, f"dtypes {', '.join(sorted(missing))}"] if missing else found
 
 
 def facts(format: Format) -> dict[str, Any]:
-    """The facts about a format as JSON has them."""
+    """Return the facts about a format as JSON has them."""
     return {
         "name": format.name,
         "title": format.title,
@@ -55,7 +55,7 @@ def facts(format: Format) -> dict[str, Any]:
 
 
 def markdown(formats: Sequence[Format]) -> str:
-    """The table of ``docs/formats.md``."""
+    """Return the table of ``docs/formats.md``."""
     header = ["format", "in", "out", "a dataset is", *NAMES.values(), "dtypes", "extra"]
     lines = [header, ["---"] * len(header)]
     for format in formats:

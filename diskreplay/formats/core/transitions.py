@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from diskreplay.formats.core.layout import Layout
 
 BLOCK_BYTES = 4 << 20
-"""Decoded bytes that a block of steps should have."""
+"""The number of decoded bytes that a block of steps should have."""
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -57,19 +57,19 @@ class Transitions:
         return len(self.reward)
 
     def span(self, start: int, stop: int) -> Transitions:
-        """Transitions ``[start, stop)``: views."""
+        """Return views of transitions ``[start, stop)``."""
         found: Transitions = _sliced(self, slice(start, stop))
         return found
 
     def columns(self) -> dict[str, Array]:
-        """All but the next observations in one mapping: leaves and columns by name, ``reward`` and the flags."""
+        """Return all but the next observations in one mapping: leaves and columns by name, ``reward`` and the flags."""
         flags = {"reward": self.reward, "terminated": self.terminated, "truncated": self.truncated}
         return {**self.obs, **self.action, **self.extra, **flags}
 
 
 @dataclasses.dataclass(frozen=True)
 class Timesteps:
-    """Steps without their next observations, of a format that keeps each observation once.
+    """Steps without their next observations, from a format that keeps each observation once.
 
     The attributes are those of :class:`Transitions`, and one more.
 
@@ -115,7 +115,7 @@ class Source:
 
 
 def with_next_obs(blocks: Iterable[Timesteps]) -> Iterator[Transitions]:
-    """Blocks, of any size, with their next observations; see the module's docstring.
+    """Yield blocks, of any size, with their next observations; see the module's docstring.
 
     An episode that has not ended at the last block ends there, with neither flag.
     """
@@ -139,7 +139,7 @@ def with_next_obs(blocks: Iterable[Timesteps]) -> Iterator[Transitions]:
 
 
 def _linked(block: Timesteps, count: int) -> Transitions:
-    """The first ``count`` steps with their next observations; all but the last of them have a step after them."""
+    """Return the first ``count`` steps with their next observations; all but the last have a step after them."""
     first = _sliced(block, slice(count))
     ends = np.flatnonzero(first.last)
     following = {}
@@ -166,7 +166,7 @@ def _linked(block: Timesteps, count: int) -> Transitions:
 
 
 def by_episode(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
-    """The same steps in blocks that end where episodes end: never two episodes in one, several of a long one."""
+    """Yield the same steps in blocks that end where episodes end: never two episodes in one block."""
     for steps in blocks:
         start = 0
         for stop in (np.flatnonzero(steps.last) + 1).tolist():
@@ -177,7 +177,7 @@ def by_episode(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
 
 
 def whole_episodes(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
-    """The same steps, one block an episode; in memory stands one episode and a block."""
+    """Yield the same steps, one block an episode; memory holds one episode and one block."""
     parts: list[Transitions] = []
     for steps in by_episode(blocks):
         parts.append(steps)
@@ -189,7 +189,7 @@ def whole_episodes(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
 
 
 def _sliced(steps: Any, rows: Any) -> Any:
-    """The block with every array, or mapping of arrays, indexed by ``rows``; final observations are left."""
+    """Return the block with all arrays indexed by ``rows``, but final observations as they are."""
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(steps):
         value = getattr(steps, field.name)
@@ -203,7 +203,7 @@ def _sliced(steps: Any, rows: Any) -> Any:
 
 
 def _concatenated(*parts: Any) -> Any:
-    """Several in one; final observations are those of the last."""
+    """Return several blocks as one; final observations are those of the last."""
     first = parts[0]
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(first):

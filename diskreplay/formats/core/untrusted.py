@@ -1,4 +1,4 @@
-"""Files are not trusted: what they declare is checked before memory is taken or anything is made of it.
+"""The checks of what files declare, before memory is taken or anything is made of it: files are not trusted.
 
 :func:`check_size` comes before any array, so that a small file that declares a huge array costs no memory.
 """
@@ -19,28 +19,28 @@ import numpy as np
 from diskreplay.errors import DiskReplayError, InputError
 
 ROWS, ROWS_A_BYTE = 1 << 22, 256
-"""Any dataset may have ``ROWS`` steps; a larger one at most ``ROWS_A_BYTE`` for each byte of its files."""
+"""The limits of a dataset's steps: any may have ``ROWS``, a larger one ``ROWS_A_BYTE`` for each byte of its files."""
 ARRAY_BYTES, BYTES_A_BYTE = 256 << 20, 1 << 16
-"""Decoded bytes of an array, likewise. Constant values compress very well, so the second one is generous."""
+"""The limits of an array's decoded bytes, likewise; constant values compress very well, so the second is generous."""
 VALUE_BYTES = 64 << 20
-"""Decoded bytes of one step's value, at most."""
+"""The most decoded bytes of one step's value."""
 CHUNK_BYTES = 256 << 20
-"""Decoded bytes of a chunk, at most: all of it is in RAM when one step of it is read."""
+"""The most decoded bytes of a chunk: all of it is in RAM when one step of it is read."""
 DOCUMENT_BYTES = 64 << 20
-"""Bytes of a JSON text, at most."""
+"""The most bytes of a JSON text."""
 LINE = 500
-"""Characters of an error that are kept."""
+"""The number of characters of an error that are kept."""
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, as one line that is not too long."""
+    """Return an error's text as one line that is not too long."""
     text = " ".join(str(error).split())
     return text if len(text) <= LINE else f"{text[: LINE - 3]}..."
 
 
 @contextlib.contextmanager
 def damage(where: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
-    """Turns what a library raises for damaged bytes into InputError; errors of the system stay as they are."""
+    """Turn what a library raises for damaged bytes into InputError, but leave errors of the system as they are."""
     try:
         yield
     except DiskReplayError:
@@ -52,7 +52,7 @@ def damage(where: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
 
 
 def check_regular(path: pathlib.Path) -> None:
-    """InputError where a dataset is or holds something that is neither file nor directory: reading it could hang."""
+    """Raise InputError if a dataset is or holds anything but files and directories: reading it could hang."""
     entries = [path]
     for folder, _, names in os.walk(path):
         entries += [pathlib.Path(folder, name) for name in names]
@@ -64,13 +64,13 @@ def check_regular(path: pathlib.Path) -> None:
 
 
 def stored_bytes(path: pathlib.Path) -> int:
-    """Bytes of a file, or of all files in a directory."""
+    """Return the number of bytes of a file, or of all files in a directory."""
     files = [path] if path.is_file() else [entry for entry in path.rglob("*") if entry.is_file()]
     return sum(file.stat().st_size for file in files)
 
 
 def check_size(where: str, shape: tuple[int, ...], item_bytes: int, size: Callable[[], int]) -> None:
-    """InputError for an array that a dataset of ``size()`` bytes cannot hold, however well it is compressed."""
+    """Raise InputError for an array that a dataset of ``size()`` bytes cannot hold, however well it is compressed."""
     rows, entry = math.prod(shape[:1]), math.prod(shape[1:]) * item_bytes
     if entry > VALUE_BYTES:
         raise InputError(f"{where}: declares the shape {shape}, of {entry:,} bytes a step; {VALUE_BYTES:,} are read")
@@ -81,7 +81,7 @@ def check_size(where: str, shape: tuple[int, ...], item_bytes: int, size: Callab
 
 
 def check_chunk(where: str, chunks: tuple[int, ...], item_bytes: int) -> None:
-    """InputError for chunks that are too large to be decoded."""
+    """Raise InputError for chunks that are too large to be decoded."""
     if math.prod(chunks) * item_bytes > CHUNK_BYTES:
         raise InputError(f"{where}: has chunks of the shape {chunks}; at most {CHUNK_BYTES:,} bytes are read at once")
 
@@ -90,7 +90,7 @@ def check_chunk(where: str, chunks: tuple[int, ...], item_bytes: int) -> None:
 
 
 def check_document(path: pathlib.Path) -> None:
-    """InputError where there is no file, or one that is too large to be read whole."""
+    """Raise InputError if there is no file, or one that is too large to be read whole."""
     if not path.is_file():
         raise InputError(f"{str(path)!r} is missing, or no file")
     if path.stat().st_size > DOCUMENT_BYTES:
@@ -98,18 +98,18 @@ def check_document(path: pathlib.Path) -> None:
 
 
 def read_text(path: pathlib.Path) -> bytes:
-    """The text of a document; InputError where there is none."""
+    """Return the text of a document; raise InputError if there is none."""
     check_document(path)
     return path.read_bytes()
 
 
 def read_json(path: pathlib.Path) -> Any:
-    """The JSON in a file; InputError where there is none."""
+    """Return the JSON in a file; raise InputError if there is none."""
     return parse_json(read_text(path), str(path))
 
 
 def parse_json(text: Any, where: str) -> Any:
-    """The JSON of a text; InputError, naming ``where``, for anything else."""
+    """Return the JSON of a text; raise InputError, naming ``where``, for anything else."""
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
@@ -117,7 +117,7 @@ def parse_json(text: Any, where: str) -> Any:
 
 
 def declared_count(value: Any, what: str) -> int:
-    """A count that a file declares; InputError for anything but one whole number."""
+    """Return a count that a file declares; raise InputError for anything but one whole number."""
     found = np.asarray(value) if isinstance(value, int | float | np.generic | np.ndarray) else np.empty(0)
     number = found.reshape(-1)[0].item() if found.size == 1 and found.dtype.kind in "iuf" else -1
     if not 0 <= number < 1 << 48 or number != int(number):

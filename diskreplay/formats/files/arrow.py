@@ -1,4 +1,4 @@
-"""What the formats that pyarrow reads have in common."""
+"""The rules that all formats share which pyarrow reads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 
 NULL_LISTS = "Expected all lists to be of size"
-"""How pyarrow before 26 begins to say that it reads no nulls among lists of a fixed size."""
+"""The beginning of the error by which pyarrow before 26 says that it reads no nulls among lists of a fixed size."""
 
 
 @contextlib.contextmanager
 def damage(path: pathlib.Path) -> Iterator[None]:
-    """What pyarrow raises for a damaged file, or for one that only newer versions read, as InputError."""
+    """Raise InputError for what pyarrow raises for a damaged file, or one that only newer versions read."""
     import pyarrow
 
     with untrusted.damage(repr(str(path)), (pyarrow.ArrowException, OSError, ValueError, TypeError)):

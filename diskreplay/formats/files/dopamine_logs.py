@@ -1,4 +1,4 @@
-"""Checkpoints of Dopamine's circular replay buffer, read; :mod:`diskreplay.formats.dopamine` says by which rules."""
+"""The reading of checkpoints of Dopamine's replay buffer; :mod:`diskreplay.formats.dopamine` has the rules."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
 TERMINAL = "terminal"
 DESCRIPTION = "diskreplay.json"
 MAX_PADDING = 1023
-"""Rows: a store stacks no more than 1,024 frames."""
+"""The most rows of padding: a store stacks no more than 1,024 frames."""
 STORED = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz", re.DOTALL)
 
 Array = NDArray[Any]
 
 
 def file_name(name: str, suffix: int) -> str:
-    """The file of an array of :data:`NAMES`, or of another column."""
+    """Return the file of an array of :data:`NAMES`, or of another column."""
     return f"$store$_{name}_ckpt.{suffix}.gz"
 
 
 def padding_rows(layout: Layout) -> int:
-    """Rows before an episode."""
+    """Return the number of rows before an episode."""
     return layout.stacks[0].frames - 1
 
 
 def find(path: pathlib.Path) -> tuple[pathlib.Path, list[int]]:
-    """The directory and the numbers of the checkpoints that a path names."""
+    """Return the directory and the numbers of the checkpoints that a path names."""
     paths = list(path.iterdir()) if path.is_dir() else [path]
     matches = [STORED.fullmatch(entry.name) for entry in paths if entry.is_file()]
     suffixes = sorted({int(match[2]) for match in matches if match and match[1] == NAMES[OBS]})
@@ -79,7 +79,7 @@ class StoredCheckpoint:
         return max(0, self.count - self.rows)
 
     def spans(self, skip: int) -> list[tuple[int, int]]:
-        """Ranges of rows from the oldest to the newest, without the oldest ``skip``."""
+        """Return ranges of rows from the oldest to the newest, without the oldest ``skip``."""
         cursor = self.count % self.rows if self.begin else 0
         spans = [(cursor, self.rows), (0, cursor)] if self.begin else [(0, self.count)]
         found = []
@@ -91,7 +91,7 @@ class StoredCheckpoint:
         return found
 
     def column(self, name: str, skip: int = 0) -> Array:
-        """A small array from the oldest row to the newest."""
+        """Return a small array from the oldest row to the newest."""
         array = gzip_array(self.paths[name])
         values = array[slice(None)]
         array.close()
@@ -99,7 +99,7 @@ class StoredCheckpoint:
         return np.concatenate(parts) if parts else values[:0]
 
     def ends(self, skip: int) -> Array:
-        """Whether ``episode_end_indices`` names each row, from the oldest to the newest; none where it is missing."""
+        """Tell which rows ``episode_end_indices`` names, from the oldest on; it names none if it is missing."""
         marked = np.zeros(self.rows, bool)
         path = self.folder / f"episode_end_indices_ckpt.{self.suffix}.gz"
         if path.exists():
@@ -112,7 +112,7 @@ class StoredCheckpoint:
 
 
 def open_checkpoint(folder: pathlib.Path, suffix: int) -> StoredCheckpoint:
-    """The checkpoint of a number; InputError for what is missing, ragged or no array."""
+    """Return the checkpoint of a number; raise InputError for what is missing, ragged or not an array."""
     paths = {}
     for path in folder.iterdir():
         match = STORED.fullmatch(path.name)
@@ -164,7 +164,7 @@ class LinkedCheckpoint:
 
 
 def linked(checkpoints: list[StoredCheckpoint]) -> list[LinkedCheckpoint]:
-    """The checkpoints in their runs; rule 2 of the module's docstring."""
+    """Return the checkpoints in their runs, by rule 2 of the module's docstring."""
     found: list[LinkedCheckpoint] = []
     for checkpoint in checkpoints:
         before = found[-1].checkpoint if found else None
@@ -180,7 +180,7 @@ def linked(checkpoints: list[StoredCheckpoint]) -> list[LinkedCheckpoint]:
 
 @dataclasses.dataclass(frozen=True)
 class RowFlags:
-    """What the rows of a part are, from its oldest to its newest.
+    """The flags of a part's rows, from its oldest to its newest.
 
     Attributes:
         kept: the row is a step; others are padding.
@@ -213,7 +213,7 @@ class Logs:
     both: Mapping[str, list[int]]
 
     def rows(self, part: LinkedCheckpoint, left: int) -> RowFlags:
-        """What the rows of a part are; it begins with ``left`` rows of padding."""
+        """Return the flags of a part's rows; the part begins with ``left`` rows of padding."""
         checkpoint, padding = part.checkpoint, padding_rows(self.layout)
         terminated = self._flags(part, checkpoint.column(TERMINAL, part.skip))
         count = len(terminated)
@@ -241,7 +241,7 @@ class Logs:
         return flags(str(part.checkpoint.paths[TERMINAL]), TERMINAL, values, len(values))
 
     def each(self) -> Iterator[tuple[LinkedCheckpoint, RowFlags]]:
-        """The parts with what their rows are."""
+        """Yield the parts with the flags of their rows."""
         left = 0
         for part in self.parts:
             if not part.follows:
@@ -251,7 +251,7 @@ class Logs:
             yield part, rows
 
     def timesteps(self) -> Iterator[Timesteps]:
-        """All steps, a few MB at a time."""
+        """Yield all steps, a few MB at a time."""
         size = max(1, BLOCK_BYTES // self.layout.step_bytes)
         for part, rows in self.each():
             arrays = {name: gzip_array(path) for name, path in part.checkpoint.paths.items() if name != TERMINAL}
@@ -294,7 +294,7 @@ class Logs:
 
 
 def description(path: pathlib.Path) -> tuple[Layout, dict[str, list[int]], dict[str, list[int]]] | None:
-    """The layout and the odd ends that :func:`write` left; None where there is nothing."""
+    """Return the layout and the odd ends that :func:`write` left, or None if it left none."""
     if not path.exists():
         return None
     stored = read_json(path)
@@ -310,7 +310,7 @@ def description(path: pathlib.Path) -> tuple[Layout, dict[str, list[int]], dict[
 
 
 def check_arrays(checkpoint: StoredCheckpoint, layout: Layout) -> None:
-    """InputError where a checkpoint's arrays are not those of the layout."""
+    """Raise InputError if a checkpoint's arrays are not those of the layout."""
     arrays = {
         name: gzip_array(path) for name, path in checkpoint.paths.items() if name not in (TERMINAL, NAMES[REWARD])
     }
@@ -325,7 +325,7 @@ def check_arrays(checkpoint: StoredCheckpoint, layout: Layout) -> None:
 
 
 def infer_layout(checkpoints: list[StoredCheckpoint]) -> Layout:
-    """The layout of what we did not write."""
+    """Return the layout of checkpoints that we did not write."""
     first = checkpoints[0]
     arrays = {name: gzip_array(path) for name, path in first.paths.items()}
     obs, action, reward = (arrays[NAMES[name]] for name in (OBS, ACTION, REWARD))
@@ -348,7 +348,7 @@ def infer_layout(checkpoints: list[StoredCheckpoint]) -> Layout:
 
 
 def _padding_found(checkpoint: StoredCheckpoint) -> int:
-    """The rows of zeros before each episode: no more than ``invalid_range`` allows, nor than stand after any end."""
+    """Return the rows of zeros before each episode: at most what ``invalid_range`` allows, and what follows any end."""
     most = 7 if checkpoint.around is None else min(max(0, checkpoint.around - 2), MAX_PADDING)
     terminal, action, reward = (checkpoint.column(name) for name in (TERMINAL, NAMES[ACTION], NAMES[REWARD]))
     count = len(terminal)
@@ -369,7 +369,7 @@ def _padding_found(checkpoint: StoredCheckpoint) -> int:
 
 
 def _zero(values: Array) -> Array:
-    """Whether each row is zero."""
+    """Tell which rows are zero."""
     with np.errstate(invalid="ignore"):  # signalling NaNs
         found: Array = np.logical_not(values.any(axis=tuple(range(1, values.ndim))))
     return found

@@ -22,18 +22,18 @@ from diskreplay.workers import THREADS, Task
 
 GZIP_LEVEL = 4
 MEMBER_BYTES = 1 << 20
-"""Decoded bytes that are compressed at once."""
+"""The number of decoded bytes that are compressed at once."""
 
 Array = NDArray[Any]
 
 
 def compressed(data: bytes) -> bytes:
-    """A gzip file of these bytes."""
+    """Return a gzip file of these bytes."""
     return gzip.compress(data, GZIP_LEVEL, mtime=0)
 
 
 def decompressed(path: pathlib.Path) -> bytes:
-    """The bytes of a small gzip file; ValueError or InputError for more than a document may have."""
+    """Return the bytes of a small gzip file; raise ValueError or InputError for more than a document may have."""
     check_document(path)  # gzip skips zeros behind the end, however many they are
     with gzip.open(path) as file:
         data = file.read(DOCUMENT_BYTES + 1)
@@ -70,7 +70,7 @@ class GzipWriter:
         return gzip.compress(text.getvalue(), 0, mtime=0)
 
     def append(self, values: Array) -> None:
-        """Takes ``(n, *shape)``."""
+        """Take values ``(n, *shape)``."""
         data = np.ascontiguousarray(values, self._dtype).tobytes()
         self._parts.append(data)
         self._rows += len(values)
@@ -85,7 +85,7 @@ class GzipWriter:
             self._file.write(self._waiting.popleft().result())
 
     def finish(self) -> None:
-        """Writes what waits, and the header."""
+        """Write what waits, and the header."""
         self._submit()
         while self._waiting:
             self._file.write(self._waiting.popleft().result())
@@ -98,5 +98,5 @@ class GzipWriter:
 
 
 def gzip_array(path: pathlib.Path) -> NpyArray:
-    """The array of a file."""
+    """Return the array of a file."""
     return NpyArray(lambda: cast(IO[bytes], gzip.open(path)), str(path), path)

@@ -29,23 +29,25 @@ from diskreplay.workers import Task
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_ENTRIES = 1 << 16
-"""Of an array that is no column: names, counts, a flag."""
+"""The most entries of an array that is not a column: names, counts, a flag."""
 MAX_LINKS = 16
-"""Soft links that lead to each other."""
+"""The most soft links that lead to each other."""
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, NotImplementedError, MemoryError)
-"""What h5py and HDF5 raise for a damaged file. MemoryError: a damaged size, of an attribute or a string."""
+"""The errors of h5py and HDF5 for a damaged file; MemoryError is a damaged size, of an attribute or a string."""
 damage = functools.partial(untrusted.damage, errors=DAMAGE)
 DEFLATE, SHUFFLE = 1, 2
-"""HDF5's numbers of these filters."""
+"""The numbers that HDF5 gives to these filters."""
 METADATA_BYTES = 1 << 20
-"""Of the file's own structure that HDF5 keeps, several times as much in RAM. It would go up to 32 MB by itself, where a
-file of many episodes is walked through once."""
+"""The most bytes of a file's structure that HDF5 keeps, several times as much in RAM.
+
+Left alone it goes up to 32 MB where a file of many episodes is walked through once.
+"""
 
 Array = NDArray[Any]
 
 
 def open_file(path: pathlib.Path | Output, mode: str) -> h5py.File:
-    """The file, with a metadata cache that stays small."""
+    """Return the file, with a metadata cache that stays small."""
     file = h5py.File(path, mode)
     cache = file.id.get_mdc_config()
     cache.set_initial_size = True
@@ -56,7 +58,7 @@ def open_file(path: pathlib.Path | Output, mode: str) -> h5py.File:
 
 @contextlib.contextmanager
 def opened(path: pathlib.Path) -> Iterator[h5py.File]:
-    """The file, to be read; InputError when it is none."""
+    """Open a file to be read; raise InputError when it is not HDF5."""
     if not is_hdf5(path):
         raise InputError(f"{str(path)!r} is no HDF5 file")
     with damage(repr(str(path))):
@@ -66,7 +68,7 @@ def opened(path: pathlib.Path) -> Iterator[h5py.File]:
 
 
 def is_hdf5(path: pathlib.Path) -> bool:
-    """Whether a file begins as HDF5 does."""
+    """Tell whether a file begins as HDF5 does."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -88,7 +90,7 @@ class Hdf5Array:
             self._check_lengths(data.id.get_offset(), data.id.get_storage_size(), pathlib.Path(data.file.filename))
 
     def _check_lengths(self, offset: int, size: int, path: pathlib.Path) -> None:
-        """InputError for texts that are longer than the file: HDF5 would take the memory before it looks for them."""
+        """Raise InputError for texts longer than the file: HDF5 would take the memory before it looks for them."""
         with path.open("rb") as file:
             file.seek(offset)
             entries = np.frombuffer(file.read(min(size, MAX_ENTRIES * 16)), np.uint8)
@@ -103,7 +105,7 @@ class Hdf5Array:
             return np.asarray(self._data[rows])
 
     def value(self) -> Any:
-        """All of a small array, or a single value as h5py has it."""
+        """Return all of a small array, or a single value as h5py has it."""
         if math.prod(self.shape) > MAX_ENTRIES:
             raise InputError(f"{self.where}: has {math.prod(self.shape):,} entries, where {MAX_ENTRIES:,} are read")
         with damage(self.where):
@@ -119,7 +121,7 @@ class Hdf5GzipArray(Hdf5Array):
         super().__init__(data, where)
         self._shuffled = shuffled and data.dtype.itemsize > 1
         self._last: tuple[int, Array] | None = None
-        """Number and values of the chunk read last: the next entries may begin in it."""
+        """The number and values of the chunk read last: the next entries may begin in it."""
 
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(self.shape[0])
@@ -165,7 +167,7 @@ def _gunzip(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], shuffled:
 
 
 def array(data: h5py.Dataset, where: str = "") -> Hdf5Array:
-    """The same values, read in the fastest way there is; InputError for values that lie in other files."""
+    """Return an array as one that is read in the fastest way; raise InputError for values that lie in other files."""
     where = where or f"{data.file.filename}: {data.name}"
     with damage(where):
         plan = data.id.get_create_plist()
@@ -183,7 +185,7 @@ def array(data: h5py.Dataset, where: str = "") -> Hdf5Array:
 
 
 def find(group: h5py.Group, path: str, where: str, depth: int = 0) -> Any:
-    """The group or array at a path; None where there is nothing."""
+    """Return the group or array at a path, or None if there is nothing."""
     found: Any = group
     with damage(f"{where}: {path!r}"):
         for name in filter(None, path.split("/")):
@@ -204,13 +206,13 @@ def find(group: h5py.Group, path: str, where: str, depth: int = 0) -> Any:
 
 
 def keys(group: h5py.Group, where: str) -> list[str]:
-    """Names in a group."""
+    """Return the names in a group."""
     with damage(where):
         return [key if isinstance(key, str) else key.decode(errors="replace") for key in group]
 
 
 def subgroup(group: h5py.Group, key: str, where: str) -> h5py.Group:
-    """The group ``key``; InputError where there is none."""
+    """Return the group ``key``; raise InputError if there is none."""
     found = find(group, key, where)
     if not isinstance(found, h5py.Group):
         raise InputError(f"{where}: the group {key!r} is missing")
@@ -218,13 +220,13 @@ def subgroup(group: h5py.Group, key: str, where: str) -> h5py.Group:
 
 
 def optional(group: h5py.Group, key: str, where: str) -> Hdf5Array | None:
-    """The array ``key``; None where there is nothing."""
+    """Return the array ``key``, or None if there is nothing."""
     found = find(group, key, where)
     return None if found is None else _array(found, key, where)
 
 
 def dataset(group: h5py.Group, key: str, where: str) -> Hdf5Array:
-    """The array ``key``; InputError where there is none."""
+    """Return the array ``key``; raise InputError if there is none."""
     return _array(find(group, key, where), key, where)
 
 
@@ -235,7 +237,7 @@ def _array(found: Any, key: str, where: str) -> Hdf5Array:
 
 
 def datasets(group: h5py.Group, where: str) -> dict[str, Hdf5Array]:
-    """All arrays below a group, by path; each group once."""
+    """Return all arrays below a group by path, each group once."""
     found: dict[str, Hdf5Array] = {}
     seen = set()
 
@@ -254,12 +256,12 @@ def datasets(group: h5py.Group, where: str) -> dict[str, Hdf5Array]:
 
 
 def number(group: h5py.Group, key: str, where: str) -> int:
-    """The whole number that the array ``key`` is."""
+    """Return the whole number that the array ``key`` is."""
     return declared_count(dataset(group, key, where).value(), f"{where}: {key}")
 
 
 def attribute(group: h5py.Group, key: str, where: str) -> Any:
-    """An attribute; None where there is none."""
+    """Return an attribute, or None if there is none."""
     with damage(f"{where}: the attribute {key!r}"):
         return group.attrs.get(key)
 
@@ -271,12 +273,12 @@ def has_attributes_below(group: h5py.Group, key: str, where: str) -> bool:
 
 
 def write_layout(group: h5py.Group, key: str, layout: Layout) -> None:
-    """Keeps a layout as JSON in a dataset: attributes may have 64 KB at most."""
+    """Keep a layout as JSON in a dataset: attributes may have 64 KB at most."""
     group[key] = json.dumps(layout.to_json())
 
 
 def read_layout(group: h5py.Group, key: str, where: str) -> Layout | None:
-    """What :func:`write_layout` kept; None where there is nothing."""
+    """Return what :func:`write_layout` kept, or None if there is nothing."""
     found = optional(group, key, where)
     if found is not None and found.shape:
         raise InputError(f"{where}: {key} is no text that can be read")

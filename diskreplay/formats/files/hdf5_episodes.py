@@ -25,13 +25,13 @@ class EpisodesFile(NewFile):
         self._columns: dict[str, Hdf5ArrayWriter] = {}
 
     def append(self, key: str, values: Array) -> None:
-        """Takes entries ``(n, *shape)`` of an array of the episode at hand; its groups are made on the way."""
+        """Take entries ``(n, *shape)`` of an array of the episode at hand, and make its groups."""
         if key not in self._columns:
             self._columns[key] = Hdf5ArrayWriter(self.file, key, self._compression, self._compressor)
         self._columns[key].append(values)
 
     def end_episode(self) -> None:
-        """No more comes for the arrays so far."""
+        """End the arrays so far: no more comes for them."""
         for column in self._columns.values():
             column.finish()
         self._columns = {}

@@ -21,7 +21,7 @@ class Output(io.RawIOBase):
         self._unwritten: list[tuple[int, bytes]] = []
 
     def check(self) -> None:
-        """Raises the OSError of the first write that failed."""
+        """Raise the OSError of the first write that failed."""
         if self._error is not None:
             raise self._error
 

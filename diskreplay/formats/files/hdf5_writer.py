@@ -25,19 +25,19 @@ from diskreplay.formats.files.hdf5_output import Output
 from diskreplay.workers import THREADS, Task
 
 CHUNK_BYTES = 1 << 20
-"""Decoded bytes of an HDF5 chunk: what h5py advises as the most, and what its chunk cache holds."""
+"""The number of decoded bytes of an HDF5 chunk: h5py advises no more, and its chunk cache holds as much."""
 MAX_CHUNK_ROWS = 1 << 14
 GZIP_LEVEL = 4
 """h5py's own default."""
 COMPRESSIONS = ("gzip", "lzf", "none")
 SMALL_BYTES = 1 << 13
-"""Arrays up to this size are not chunked: the index of chunks takes some kB of its own."""
+"""The largest size of an array that is not chunked: an index of chunks takes some kB of its own."""
 
 Array = NDArray[Any]
 
 
 def filters(compression: str, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """What h5py's ``create_dataset`` is to be called with for one of ``COMPRESSIONS``."""
+    """Return the arguments of h5py's ``create_dataset`` for one of ``COMPRESSIONS``."""
     if compression == "none":
         return {}
     level = {"compression_opts": GZIP_LEVEL} if compression == "gzip" else {}
@@ -56,7 +56,7 @@ class Compressor:
         self._waiting: deque[tuple[h5py.Dataset, tuple[int, ...], Task[bytes]]] = deque()
 
     def put(self, data: h5py.Dataset, offset: tuple[int, ...], chunk: Array) -> None:
-        """Compresses a whole chunk and writes it, now or later; the chunk must not change any more."""
+        """Compress a whole chunk and write it, now or later; the chunk must not change any more."""
         self._waiting.append((data, offset, workers.submit(functools.partial(_gzip, chunk))))
         while len(self._waiting) > 2 * THREADS:
             self._write()
@@ -67,7 +67,7 @@ class Compressor:
         self.check()
 
     def finish(self) -> None:
-        """Writes what waits."""
+        """Write what waits."""
         while self._waiting:
             self._write()
 
@@ -98,14 +98,14 @@ class Hdf5ArrayWriter:
         self._end = 0
 
     def reserve(self, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        """Makes the array at once: so many entries, and what one of them is."""
+        """Make the array at once, for ``count`` entries of a shape and dtype."""
         if count:
             self._create((count, *shape), dtype, _chunk_rows(math.prod(shape) * dtype.itemsize, count))
         else:  # it has no chunks
             self._data = self._group.create_dataset(self._key, (0, *shape), dtype)
 
     def append(self, values: Array) -> None:
-        """Takes ``(n, *shape)``."""
+        """Take values ``(n, *shape)``."""
         self._parts.append(values)
         self._waiting += len(values)
         shape = values.shape[1:]
@@ -120,7 +120,7 @@ class Hdf5ArrayWriter:
             self._parts, self._waiting = [waiting[whole:].copy()], len(waiting) - whole
 
     def finish(self) -> None:
-        """Writes the rest."""
+        """Write the rest."""
         values = self._taken() if self._parts else None
         if values is None or (self._data is not None and not len(values)):
             return
@@ -132,7 +132,7 @@ class Hdf5ArrayWriter:
         self._write(values)
 
     def _taken(self) -> Array:
-        """All that waits."""
+        """Return all that waits."""
         return np.ascontiguousarray(self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts))
 
     def _create(self, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int, **more: Any) -> None:
@@ -141,7 +141,7 @@ class Hdf5ArrayWriter:
         )
 
     def _write(self, values: Array) -> None:
-        """A chunk; a shorter one only at the end."""
+        """Write a chunk, a shorter one only at the end."""
         data = self._data
         assert data is not None
         if data.shape[0] < self._end + len(values):
@@ -179,7 +179,7 @@ class NewFile:
         self._compressor = Compressor(self._output.check)
 
     def finish(self) -> None:
-        """Writes what waits."""
+        """Write what waits."""
         self._compressor.finish()
 
     def __enter__(self) -> Self:
@@ -202,7 +202,7 @@ class FileWriter(NewFile):
         self.columns: dict[str, Hdf5ArrayWriter] = {}
 
     def add(self, key: str, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Hdf5ArrayWriter:
-        """A new array of ``count`` entries, filled by ``append``; its groups are made on the way."""
+        """Return a new array of ``count`` entries, filled by ``append``, and make its groups."""
         column = self.columns[key] = Hdf5ArrayWriter(self.file, key, self._compression, self._compressor)
         column.reserve(count, shape, dtype)
         return column

@@ -1,4 +1,4 @@
-"""Images as PNG, which is lossless, for formats that keep one file an image."""
+"""Images as PNG, which is lossless, for formats that keep one file for each image."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from diskreplay.errors import InputError
 CHANNELS = (1, 3, 4)
 PNG_LEVEL = 4
 AT_ONCE = 16
-"""Images that a thread takes at once."""
+"""The number of images that a thread takes at once."""
 
 KINDS: dict[bytes, Any] = {b"\x89PNG\r\n\x1a\n": PngImageFile, b"\xff\xd8\xff": JpegImageFile}
 PIXELS_A_BYTE = 1 << 13
-"""More than either format can hold in a byte."""
+"""The limit of pixels for each byte of a file: more than either format can hold."""
 DAMAGE = (OSError, EOFError, ValueError, TypeError, SyntaxError, KeyError, IndexError, OverflowError, struct.error,
           zlib.error)  # fmt: skip
-"""What Pillow raises for a damaged image."""
+"""The errors that Pillow raises for a damaged image."""
 
 Array = NDArray[Any]
 Some = TypeVar("Some")
 
 
 def is_image(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Whether values are what a PNG holds: uint8 ``(height, width)``, or with 1, 3 or 4 channels as the last axis."""
+    """Tell whether a PNG holds such values: uint8 ``(height, width)``, or with 1, 3 or 4 channels last."""
     return dtype == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and shape[-1] in CHANNELS))
 
 
 def _in_threads(work: Callable[[Sequence[Any]], list[Some]], items: Sequence[Any]) -> list[Some]:
-    """What ``work`` makes of all items, a few of them at a time."""
+    """Return what ``work`` makes of all items, a few of them at a time."""
     parts = [items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE)]
     tasks = [workers.submit(functools.partial(work, part)) for part in parts]
     return [found for task in tasks for found in task.result()]
 
 
 def encoded(values: Array) -> list[bytes]:
-    """Images ``(n, height, width)`` or ``(n, height, width, channels)``, uint8, each as a PNG."""
+    """Return uint8 images ``(n, height, width)``, or with channels as the last axis, each as a PNG."""
     return _in_threads(lambda part: [_png(value) for value in part], cast(Sequence[Array], values))
 
 
@@ -60,7 +60,7 @@ def _png(value: Array) -> bytes:
 
 
 def decoded(images: Sequence[Any], where: str) -> list[Array]:
-    """Each image as ``(height, width)`` or ``(height, width, channels)``; InputError, naming ``where``, for others."""
+    """Return images as ``(height, width)``, or with channels last; raise InputError, naming ``where``, for others."""
     return _in_threads(lambda part: [_pixels(image, where) for image in part], images)
 
 
@@ -72,7 +72,7 @@ def _pixels(image: Any, where: str) -> Array:
 
 
 def pixels(data: bytes) -> Array:
-    """A PNG or JPEG as ``(height, width)`` or ``(height, width, channels)``, uint8; one of ``DAMAGE`` for others.
+    """Return a PNG or JPEG as uint8 ``(height, width)``, or with channels last; raise one of ``DAMAGE`` for others.
 
     Pillow is asked for these two by name: it knows formats that run other programs, and warns of sizes that are refused
     here.
@@ -89,7 +89,7 @@ def pixels(data: bytes) -> Array:
 
 
 class EncodedImages:
-    """Images ``(count, height, width)``, or with channels as the last axis, that are decoded as they are asked for.
+    """The images ``(count, height, width)``, or with channels as the last axis, decoded as they are asked for.
 
     Args:
         where: what to call them in errors.

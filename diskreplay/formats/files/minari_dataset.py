@@ -1,4 +1,4 @@
-"""What the storages of Minari have in common: metadata, spaces as JSON, and what an episode is.
+"""The rules that the storages of Minari share: metadata, spaces as JSON, and what an episode is.
 
 1. An episode of ``n`` steps holds ``observations`` ``(n + 1, *shape)``, the last of them final, and ``actions``,
    ``rewards``, ``terminations`` and ``truncations`` of ``n``.
@@ -44,20 +44,20 @@ VERSION = "0.5.4"
 """The first release of Minari that reads what is written here."""
 METADATA, LAYOUT = "metadata.json", "diskreplay"
 TOLD = ("dataset_id", "author", "author_email", "algorithm_name", "code_permalink", "requirements", "description")
-"""What Minari's metadata may say of a dataset's origin, beside its environment."""
+"""The keys of Minari's metadata that may tell a dataset's origin, beside its environment."""
 TOLD_OF_EPISODES = ("seed", LAYOUT)
-"""Of the metadata of an episode, what is read."""
+"""The keys of an episode's metadata that are read."""
 OPTIONS = "options"
-"""Of the metadata of an episode: those of its reset, which are not read."""
+"""The key of the options of a reset in an episode's metadata, which are not read."""
 RESETS = "infos of resets"
-"""What an import calls the entries 0 of columns."""
+"""The name of the entries 0 of columns for an import."""
 KNOWN = {
     "total_episodes", "total_steps", "data_format", "jpeg_encoding", "observation_space", "action_space", "env_spec",
     "minari_version", "dataset_size", LAYOUT, *TOLD,
 }  # fmt: skip
-"""Of the metadata of a dataset, what is read, or follows from its steps."""
+"""The keys of a dataset's metadata that are read, or follow from its steps."""
 TUPLE_ENTRY = {"hdf5": "_index_{}", "arrow": "{}"}
-"""What the parts of a Tuple are called in each storage."""
+"""The names of a Tuple's parts in each storage."""
 BAD_SPACE = (KeyError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RecursionError)
 ID = re.compile(r"([-\w/]+/)?[-\w]+-v\d+")
 
@@ -67,7 +67,7 @@ Arrays = Mapping[str, ArrayLike]
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
-    """A space as Minari writes it."""
+    """Return a space as Minari writes it."""
     kind = gymnasium.spaces
     match space:
         case kind.Dict():
@@ -88,7 +88,7 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
 
 
 def space_from_json(stored: Mapping[str, Any]) -> gymnasium.Space[Any]:
-    """The inverse of :func:`space_to_json`; one of ``BAD_SPACE`` for what is no space."""
+    """Return the space that :func:`space_to_json` wrote; raise one of ``BAD_SPACE`` for anything else."""
     kind = stored["type"]
     if kind == "Dict":
         return gymnasium.spaces.Dict([(key, space_from_json(sub)) for key, sub in stored["subspaces"].items()])
@@ -112,7 +112,7 @@ def space_from_json(stored: Mapping[str, Any]) -> gymnasium.Space[Any]:
 
 
 def leaf_paths(layout: Layout, storage: str) -> dict[str, str]:
-    """Where Minari has each leaf of observations and actions, by our name of it."""
+    """Return the place in Minari of each leaf of observations and actions, by our name of it."""
 
     def walk(tree: spaces.Tree, path: str) -> Iterator[tuple[str, str]]:
         if isinstance(tree, str):
@@ -129,7 +129,7 @@ def leaf_paths(layout: Layout, storage: str) -> dict[str, str]:
 
 
 def dataset_id(target: pathlib.Path) -> str:
-    """The name by which Minari knows a directory: below its own root with the namespace, else the name alone.
+    """Return Minari's name of a directory: with its namespace if it is below Minari's root, else the name alone.
 
     Minari wants a version at the end of a name; one without gets version 0.
     """
@@ -145,7 +145,7 @@ def dataset_id(target: pathlib.Path) -> str:
 
 
 def write_metadata(data: pathlib.Path, storage: str, source: Source, episodes: int) -> None:
-    """Describes what stands in ``data``, the directory of that name in a dataset."""
+    """Describe the episodes in ``data``, the directory of that name in a dataset."""
     layout = source.layout
     stored = sum(entry.stat().st_size for entry in data.rglob("*") if entry.is_file())
     metadata = {
@@ -169,12 +169,12 @@ def write_metadata(data: pathlib.Path, storage: str, source: Source, episodes: i
 
 
 def data_directory(path: pathlib.Path) -> pathlib.Path:
-    """Where the metadata stand: the directory ``data`` of a dataset, or ``path`` where that is it."""
+    """Return the place of the metadata: the directory ``data`` of a dataset, or ``path`` if that is it."""
     return path / "data" if (path / "data").is_dir() else path
 
 
 def is_dataset(path: pathlib.Path, storage: str) -> bool:
-    """Whether a directory says that it is a dataset of this storage."""
+    """Tell whether a directory says that it is a dataset of this storage."""
     try:
         found = read_json(data_directory(path) / METADATA)
     except InputError:
@@ -183,7 +183,7 @@ def is_dataset(path: pathlib.Path, storage: str) -> bool:
 
 
 def refuse_parquet(path: pathlib.Path) -> None:
-    """Raise InputError where Parquet files, at ``path`` or below it, are those of a dataset of Minari's.
+    """Raise InputError if Parquet files, at ``path`` or below it, are those of a dataset of Minari's.
 
     An episode there has a row more than steps, so that the format ``parquet`` would give other steps than it has.
     """
@@ -198,7 +198,7 @@ def refuse_parquet(path: pathlib.Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:
-    """What a dataset says of itself.
+    """The facts that a dataset tells of itself.
 
     Attributes:
         storage: a key of ``TUPLE_ENTRY``.
@@ -218,7 +218,7 @@ class Metadata:
 
 
 def read_metadata(path: pathlib.Path, storage: str) -> Metadata:
-    """The metadata; InputError for another storage, or where something is missing."""
+    """Return the metadata; raise InputError for another storage, or if something is missing."""
     file = data_directory(path) / METADATA
     if not file.is_file():
         raise InputError(f"{str(path)!r} is no dataset of Minari 0.5: it has no data/{METADATA}")
@@ -239,7 +239,7 @@ def read_metadata(path: pathlib.Path, storage: str) -> Metadata:
 
 
 def _provenance(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What Minari's metadata say of where a dataset comes from; what of it is no JSON is left out."""
+    """Return what Minari's metadata tell of a dataset's origin, without what is not JSON."""
     found: dict[str, Any] = {}
     with contextlib.suppress(InputError, LookupError, TypeError):
         spec = parse_json(metadata["env_spec"], "env_spec")
@@ -251,7 +251,7 @@ def _provenance(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stored_space(metadata: Mapping[str, Any], key: str, file: pathlib.Path) -> gymnasium.Space[Any]:
-    """A space of the metadata; InputError where it is missing, or none."""
+    """Return a space of the metadata; raise InputError if it is missing, or not a space."""
     if key not in metadata:
         raise InputError(f"{file}: has no {key}: only its environment knows it")
     try:
@@ -267,14 +267,14 @@ def _stored_space(metadata: Mapping[str, Any], key: str, file: pathlib.Path) -> 
 
 
 def told(source: Source, number: int) -> dict[str, Any]:
-    """What the metadata of an episode say of its facts: the seed as Minari has it, and all of them for us."""
+    """Return an episode's metadata of its facts: the seed as Minari has it, and all of them for us."""
     facts = source.facts[number] if number < len(source.facts) else {}
     seed = {"seed": facts["seed"]} if facts.get("seed") is not None else {}
     return {**seed, LAYOUT: json.dumps(facts)} if facts else {}
 
 
 def _facts(where: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of an episode by its metadata; of others' datasets the seed."""
+    """Return the facts of an episode by its metadata, or of others' datasets the seed."""
     ours = stored.get(LAYOUT)
     if isinstance(ours, str | bytes):
         facts = parse_json(ours, f"{where}: {LAYOUT}")
@@ -291,7 +291,7 @@ def source(
     where: str, metadata: Metadata, arrays: Callable[[int], Arrays], steps: Callable[[int], int],
     told: Callable[[int], Mapping[str, Any]],
 ) -> Source:  # fmt: skip
-    """A dataset whose episode ``i`` has ``arrays(i)``, ``steps(i)`` steps and, in its metadata, ``told(i)``."""
+    """Return a dataset as a source; episode ``i`` has ``arrays(i)``, ``steps(i)`` steps, and metadata ``told(i)``."""
     numbers, layout = range(metadata.episodes), metadata.layout
     columns: dict[str, str] = {}
     ignored: tuple[str, ...] = ()
@@ -319,7 +319,7 @@ def source(
 
 
 def _columns(arrays: Arrays, count: int) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Paths of infos that become columns, by name, and the names of what is not read of infos."""
+    """Return the paths of infos that become columns, by name, and the names of infos that are not read."""
     columns: dict[str, str] = {}
     ignored = []
     for path, array in arrays.items():
@@ -336,7 +336,7 @@ def _columns(arrays: Arrays, count: int) -> tuple[dict[str, str], tuple[str, ...
 def _episode(
     where: str, arrays: Arrays, declared: Layout, paths: Mapping[str, str], columns: Mapping[str, str]
 ) -> FlatArrays:
-    """One episode; ``paths`` of leaves and ``columns`` say where its arrays are."""
+    """Return one episode; ``paths`` of leaves and ``columns`` say where its arrays are."""
 
     def array(path: str) -> ArrayLike:
         if path not in arrays:
@@ -362,12 +362,12 @@ def _episode(
 
 
 def _of_steps(infos: ArrayLike, count: int) -> ArrayLike:
-    """Infos without those of the reset."""
+    """Return infos without those of the reset."""
     return array_slice(infos, 1, count + 1) if tuple(infos.shape[:1]) == (count + 1,) else infos
 
 
 def _as_stored(declared: Layout, first: FlatArrays) -> Layout:
-    """The declared spaces in the dtypes of an episode's arrays, and its columns."""
+    """Return the declared spaces in the dtypes of an episode's arrays, and its columns."""
     found = first.source().layout
 
     def as_stored(leaf: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
@@ -381,7 +381,7 @@ def _as_stored(declared: Layout, first: FlatArrays) -> Layout:
 def _with_dtype(
     space: gymnasium.Space[Any], shape: tuple[int, ...], dtype: np.dtype[Any], name: str
 ) -> gymnasium.Space[Any]:
-    """The space for values of another dtype; the widest one where its bounds say nothing about them."""
+    """Return the space for values of another dtype, or the widest one if its bounds say nothing about them."""
     if space.dtype == dtype or space.shape != shape:
         return space
     if isinstance(space, gymnasium.spaces.Box) and dtype.kind == np.dtype(space.dtype).kind == "f":

@@ -26,20 +26,20 @@ DAMAGE = (
     OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, OverflowError, struct.error,
     zlib.error, lzma.LZMAError, zipfile.BadZipFile,
 )  # fmt: skip
-"""RuntimeError: an encrypted entry of an archive."""
+"""The errors of a damaged array; RuntimeError is an encrypted entry of an archive."""
 damage = functools.partial(untrusted.damage, errors=DAMAGE)
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
 DTYPE = re.compile(r"""['"]descr['"]: *['"]([<>|=]?[a-zA-Z]\d*)['"]""")
 ORDER = re.compile(r"""['"]fortran_order['"]: *(True|False)""")
 SHAPE = re.compile(r"""['"]shape['"]: *\(((?: *\d{1,19}L? *,?)*)\)""")
-"""A header is matched as text: parsed as Python, a hostile one could recurse, or take memory."""
+"""The shape in a header, matched as text: parsed as Python, a hostile one could recurse, or take memory."""
 
 Array = NDArray[Any]
 
 
 class NpyArray:
-    """One array, read forwards: asking for rows before those read last begins anew.
+    """One array, read forwards; a request for rows before those read last begins anew.
 
     Args:
         opened: opens the array's bytes, from their begin.
@@ -59,7 +59,7 @@ class NpyArray:
         self._item_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Shape and dtype of the array that follows."""
+        """Return the shape and dtype of the array that follows."""
         begin = file.read(1)
         if begin == b"\x80":
             raise InputError(f"{self.where}: holds a pickle, which is never loaded: it can run any code")
@@ -103,7 +103,7 @@ class NpyArray:
         return found.astype(native(self.dtype), copy=False)
 
     def value(self) -> Array:
-        """All of a small array, of any dimension."""
+        """Return all of a small array, of any dimension."""
         with damage(self.where), self._opened() as file:
             self._header(file)
             size = math.prod(self.shape) * self.dtype.itemsize

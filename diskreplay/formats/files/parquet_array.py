@@ -22,13 +22,13 @@ Array = NDArray[Any]
 
 
 def is_parquet(path: pathlib.Path) -> bool:
-    """Whether a file begins as Parquet does."""
+    """Tell whether a file begins as Parquet does."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
 class ParquetArray:
-    """One column of some files, read forwards: asking for rows before those read last begins anew.
+    """One column of some files, read forwards; a request for rows before those read last begins anew.
 
     Args:
         files: in order.
@@ -120,7 +120,7 @@ class ParquetArray:
         return values.reshape(count, *shape)
 
     def _listed(self, column: Any) -> Array:
-        """Numbers, or lists of lists of them."""
+        """Return numbers, or lists of lists of them, as an array."""
         import pyarrow.compute as pc
 
         count, shape = len(column), [len(column)]
@@ -135,7 +135,7 @@ class ParquetArray:
         return self._shaped(column.to_numpy(zero_copy_only=False).reshape(shape), count)
 
     def _some(self, count: int) -> Array:
-        """The next rows."""
+        """Return the next rows."""
         there = sum(map(len, self._rest))
         while there < count:
             batch = next(self._batches, None)
@@ -177,7 +177,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def is_readable(kind: Any) -> bool:
-    """Whether values of an Arrow type are numbers, lists of them, or images."""
+    """Tell whether values of an Arrow type are numbers, lists of them, or images."""
     import pyarrow as pa
 
     if isinstance(kind, pa.ExtensionType):

@@ -1,4 +1,4 @@
-"""Sets of numbers, Python's or NumPy's int64, in pickles that are read token by token: nothing is ever loaded."""
+"""The reading of sets of numbers, of Python or NumPy's int64, from pickles, token by token: nothing is ever loaded."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from diskreplay.formats.files.gzip_arrays import decompressed
 from diskreplay.formats.files.npy import damage
 
 DESCRIBED = 64
-"""Integers that describe NumPy's type, at most."""
+"""The most integers that describe NumPy's type."""
 INTEGERS = ("BININT", "BININT1", "BININT2", "LONG1")
 TOKENS = 16
-"""Of a number, at most: NumPy's have eight, and a few more in the first one. It bounds the time, as a pickle of tokens
-that do nothing shrinks to a thousandth of its size."""
+"""The most tokens of a number: NumPy's have eight, and a few more in the first one.
+
+It bounds the time, as a pickle of tokens that do nothing shrinks to a thousandth of its size.
+"""
 NUMPY_SCALAR = {"numpy._core.multiarray", "numpy.core.multiarray", "scalar", "numpy", "dtype", "i8", "<"}
 HARMLESS = {
     *INTEGERS, "PROTO", "FRAME", "EMPTY_SET", "MEMOIZE", "MARK", "ADDITEMS", "STOP", "STACK_GLOBAL", "NEWFALSE",
@@ -24,7 +26,7 @@ HARMLESS = {
 
 
 def pickled_set(path: pathlib.Path, rows: int) -> list[int]:
-    """The numbers of a set, at most about ``rows`` of them; InputError for a pickle of anything else.
+    """Return the numbers of a set, at most about ``rows``; raise InputError for a pickle of anything else.
 
     A NumPy number is eight bytes; Python's integers then are no more than parts of the description of its type.
     """

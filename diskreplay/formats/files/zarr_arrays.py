@@ -21,31 +21,30 @@ from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.untrusted import check_chunk, check_document, check_size, stored_bytes
 
 CHUNK_FILE_BYTES = 300 << 20
-"""Of a chunk's file, which Zarr reads whole: more than any chunk has that is decoded."""
+"""The most bytes of a chunk's file, which Zarr reads whole: more than any chunk has that is decoded."""
 DOCUMENTS, LEVELS = (".zgroup", ".zattrs", ".zarray", ".zmetadata", "zarr.json"), ("", "*/", "*/*/")
-"""What Zarr reads whole, and where."""
+"""The documents that Zarr reads whole, and the levels at which they stand."""
 PICKLE = "pickle"
-"""numcodecs has a codec of that name, which loads whatever a chunk holds."""
+"""The name of a codec of numcodecs that loads whatever a chunk holds."""
 DAMAGE = (
     OSError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError, ZeroDivisionError,
     RuntimeError, OverflowError, NotImplementedError, MemoryError, SystemError, zlib.error, lzma.LZMAError,
 )  # fmt: skip
-"""Zarr checks little of what documents say before it uses it. MemoryError and SystemError: a damaged size in a
-chunk."""
+"""The errors of a damaged hierarchy: Zarr checks little of what its documents say, or of sizes in a chunk."""
 
 Array = NDArray[Any]
 
 
 @contextlib.contextmanager
 def damage(where: str) -> Iterator[None]:
-    """What Zarr and its codecs raise for a damaged hierarchy, as InputError."""
+    """Raise InputError for what Zarr and its codecs raise for a damaged hierarchy."""
     with untrusted.damage(where, DAMAGE), warnings.catch_warnings():
         warnings.simplefilter("ignore", ZarrUserWarning)  # of what lies beside and is no part of a hierarchy
         yield
 
 
 def open_hierarchy(path: pathlib.Path) -> zarr.Group:
-    """The group at a path, to be read; InputError for documents that are too large. Call it within :func:`damage`."""
+    """Return the group at a path, within :func:`damage`; raise InputError for documents that are too large."""
     for document in itertools.chain.from_iterable(
         path.glob(f"{level}{name}") for level in LEVELS for name in DOCUMENTS
     ):
@@ -54,7 +53,7 @@ def open_hierarchy(path: pathlib.Path) -> zarr.Group:
 
 
 class ZarrArray:
-    """One array, read as it is asked for; InputError for what cannot be read, or would run code."""
+    """One array, read as it is asked for; InputError is raised for what cannot be read, or would run code."""
 
     def __init__(self, array: Any, path: pathlib.Path) -> None:
         self._array, self.where = array, f"{path}: {array.path}"
@@ -89,7 +88,7 @@ class ZarrArrayWriter:
         self._count = self._end = 0
 
     def append(self, values: Array) -> None:
-        """Takes ``(n, *shape)``."""
+        """Take values ``(n, *shape)``."""
         self._waiting.append(values)
         self._count += len(values)
         if self._count >= self._rows:
@@ -102,6 +101,6 @@ class ZarrArrayWriter:
         self._waiting, self._count = [values[rows:].copy()], len(values) - rows
 
     def finish(self) -> None:
-        """Writes the rest."""
+        """Write the rest."""
         if self._count:
             self._write(self._count)

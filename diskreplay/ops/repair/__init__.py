@@ -1,4 +1,4 @@
-"""Repair of a damaged store; :mod:`diskreplay.ops.repair.store_repair` says how."""
+"""The repair of a damaged store; :mod:`diskreplay.ops.repair.store_repair` says how."""
 
 from diskreplay.ops.repair.store_repair import Repaired, repair
 

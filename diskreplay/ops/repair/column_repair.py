@@ -1,4 +1,4 @@
-"""The shards of one column that is repaired: what of them can be read, and how chunks in them are replaced.
+"""The shards of one column that is repaired: what of them can be read, and how their chunks are replaced.
 
 A chunk is replaced by appending another one and a new index, as a commit does: the older indexes, whose ends
 checkpoints name, stay where they are. The last shard is appended to in place, if the file still has its committed
@@ -29,13 +29,13 @@ from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Tail
 
 MAX_KEPT_BYTES = 8 << 30
-"""Of a shard that is written anew: more than any has, and no lie about a file's length costs more than that."""
+"""The most bytes of a shard that are written anew: no shard has more, and a lie about a length costs no more."""
 
 Array = NDArray[Any]
 
 
 class ColumnRepair:
-    """Rows ``[first, end)`` of a column, of which :meth:`scan` says what can be read.
+    """Rows ``[first, end)`` of a column, of which :meth:`scan` finds out what can be read.
 
     Attributes:
         bad: chunks that cannot be read, with their groups.
@@ -47,7 +47,8 @@ class ColumnRepair:
         self, reader: ColumnReader, first: int, end: int, tail: Tail, quarantine: Quarantine, lengths: dict[int, int],
         predicate: Callable[[Array], Array] | None, newer: bool = True,
     ) -> None:  # fmt: skip
-        """
+        """Take a column's rows ``[first, end)``; nothing is read before :meth:`scan`.
+
         Args:
             lengths: committed bytes of shards that checkpoints rely on, by shard.
             predicate: which values the column may have; None for all.
@@ -81,12 +82,12 @@ class ColumnRepair:
         return range(self.first // rows, -(-end // rows) if end > self.first else self.first // rows)
 
     def _chunks(self, shard: int, end: int) -> range:
-        """Numbers of the chunks of a shard below ``end``, those before ``first`` too: an index names them all."""
+        """Return the numbers of a shard's chunks below ``end``, also before ``first``: an index names them all."""
         first = shard * self.reader.shard_chunks
         return range(first, min(first + self.reader.shard_chunks, -(-end // self.column.chunk_rows)))
 
     def clear_names(self) -> None:
-        """Moves aside what has a shard's name, or that of a temporary file, and is no file."""
+        """Move aside what has the name of a shard, or of a temporary file, and is not a file."""
         names = [os.path.join(self.reader.directory, f"{metadata.NAME}.tmp")]
         names += [path for _, path in self.reader.shards_on_disk()]
         for path in names:
@@ -94,7 +95,7 @@ class ColumnRepair:
                 self.quarantine.take(path)
 
     def scan(self) -> None:
-        """Reads everything."""
+        """Read everything."""
         scratch = np.empty(self.reader.chunk_shape, self.column.dtype)
         for shard in self._shards(self.end):
             self._find_index(shard)
@@ -124,7 +125,7 @@ class ColumnRepair:
         self._search(shard)
 
     def _search(self, shard: int) -> None:
-        """Takes the index of exactly the rows below the end; else one of more rows, else the one of most."""
+        """Take the index of exactly the rows below the end, else one of more rows, else the one of most rows."""
         wanted = min(self.end, (shard + 1) * self.column.shard_rows)
         best: ShardIndex | None = None
         named = self.tail.size if shard == self.tail.shard else 0
@@ -140,7 +141,7 @@ class ColumnRepair:
             self._take(shard, best, wanted)
 
     def _take(self, shard: int, index: ShardIndex, wanted: int) -> None:
-        """Takes the chunks of an index, as far as the rows below ``wanted`` are known to be in them."""
+        """Take the chunks of an index, as far as they are known to hold the rows below ``wanted``."""
         first, rows = shard * self.column.shard_rows, self.column.chunk_rows
         known = min(index.end, wanted)
         begins = first + np.arange(self.reader.shard_chunks) * rows
@@ -156,7 +157,7 @@ class ColumnRepair:
         return self._entries[shard][place, group]
 
     def _decode(self, chunk: int, group: int, out: Array) -> bool:
-        """Fills ``out`` with a chunk; False where it cannot be read, or holds a value that the column cannot have."""
+        """Fill ``out`` with a chunk; return False if it cannot be read, or holds a value the column cannot have."""
         offset, size = self._entry(chunk, group).tolist()
         if offset < 0:
             return False
@@ -168,7 +169,7 @@ class ColumnRepair:
         return self._predicate is None or bool(self._predicate(out).all())
 
     def lost_rows(self) -> Iterator[tuple[tuple[int, int], int | None]]:
-        """Ranges of rows that cannot be read, each with its environment; None where that is all of them."""
+        """Yield ranges of rows that cannot be read, each with its environment, None for all of them."""
         rows = self.column.chunk_rows
         for chunk, group in sorted(self.bad):
             span = max(self.first, chunk * rows), min(self.end, (chunk + 1) * rows)
@@ -178,14 +179,14 @@ class ColumnRepair:
             yield (max(self.first, known), min(self.end, (chunk + 1) * rows)), None
 
     def readable(self, row: int, env: int) -> bool:
-        """Whether a row of one environment can be read."""
+        """Tell whether a row of one environment can be read."""
         chunk = row // self.column.chunk_rows
         shard, group = chunk // self.reader.shard_chunks, env // self.reader.group_envs
         known = self._known.get(chunk, self.end)
         return shard in self._entries and (chunk, group) not in self.bad and row < known
 
     def values(self, start: int, stop: int) -> Array:
-        """Rows ``[start, stop)``: ``(rows, num_envs, *shape)``; zeros where they cannot be read."""
+        """Return rows ``[start, stop)`` as ``(rows, num_envs, *shape)``, with zeros where they cannot be read."""
         rows = self.column.chunk_rows
         out = np.zeros((stop - start, self.reader.num_envs, *self.column.shape), self.column.dtype)
         for chunk in range(start // rows, -(-stop // rows)):
@@ -195,7 +196,7 @@ class ColumnRepair:
         return out
 
     def _values(self, chunk: int) -> Array:
-        """A chunk of all environments ``(chunk_rows, num_envs, *shape)``, zeros where it cannot be read."""
+        """Return a chunk of all environments ``(chunk_rows, num_envs, *shape)``, with zeros where it cannot be read."""
         shape = (self.column.chunk_rows, self.reader.num_envs, *self.column.shape)
         out = np.zeros(shape, self.column.dtype)
         scratch = np.empty(self.reader.chunk_shape, self.column.dtype)
@@ -209,7 +210,7 @@ class ColumnRepair:
         return out
 
     def write(self, new: Array | None, end: int) -> Tail:
-        """Replaces damaged chunks, and those whose rows differ from ``new``, rows from ``first`` to ``end``.
+        """Replace damaged chunks, and those whose rows differ from ``new``, the rows from ``first`` to ``end``.
 
         ``new`` None means zeros for what is damaged. The column's last shard as a record must name it.
         """
@@ -229,7 +230,7 @@ class ColumnRepair:
         return tail
 
     def _replaced(self, shard: int, new: Array | None, end: int) -> dict[tuple[int, int], Array]:
-        """New values of chunks, by chunk and group."""
+        """Return the new values of chunks, by chunk and group."""
         found = {}
         rows, each = self.column.chunk_rows, self.reader.group_envs
         for chunk in self._chunks(shard, end):
@@ -249,7 +250,7 @@ class ColumnRepair:
         return found
 
     def _replace(self, shard: int, keep: int, parts: list[bytes]) -> None:
-        """Puts a new file in a shard's place: ``keep`` bytes of the old one, and ``parts``."""
+        """Replace a shard by a new file: ``keep`` bytes of the old one, and ``parts``."""
         if keep > MAX_KEPT_BYTES:
             raise self.reader.damage(shard, None, f"{keep} bytes are too many to be repaired")
         path = self.reader.shard_path(shard)

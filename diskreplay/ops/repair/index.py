@@ -17,14 +17,16 @@ from diskreplay.storage import chunks
 from diskreplay.storage.column import ColumnReader
 
 SEARCH_BYTES = 64 << 20
-"""Searched before and after the place that a record names, at a file's end and at its beginning: files may lie about
-their length."""
+"""The bytes that are searched around the place that a record names, at a file's end and at its beginning.
+
+Files may lie about their length.
+"""
 BLOCK_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardIndex:
-    """An index that is whole, and this shard's.
+    """An index that is whole, and belongs to this shard.
 
     Attributes:
         stop: the byte where it ends.
@@ -54,7 +56,7 @@ def _decoded(reader: ColumnReader, shard: int, data: bytes, stop: int, near: int
 
 
 def indexes(reader: ColumnReader, shard: int, near: int, named: int = 0) -> Iterator[ShardIndex]:
-    """All indexes of a shard, the newest first; ``named`` is the byte where a record says that one ends."""
+    """Yield all indexes of a shard, the newest first; ``named`` is the byte where a record says that one ends."""
     try:
         size = reader.handle(shard).size()
     except (OSError, *DAMAGE):
@@ -80,7 +82,7 @@ def indexes(reader: ColumnReader, shard: int, near: int, named: int = 0) -> Iter
 
 
 def _candidates(reader: ColumnReader, data: bytes, origin: int, first: int) -> list[int]:
-    """Bytes from ``first`` on where something ends that looks like an index, the last first.
+    """Return the bytes from ``first`` on at which something ends that looks like an index, the last first.
 
     ``data`` are the file's bytes from ``origin`` on.
     """

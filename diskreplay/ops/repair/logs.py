@@ -1,4 +1,4 @@
-"""The logs of a stream, where they are damaged: facts of episodes and values written later.
+"""The damaged logs of a stream: facts of episodes and values written later.
 
 Each is given up whole, and the rows stay.
 """
@@ -22,7 +22,7 @@ from diskreplay.storage.store import Store
 
 
 def lost_logs(store: Store, name: str, commit: Commit) -> dict[str, Any]:
-    """Bytes of the logs that a repair would give up: all of one where some are damaged; by the loss's field."""
+    """Return the bytes of damaged logs that a repair would give up whole, by the loss's field."""
     return {field: lost for path, field in LOSSES.items() if (lost := _lost(store, name, commit, path))}
 
 
@@ -40,7 +40,7 @@ def _lost(store: Store, name: str, commit: Commit, path: str) -> int:
 
 
 def give_up_logs(store: Store, name: str, quarantine: Quarantine, cuts: Sequence[Commit]) -> dict[str, Any]:
-    """Commits a stream without its logs that are damaged; how many bytes of them there were, by the loss's field.
+    """Commit a stream without its damaged logs; return how many bytes of them there were, by the loss's field.
 
     ``cuts`` are the commits of the stream that checkpoints hold, whose logs are whole: their shards stay.
     """

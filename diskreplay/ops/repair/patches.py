@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 class PatchRepair:
-    """Masks are ``(rows, envs)`` from the floor on.
+    """The repair of a patch table; masks are ``(rows, envs)`` from the floor on.
 
     Where the next row continues a row, the row's patch must hold that next row's frame: with another it counts as lost.
     Not so in a store whose continuity is that of flags alone: there each row may have a next observation of its own.
@@ -38,7 +38,7 @@ class PatchRepair:
         self, shards: dict[str, ColumnRepair], commit: Commit, start: Array, continues: Array, floor: int,
         context: int, by_flags: bool,
     ) -> None:  # fmt: skip
-        """``start``: the column; ``continues``: rows that continue the one before, or did once."""
+        """Take the column ``start``, and in ``continues`` the rows that continue the one before, or did once."""
         self.shards = {path: one for path, one in shards.items() if is_patch(path)}
         self.rows = shards
         self.commit = commit
@@ -65,7 +65,7 @@ class PatchRepair:
         self._new: list[int] = []
 
     def _frames(self, path: str, shards: ColumnRepair) -> Array:
-        """The frame of one leaf that belongs to each place, counted from the first that was read; -1 if not known."""
+        """Return the frame of a leaf at each place, counted from the first that was read, -1 if not known."""
         readable = np.ones(shards.end - shards.first, bool)
         for (low, high), _ in shards.lost_rows():
             readable[low - shards.first : high - shards.first] = False
@@ -91,13 +91,13 @@ class PatchRepair:
         return 0 <= row - self.floor < len(self.continues) and 0 <= env < self.continues.shape[1]
 
     def _follows(self, row: int, env: int) -> bool:
-        """Whether the next row continues a row, and so holds its next observation."""
+        """Tell whether the next row continues a row, and so holds its next observation."""
         at = row - self.floor + 1
         return not self._by_flags and at < len(self.continues) and bool(self.continues[at, env])
 
     @property
     def broken(self) -> bool:
-        """Whether the table cannot stay where it is."""
+        """True if the table cannot stay where it is."""
         places = self._places
         twice = len(np.unique(places, axis=0)) != len(places)
         behind = bool((np.diff(places[:, 0]) < 0).any())
@@ -107,7 +107,7 @@ class PatchRepair:
         return not bool(self._known.all()) or twice or behind or len(newest) != self.continues.shape[1]
 
     def look(self, lost: Array) -> None:
-        """Fills the masks; ``lost`` are the rows that cannot be read."""
+        """Fill the masks; ``lost`` are the rows that cannot be read."""
         again = self.broken
         if again:
             self._unsure()
@@ -137,7 +137,7 @@ class PatchRepair:
             self._write_again(best)
 
     def _are_same(self, number: int, other: int) -> bool:
-        """Whether two patches have the same frames."""
+        """Tell whether two patches have the same frames."""
         return all(
             self.shards[path].value(int(source[number]) + self.shards[path].first, 0).tobytes()
             == self.shards[path].value(int(source[other]) + self.shards[path].first, 0).tobytes()
@@ -145,7 +145,7 @@ class PatchRepair:
         )
 
     def _unsure(self) -> None:
-        """Gives up the rows that may have had a patch of which the place is unknown."""
+        """Give up the rows that may have had a patch whose place is unknown."""
         rows, _ = self.continues.shape
         ends = np.ones_like(self.continues)
         if not self._by_flags:
@@ -176,7 +176,7 @@ class PatchRepair:
         self.single |= ((inside & ~sure) | cut) & ends
 
     def _write_again(self, best: dict[tuple[int, int, int], int]) -> None:
-        """Chooses what of the table is written behind it."""
+        """Choose what of the table is written behind it."""
         whole = {(row, env): 0 for row, env in (np.argwhere(self.explained) + np.array([self.floor, 0])).tolist()}
         for (row, env, offset), number in best.items():
             if offset < 0 and self._readable[number] and (row, env) in whole:
@@ -196,7 +196,7 @@ class PatchRepair:
         self.end = self.begin + len(self._kept) + len(self._new)
 
     def values(self) -> dict[str, Array]:
-        """New values of the patch columns ``(patches, 1, *shape)``, each from its shards' first on."""
+        """Return new values of the patch columns ``(patches, 1, *shape)``, each from its shards' first one on."""
         found = {}
         for path, one in self.shards.items():
             if not one.damaged and self.end == self.commit.patch_end:

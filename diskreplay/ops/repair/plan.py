@@ -1,4 +1,4 @@
-"""What a repair would give up, found without changing anything: the same reading, and the same choice of rows.
+"""The losses of a repair, found without a change: by the same reading, and the same choice of rows.
 
 Where a commit record cannot be read, a repair may still find what it was (one flipped bit); that takes long to look
 for, so that here the worst is said.
@@ -24,7 +24,7 @@ from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
 
 @dataclasses.dataclass(frozen=True)
 class RepairPlan(Result):
-    """What a repair would give up.
+    """The rows that a repair would give up.
 
     Attributes:
         streams: what of each stream that would lose something.
@@ -36,7 +36,7 @@ class RepairPlan(Result):
 
 
 def plan(path: PathLike, files: fs.Files | None = None) -> RepairPlan:
-    """What :func:`diskreplay.ops.repair.repair` would give up of the store at ``path``; nothing is changed.
+    """Return what :func:`diskreplay.ops.repair.repair` would give up of the store at ``path``; change nothing.
 
     Raises what opening raises when the root's document cannot be read: that cannot be repaired.
     """

@@ -1,4 +1,4 @@
-"""Makes a damaged store whole again, gives up as little as it can prove lost, and deletes nothing.
+"""The repair of a damaged store, which gives up as little as it can prove lost, and deletes nothing.
 
 1. Documents that follow from the schema, of groups and arrays, are written anew where they are wrong.
 2. A stream whose commit record cannot be read goes back to its newest checkpoint; without one it is moved aside.
@@ -52,12 +52,12 @@ from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import CHECKPOINTS, FIRST_STREAM, STREAMS, Checkpoint, Store
 
 MAX_VALUES = 1 << 33
-"""Rows x environments of a window that a record is believed."""
+"""The most values (rows times environments) of a window for which a record is believed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Repaired:
-    """What was damaged, what was given up, and what is still damaged.
+    """The damage that was found, what was given up, and what is still damaged.
 
     Attributes:
         before, after: what ``verify`` found.
@@ -89,7 +89,7 @@ class Repaired:
 
 
 def repair(path: PathLike, progress: Progress | None = None, files: fs.Files | None = None) -> Repaired:
-    """Repairs the store at ``path``; see the module's docstring.
+    """Repair the store at ``path``, as the module's docstring says.
 
     Raises LockedError when a stream is being written, WriteFailedError when the file system refuses, and what opening
     raises when the root's document cannot be read: that cannot be repaired.
@@ -113,7 +113,7 @@ def repair(path: PathLike, progress: Progress | None = None, files: fs.Files | N
 
 
 def mend(files: fs.Files, directory: str, node: str, quarantine: Quarantine) -> None:
-    """Flips one bit of a group's document back, where that makes its checksum right."""
+    """Flip one bit of a group's document back, if that makes its checksum right."""
     data = mended(files, directory, node)
     if data is not None:
         path = os.path.join(directory, metadata.NAME)
@@ -180,7 +180,7 @@ class _StoreRepair:
             lock.release()
 
     def group(self, *parts: str) -> None:
-        """Writes the ``zarr.json`` of a group that has no attributes, unless it says already that it is a group."""
+        """Write the ``zarr.json`` of a group that has no attributes, unless it already says that it is a group."""
         path = self._path(*parts)
         self.quarantine.keep_directory(path)
         try:
@@ -193,7 +193,7 @@ class _StoreRepair:
         metadata.write(self.files, path, metadata.group_document())
 
     def records(self, names: list[str]) -> dict[str, Commit]:
-        """The commit record of each stream: its own, or a checkpoint's.
+        """Return the commit record of each stream: its own, or a checkpoint's.
 
         Streams without either are moved aside.
         """
@@ -240,7 +240,7 @@ class _StoreRepair:
         return commit
 
     def _contradictions(self, commit: Commit) -> bool:
-        """Whether a commit names a last shard that its last row is not in, or more rows than there can be."""
+        """Tell whether a commit's last row is not in its last shard, or whether it has more rows than there can be."""
         if is_absurd(self.store, commit):
             return True
         for path, column in self.store.schema.arrays.items():
@@ -250,7 +250,7 @@ class _StoreRepair:
         return False
 
     def _give_up(self, name: str) -> None:
-        """Moves a stream aside."""
+        """Move a stream aside."""
         path = self._path(STREAMS, name)
         nothing = self.files.kind(path) == "directory" and not self.files.list(path)
         if not nothing:
@@ -258,13 +258,13 @@ class _StoreRepair:
             self.losses.append(StreamLoss(name, whole=True))
 
     def check_checkpoints(self, commits: dict[str, Commit]) -> None:
-        """Moves aside the checkpoints that cannot be returned to."""
+        """Move aside the checkpoints to which nobody can go back."""
         for name in self.files.list(self._path(CHECKPOINTS)):
             if name != metadata.NAME and is_damaged(self.store, name, commits):
                 self.take_checkpoint(name, commits)
 
     def release(self, commits: dict[str, Commit], name: str, first: int, stop: int) -> None:
-        """Moves aside the checkpoints that show some of these rows of a stream: they are about to change."""
+        """Move aside the checkpoints that show some of these rows of a stream: they are about to change."""
         context = self.store.schema.context
         for checkpoint in readable_checkpoints(self.store):
             cut = checkpoint.cut.get(name)
@@ -272,7 +272,7 @@ class _StoreRepair:
                 self.take_checkpoint(checkpoint.name, commits)
 
     def take_checkpoint(self, name: str, commits: dict[str, Commit]) -> None:
-        """Moves a checkpoint aside, with copies of the shards that only it needed: a commit will unlink them."""
+        """Move a checkpoint aside, with copies of the shards that only it needed: a commit will unlink them."""
         cut: dict[str, Commit] = {}
         with contextlib.suppress(DiskReplayError):
             cut = self.store.checkpoint(name).cut
@@ -289,7 +289,7 @@ class _StoreRepair:
 
 
 def believed_record(store: Store, name: str) -> Commit | None:
-    """The commit record of a stream; None where it cannot be read, or says what cannot be."""
+    """Return the commit record of a stream, or None if it cannot be read, or says what cannot be."""
     path = store.stream_path(name)
     try:
         commit = Commit.from_json(metadata.read_attributes(store.files, path), os.path.join(path, metadata.NAME))
@@ -299,7 +299,7 @@ def believed_record(store: Store, name: str) -> Commit | None:
 
 
 def is_absurd(store: Store, commit: Commit) -> bool:
-    """Whether a record says more rows than there can be, or more environments than a chunk can hold."""
+    """Tell whether a record says more rows than there can be, or more environments than a chunk can hold."""
     patches = max(0, commit.patch_end - commit.patch_begin)
     try:
         store.readers("", commit)
@@ -309,7 +309,7 @@ def is_absurd(store: Store, commit: Commit) -> bool:
 
 
 def readable_checkpoints(store: Store) -> list[Checkpoint]:
-    """The checkpoints whose documents can be read."""
+    """Return the checkpoints whose documents can be read."""
     found = []
     for name in store.files.list(os.path.join(store.path, CHECKPOINTS)):
         if name != metadata.NAME:
@@ -319,14 +319,14 @@ def readable_checkpoints(store: Store) -> list[Checkpoint]:
 
 
 def is_damaged(store: Store, name: str, commits: dict[str, Commit]) -> bool:
-    """Whether a checkpoint, or something that it needs, is damaged; ``commits`` are the records of the streams."""
+    """Tell whether a checkpoint, or something that it needs, is damaged; ``commits`` are the streams' records."""
     found = Findings()
     check_checkpoint(store, name, commits, found)
     return bool(found.problems)
 
 
 def committed_lengths(checkpoints: Iterable[Checkpoint], name: str) -> dict[str, dict[int, int]]:
-    """The committed bytes of each shard of a stream that a checkpoint relies on, by column."""
+    """Return the committed bytes of each shard of a stream that a checkpoint relies on, by column."""
     lengths: dict[str, dict[int, int]] = {}
     for checkpoint in checkpoints:
         if name in checkpoint.cut:

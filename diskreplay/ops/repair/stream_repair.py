@@ -1,4 +1,4 @@
-"""What :mod:`diskreplay.ops.repair` does to one stream: find what is lost, give it up, fill the holes."""
+"""The repair of one stream: find what is lost, give it up, fill the holes."""
 
 # ruff: noqa: PTH118, PTH120  # plain strings behind the seam to the file system, as in storage
 
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class StreamLoss:
-    """What was given up of a stream.
+    """The rows of a stream that were given up.
 
     Attributes:
         transitions, episodes: that can no longer be sampled, or not from beginning to end.
@@ -81,7 +81,7 @@ class StreamRepair:
             )  # fmt: skip
 
     def run(self, release: Callable[[int, int], None]) -> StreamLoss | None:
-        """What was given up; None where nothing had to be.
+        """Repair the stream; return what was given up, or None if nothing had to be.
 
         ``release`` is called with rows, half-open, before they change: no checkpoint may rely on them.
         """
@@ -95,7 +95,7 @@ class StreamRepair:
         return None if found is None else self._give_up(*found, release)
 
     def foresee(self) -> tuple[StreamLoss | None, list[tuple[int, int]]]:
-        """What :meth:`run` would give up, and the rows that would change; nothing does."""
+        """Return what :meth:`run` would give up, and the rows that would change, without a change."""
         for shards in self.shards.values():
             shards.scan()
         found = self._look()
@@ -105,7 +105,7 @@ class StreamRepair:
         return loss, changed
 
     def _look(self) -> tuple[Array, Array, Array, PatchRepair] | None:
-        """The columns ``start``, ``valid`` and which rows continued, and the patches; None where all is well."""
+        """Return ``start``, ``valid``, which rows continued, and the patches, or None if all is well."""
         if not self.commit.end:
             return None
         start, valid = (self.shards[name].values(self.floor, self.commit.end) for name in (START, VALID))
@@ -118,7 +118,7 @@ class StreamRepair:
         return start, valid, continues, patches
 
     def _document(self, path: str, end: int | None = None) -> None:
-        """Writes an array's document, unless it is right for rows up to ``end``, by default those that there are."""
+        """Write an array's document, unless it is right for rows up to ``end``, by default those that there are."""
         shards = self.shards[path]
         directory, column = shards.reader.directory, shards.reader.column
         least = max(1, -(-(shards.end if end is None else end) // column.shard_rows)) * column.shard_rows
@@ -139,7 +139,7 @@ class StreamRepair:
     def _give_up(
         self, start: Array, valid: Array, continues: Array, patches: PatchRepair, release: Callable[[int, int], None]
     ) -> StreamLoss:  # fmt: skip
-        """Chooses the rows to give up, releases the checkpoints that show them, and commits the stream without them."""
+        """Choose the rows to give up, release the checkpoints that show them, and commit the stream without them."""
         given_up, codes, changed, loss = self._choice(start, valid, continues, patches)
         for rows in changed:
             release(*rows)
@@ -149,7 +149,7 @@ class StreamRepair:
     def _choice(
         self, start: Array, valid: Array, continues: Array, patches: PatchRepair
     ) -> tuple[Array, Array, list[tuple[int, int]], StreamLoss]:
-        """The rows to give up, the start codes then, the rows that change, half-open, and what is lost by it."""
+        """Return the rows to give up, the start codes then, the ranges of rows that change, and what is lost by it."""
         given_up = self._given_up(continues, patches)
         codes = self._codes(start, given_up, continues, patches)
         changed = _ranges(np.flatnonzero((given_up | (codes != start)).any(axis=1)) + self.floor)
@@ -158,7 +158,7 @@ class StreamRepair:
         return given_up, codes, changed, self._loss(gone, ~continues[window], patches)
 
     def _given_up(self, continues: Array, patches: PatchRepair) -> Array:
-        """The rows ``(rows, num_envs)`` that can no longer be sampled."""
+        """Return the rows ``(rows, num_envs)`` that can no longer be sampled."""
         lost = np.any([self._lost(path) for path in self.shards if not is_patch(path)], axis=0)
         patches.look(lost)
         before = np.zeros_like(lost)  # rows without a next observation
@@ -172,7 +172,7 @@ class StreamRepair:
         return found
 
     def _codes(self, start: Array, given_up: Array, continues: Array, patches: PatchRepair) -> Array:
-        """The start codes once these rows are given up."""
+        """Return the start codes once these rows are given up."""
         codes = start.copy()
         codes[given_up & (continues | self._lost(START))] = Start.REPEAT
         codes[given_up & (start == Start.PATCHES) & patches.forgotten] = Start.ZEROS
@@ -181,7 +181,7 @@ class StreamRepair:
         return codes
 
     def _replace(self, new: dict[str, Array], patches: PatchRepair) -> None:
-        """Commits new values of columns, and zeros for what is damaged of the others.
+        """Commit new values of columns, and zeros for what is damaged of the others.
 
         Three commits, in an order that a repair after a crash can go on from. First the rows that are no transitions:
         once zeros stand in the place of damage, nothing else says that these rows are given up. Then the start codes:
@@ -199,14 +199,14 @@ class StreamRepair:
         self._write(commit, {path: new.get(path) for path in self.shards if path not in (VALID, *first)})
 
     def _lost(self, path: str) -> Array:
-        """The rows ``(rows, num_envs)`` that cannot be read in a column."""
+        """Return the rows ``(rows, num_envs)`` that cannot be read in a column."""
         mask = np.zeros((self.commit.end - self.floor, self.commit.num_envs), bool)
         for rows, group in self.shards[path].lost_rows():
             mask[rows[0] - self.floor : rows[1] - self.floor, slice(None) if group is None else group] = True
         return mask
 
     def _write(self, commit: Commit, values: dict[str, Any]) -> Commit:
-        """Commits new values of columns where they differ or are damaged; of None, zeros where they are damaged."""
+        """Commit new values where they differ or are damaged, or for None zeros where they are damaged."""
         tails = dict(commit.tails)
         for path, new in values.items():
             shards = self.shards[path]
@@ -231,7 +231,7 @@ class StreamRepair:
 
 
 def _ranges(rows: Array) -> list[tuple[int, int]]:
-    """Runs of consecutive numbers, half-open."""
+    """Return runs of consecutive numbers, half-open."""
     parts = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else []
     return [(int(part[0]), int(part[-1]) + 1) for part in parts]
 
@@ -243,4 +243,4 @@ PREDICATES: dict[str, Callable[[Array], Array]] = {
     START: lambda values: values <= max(Start),
     REWARD: np.isfinite,
 }
-"""What values of a column must be."""
+"""The test that values of a column must pass."""

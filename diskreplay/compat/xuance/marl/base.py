@@ -1,4 +1,4 @@
-"""What XuanCe's multi-agent buffers share: their arguments, their ring, and arrays that are read from the store."""
+"""The base of XuanCe's multi-agent buffers: arguments, ring, and arrays that are read from the store."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class MultiAgentBuffer(DiskBuffer, BaseBuffer):
 
     engine: MultiAgentReplayBuffer
     _fields: Fields
-    """One entry of each array of ``data``."""
+    """The fields that describe one entry of each array of ``data``."""
     _data: dict[str, Any]
 
     def _take(self, kwargs: Mapping[str, Any]) -> None:
-        """Takes further arguments; InputError where one is missing, or does not fit to the others."""
+        """Take further arguments; raise InputError if one is missing, or does not fit the others."""
 
     @property
     def store_global_state(self) -> bool:
@@ -86,24 +86,24 @@ class MultiAgentBuffer(DiskBuffer, BaseBuffer):
 
     @property
     def keys(self) -> KeysView[str]:
-        """Of ``data``."""
+        """The keys of ``data``."""
         return self._data.keys()
 
     @property
     def data_shapes(self) -> dict[str, Shape]:
-        """Shapes of ``data`` by key."""
+        """The shapes of ``data`` by key."""
         return {key: self._data[key].shape for key in self.keys}
 
 
 def needed(kwargs: Mapping[str, Any], name: str) -> Any:
-    """A keyword argument that a class cannot do without."""
+    """Return a keyword argument that a class cannot do without; raise InputError if it is missing."""
     if name not in kwargs:
         raise InputError(f"{name} must be given, as a keyword argument")
     return kwargs[name]
 
 
 def take_step(step_data: Mapping[str, Any], fields: Fields, num_envs: int) -> dict[str, Array]:
-    """One step's arrays ``(num_envs, ...)`` by key; InputError where a key that is not optional is missing."""
+    """Return one step's arrays ``(num_envs, ...)`` by key; raise InputError if a key that is needed is missing."""
     if not isinstance(step_data, Mapping):
         raise InputError(f"step_data must be a dict of arrays, got {step_data!r:.80}")
     found = {}
@@ -118,7 +118,7 @@ def take_step(step_data: Mapping[str, Any], fields: Fields, num_envs: int) -> di
 
 
 def team_reward(rewards: Array) -> Array:
-    """The mean of an environment's rewards, which the engine wants; InputError where it is not finite."""
+    """Return the mean of an environment's rewards, which the store keeps; raise InputError if it is not finite."""
     mean: Array = rewards.reshape(len(rewards), -1).mean(axis=1, dtype=np.float64)
     if not np.isfinite(mean).all():
         raise InputError("rewards must be finite; nothing was stored")

@@ -39,11 +39,11 @@ Array = NDArray[Any]
 FILLED = "filled"
 EPISODE_DATA = "episode_data"
 MARKS = "done", "steps"
-"""Of an environment's episode: whether it is finished, and its steps then."""
+"""The marks of an environment's episode: whether it is finished, and how many steps it has then."""
 
 
 class CollectedEpisodes(Keeper):
-    """Keeps the episodes that are being collected in RAM, and the finished ones as rows of a store for one environment.
+    """A keeper of episodes: in RAM while they are collected, then as rows of a store for one environment.
 
     Args:
         buffer: the store.
@@ -78,7 +78,7 @@ class CollectedEpisodes(Keeper):
         return ring_array(self.flushed, (self.ring.size,), field.shape, field.dtype, read, fill=field.fill)
 
     def episodes(self, slots: Ids) -> dict[str, Array]:
-        """The finished episodes in slots, by key."""
+        """Return the finished episodes in slots, by key."""
         batch = read_once(self.buffer, self._finished.at(self.flushed().entries(slots)[0])[0])
         return {
             key: padded(batch, field) if field.part else self.data[key][slots] for key, field in self._fields.items()
@@ -87,7 +87,7 @@ class CollectedEpisodes(Keeper):
     # Collecting
 
     def collect(self, at: Ids, given: Mapping[str, Any]) -> None:
-        """Writes step ``at`` ``(n_envs,)`` of each environment; those whose episode is finished are left alone."""
+        """Write step ``at`` ``(n_envs,)`` of each environment, but leave those alone whose episode is finished."""
         envs, most = np.flatnonzero(self.ram.marks["done"] == 0), self._fields[FILLED].shape[0]
         if not ((at[envs] >= 0) & (at[envs] < most)).all():
             raise InputError(f"t_envs must be 0 to {most - 1}, got {at[envs].tolist()}")
@@ -101,7 +101,7 @@ class CollectedEpisodes(Keeper):
         self.change(*(set_item(self.collected[key], places[key], values[envs]) for key, values in steps.items()))
 
     def finish(self, env: int, steps: int, given: Mapping[str, Any], *more: Assignment) -> None:
-        """Writes what follows an episode's last step, and what else is known when it is finished."""
+        """Write what follows an episode's last step, and what else is known when it is finished."""
         last = {}
         for key, value in given.items():
             field = self._fields[key]
@@ -118,7 +118,7 @@ class CollectedEpisodes(Keeper):
         )
 
     def drop(self) -> None:
-        """Forgets the episodes that are being collected."""
+        """Forget the episodes that are being collected."""
         self.change(*self._without_collected())
 
     def _without_collected(self) -> list[Assignment]:
@@ -126,7 +126,7 @@ class CollectedEpisodes(Keeper):
         return [*data, *(set_item(self.ram.marks[mark], slice(None), 0) for mark in MARKS)]
 
     def store(self) -> None:
-        """Adds the episodes that are finished, and forgets those that are not."""
+        """Add the episodes that are finished, and forget those that are not."""
         slot, marks = self.flushed().pos, self.ram.marks
         rows: list[dict[str, Any]] = []
         changes: list[Assignment] = []
@@ -156,7 +156,7 @@ class EpisodeRing(MultiAgentBuffer):
     max_eps_len: int
     dim_act: int
     DTYPE: Any = np.float32
-    """Of observations, actions and rewards."""
+    """The dtype of observations, actions and rewards."""
 
     def _take(self, kwargs: Mapping[str, Any]) -> None:
         self.max_eps_len = check_count("max_episode_length", needed(kwargs, "max_episode_length"))
@@ -181,7 +181,7 @@ class EpisodeRing(MultiAgentBuffer):
                 self._recover()
 
     def _recover(self) -> None:
-        """The store is new, or was not closed."""
+        """Go on with a store that is new, or was not closed."""
 
     @property
     def _ring(self) -> RingPositions:
@@ -210,19 +210,19 @@ class EpisodeRing(MultiAgentBuffer):
         return {}
 
     def clear_episodes(self) -> None:
-        """Forgets the episodes that are being collected."""
+        """Forget the episodes that are being collected."""
         self._keeper.drop()
 
     def store_episodes(self) -> None:
-        """Stores the episodes that are finished, and forgets those that are not."""
+        """Store the episodes that are finished, and forget those that are not."""
         self._keeper.store()
 
     def store(self, *args: Any, **kwargs: Any) -> None:
-        """Not here: InputError that names ``store_transitions``."""
+        """Raise InputError that names ``store_transitions``."""
         raise InputError("a buffer of episodes takes steps by store_transitions(t_envs, ...)")
 
     def store_transitions(self, t_envs: Any, *transition_data: Any) -> None:
-        """Stores one step of all environments; those whose episode is finished already are left alone.
+        """Store one step of all environments, but leave those alone whose episode is finished already.
 
         Args:
             t_envs: the step of all environments, or of each, ``(n_envs,)``; 0 to ``max_eps_len - 1``.
@@ -245,13 +245,13 @@ class EpisodeRing(MultiAgentBuffer):
         self._keeper.collect(fit("t_envs", t_envs, (self.n_envs,), np.int64), given)
 
     def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
-        """The entries of an actions' dict by our keys; InputError where one is missing."""
+        """Return the entries of a dict of actions by our keys; raise InputError if one is missing."""
         if not isinstance(actions, Mapping) or "actions_n" not in actions:
             raise InputError("actions_dict lacks 'actions_n'")
         return {"actions": actions["actions_n"]}
 
     def _finishing(self, i_env: Any, next_t: Any) -> tuple[int, int]:
-        """The number of an environment, and the steps of its episode, which is finished."""
+        """Return the number of an environment, and the number of steps of its episode, which is finished."""
         self._keeper.flush()
         env = check_count("i_env", i_env, least=0, most=self.n_envs - 1)
         steps = int(number("next_t", next_t, "a number of steps", "iu"))
@@ -260,7 +260,7 @@ class EpisodeRing(MultiAgentBuffer):
         return env, min(steps, self.max_eps_len)
 
     def _finish(self, env: int, steps: int, terminal_data: tuple[Any, ...], *more: Assignment) -> None:
-        """Takes what follows an episode's last step, and what else is known when it is finished."""
+        """Take what follows an episode's last step, and what else is known when it is finished."""
         if len(terminal_data) != 4:
             raise InputError("finish_path takes i_env, next_t, obs_next, state_next, available_actions and filled")
         obs, state, available, filled = terminal_data
@@ -271,7 +271,7 @@ class EpisodeRing(MultiAgentBuffer):
 
 
 def _rows(data: Mapping[str, Array], steps: int) -> list[dict[str, Any]]:
-    """An episode's rows, as the engine's ``add`` takes them."""
+    """Return an episode's rows, as the engine's ``add`` takes them."""
 
     def seen(step: int) -> dict[str, Any]:
         return {"obs": data["obs"][:, step], AVAILABLE: data[AVAILABLE][:, step].astype(np.int8)}
@@ -294,7 +294,7 @@ def _rows(data: Mapping[str, Array], steps: int) -> list[dict[str, Any]]:
 
 
 def _pair(*names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The parts of a batch that hold what is seen at a step, and after it."""
+    """Return the parts of a batch that hold what is seen at a step, and after it."""
     return names, (f"next_{names[0]}", *names[1:])
 
 
@@ -304,7 +304,7 @@ def _ended(engine: MultiAgentReplayBuffer, start: int, stop: int) -> NDArray[np.
 
 
 def padded(batch: MultiAgentBatch, field: Field) -> Array:
-    """Whole episodes ``(B, *shape)`` with XuanCe's axes: agents before time, and maybe one more entry at the end."""
+    """Return whole episodes ``(B, *shape)`` with XuanCe's axes: agents before time, and perhaps one entry more."""
     out = field.empty(len(batch))
     by_time, values = np.moveaxis(out, 1 + field.time, 1), look_up(batch, field.part)
     by_time[:, : values.shape[1]][batch.mask] = values[batch.mask].reshape(-1, *by_time.shape[2:])
@@ -315,7 +315,7 @@ def padded(batch: MultiAgentBatch, field: Field) -> Array:
 
 
 def _of_env(key: str, value: Any, env: int, n_envs: int) -> Any:
-    """The part of an environment of a value that leads with ``n_envs``."""
+    """Return an environment's part of a value that leads with ``n_envs``."""
     try:
         if len(value) == n_envs:
             return value[env]
@@ -325,5 +325,5 @@ def _of_env(key: str, value: Any, env: int, n_envs: int) -> Any:
 
 
 def _of_one_step(field: Field) -> Shape:
-    """The shape of one step of an episode's array."""
+    """Return the shape of one step of an episode's array."""
     return (*field.shape[: field.time], *field.shape[field.time + 1 :])

@@ -33,7 +33,7 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
     """
 
     _mean_action: tuple[int, ...] | None = None
-    """The shape of the mean action of an environment, where it is stored."""
+    """The shape of the mean action of an environment, or None if it is not stored."""
 
     def __init__(
         self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
@@ -75,7 +75,7 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
         return fields
 
     def store(self, step_data: Mapping[str, Any]) -> None:
-        """Stores one step of all environments.
+        """Store one step of all environments.
 
         Args:
             step_data: ``(n_envs, ...)`` for each key of ``data``; ``agent_mask`` may be left out, all True then.
@@ -96,7 +96,7 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
         )  # fmt: skip
 
     def sample(self) -> dict[str, Array]:
-        """``batch_size`` transitions, drawn with replacement by numpy's global generator; arrays by key."""
+        """Return ``batch_size`` transitions drawn with replacement by numpy's global generator, as arrays by key."""
         return dict(picked(self._fields, self._draw()))
 
     def _draw(self) -> MultiAgentBatch:
@@ -129,7 +129,7 @@ class MeanField_OffPolicyBuffer(MARL_OffPolicyBuffer):
         )  # fmt: skip
 
     def sample(self) -> dict[str, Array]:
-        """As of :class:`MARL_OffPolicyBuffer`, and ``act_mean_next``, the mean action of the step after each.
+        """Return transitions, and ``act_mean_next``, the mean action of the step after each.
 
         Where no step follows, the mean action of the transition itself stands there.
         """

@@ -1,4 +1,4 @@
-"""XuanCe's on-policy buffers of single steps. Observations and states are on disk, all else is in RAM."""
+"""XuanCe's on-policy buffers of single steps, with observations and states on disk and all else in RAM."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
 
     @property
     def start_ids(self) -> Ids:
-        """Where each environment's open path begins."""
+        """The position at which each environment's open path begins."""
         starts: Ids = self._keeper.start_ids
         return starts
 
     def _estimated(self) -> tuple[int, ...]:
-        """Shape of the returns of one step: that of the rewards, where these are the agents' own."""
+        """Return the shape of the returns of one step: that of the rewards if each agent has its own."""
         return self.rew_space if math.prod(self.rew_space) == self.n_agents else (self.n_agents, 1)
 
     def _table(self) -> Fields:
@@ -102,7 +102,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         return fields if self.state_space is None else {**fields, "state": Field(self.state_space, part=("state",))}
 
     def store(self, step_data: Mapping[str, Any]) -> None:
-        """Stores one step of all environments.
+        """Store one step of all environments.
 
         Args:
             step_data: ``(n_envs, ...)`` for each key of ``data``; ``values``, ``log_pi_old`` and ``returns`` may be
@@ -125,11 +125,11 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         )
 
     def _completed(self, step: dict[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
-        """A step with what follows from the rest of it."""
+        """Return a step with what follows from the rest of it."""
         return step
 
     def finish_path(self, value: Any, i_env: int, value_normalizer: Any = None) -> None:
-        """Computes returns and advantages of an environment's steps since the last call; without any, nothing.
+        """Compute returns and advantages of an environment's steps since the last call, if there are any.
 
         Args:
             value: of what follows the newest step, ``(n_agents, 1)`` or ``(n_agents,)`` or one number; it does not
@@ -150,14 +150,14 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         self._keeper.finish(i_env, [(data[key], found.reshape(shape)) for key, found in estimates if key in data])
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
-        """Returns and advantages ``(T, n_agents)`` of a path."""
+        """Return the returns and advantages ``(T, n_agents)`` of a path."""
         lambda_ = self.gae_lambda if self.use_gae else 1.0
         return rollouts.path_estimates(
             path["rewards"], path["values"], value, path["terminals"], self.gamma, lambda_, value_normalizer
         )
 
     def sample(self, indexes: Any) -> dict[str, Array]:
-        """The steps at ``indexes``, integers ``(B,)``: ``environment * n_size + entry``; arrays by key.
+        """Return the steps at ``indexes``, integers ``(B,)`` (``environment * n_size + entry``), as arrays by key.
 
         Raises NotEnoughDataError until the buffer is full.
         """
@@ -196,7 +196,7 @@ class MeanField_OnPolicyBuffer(MARL_OnPolicyBuffer):
         return beside_actions(super()._table(), act_mean=Field(self.prob_space))
 
     def finish_ac_path(self, value: Any, i_env: int) -> None:
-        """As ``finish_path``."""
+        """Compute returns and advantages as ``finish_path``."""
         self.finish_path(value, i_env)
 
 
@@ -228,7 +228,7 @@ class COMA_Buffer(MARL_OnPolicyBuffer):
 
 
 def beside_actions(fields: Fields, **more: Field) -> Fields:
-    """A table with more fields behind that of the actions."""
+    """Return a table with more fields behind that of the actions."""
     names = list(fields)
     at = names.index("actions") + 1
     return {name: {**fields, **more}[name] for name in (*names[:at], *more, *names[at:])}
@@ -237,7 +237,7 @@ def beside_actions(fields: Fields, **more: Field) -> Fields:
 def targets(
     gamma: float, td_lambda: float, path: Mapping[str, Array], value: Any, value_normalizer: Any
 ) -> tuple[Array, Array]:
-    """TD(lambda) targets of a path, and these less its values."""
+    """Return TD(lambda) targets of a path, and these less its values."""
     ends = path["rewards"], path["values"], value, path["terminals"]
     return rollouts.path_estimates(*ends, gamma, td_lambda, value_normalizer, td_targets=True)
 
@@ -247,7 +247,7 @@ def _add_row(engine: MultiAgentReplayBuffer, step: Mapping[str, Any], following:
 
 
 def onehot(actions: Array, dim_act: int) -> Array:
-    """Actions ``(..., )``, or ``(..., 1)``, as ``(..., dim_act)`` float32."""
+    """Return actions ``(...)``, or ``(..., 1)``, as one-hot float32 ``(..., dim_act)``."""
     flat = actions[..., 0] if actions.ndim > 2 and actions.shape[-1] == 1 else actions
     if flat.ndim != 2:
         raise InputError("actions_onehot must be given where an action is more than one number")

@@ -38,7 +38,7 @@ class MARL_OffPolicyBuffer_RNN(EpisodeRing, MARL_OffPolicyBuffer):
     DTYPE = np.float64
 
     def finish_path(self, i_env: int, next_t: int, *terminal_data: Any) -> None:
-        """Finishes an environment's episode.
+        """Finish an environment's episode.
 
         Args:
             i_env: the environment.
@@ -51,7 +51,7 @@ class MARL_OffPolicyBuffer_RNN(EpisodeRing, MARL_OffPolicyBuffer):
         self._finish(*self._finishing(i_env, next_t), terminal_data)
 
     def sample(self) -> dict[str, Array]:
-        """``batch_size`` episodes, drawn with replacement by numpy's global generator; arrays by key."""
+        """Return ``batch_size`` episodes drawn with replacement by numpy's global generator, as arrays by key."""
         size = self.size
         if not size:
             raise NotEnoughDataError("the buffer is empty: store an episode before sampling")
@@ -71,7 +71,7 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
 
     @property
     def start_ids(self) -> Ids:
-        """Zeros: an episode's path begins with it."""
+        """The first position of each episode's path, 0."""
         return np.zeros(self.n_envs, np.int64)
 
     def _check_shapes(self) -> None:
@@ -81,7 +81,7 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
             raise InputError(f"done_space must have one element, or one for each agent, got {self.done_space}")
 
     def _recover(self) -> None:
-        """Gives up a rollout whose estimates are lost: nothing can be learned from it."""
+        """Give up a rollout whose estimates are lost: nothing can be learned from it."""
         if len(self.engine):
             self.engine.clear()
 
@@ -100,7 +100,7 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
     def finish_path(  # type: ignore[override]  # as XuanCe's own does
         self, i_env: int, next_t: int, *terminal_data: Any, value_next: Any = None, value_normalizer: Any = None
     ) -> None:
-        """Finishes an environment's episode, and computes its returns and advantages.
+        """Finish an environment's episode, and compute its returns and advantages.
 
         Args:
             i_env, next_t, terminal_data: as of :class:`MARL_OffPolicyBuffer_RNN`.
@@ -132,7 +132,7 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
     ESTIMATED: tuple[str, ...] = ("returns", "advantages")
 
     def sample(self, indexes: Any) -> dict[str, Array]:
-        """The episodes at ``indexes``, integers ``(B,)``; arrays by key.
+        """Return the episodes at ``indexes``, integers ``(B,)``, as arrays by key.
 
         Raises NotEnoughDataError until the buffer is full.
         """

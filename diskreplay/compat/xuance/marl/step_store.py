@@ -34,7 +34,7 @@ def open_steps(
     action: Shape, state: Shape | None, *, dtype: Any = np.float32, n_actions: int | None = None,
     mean_action: Shape | None = None, columns: Mapping[str, tuple[Shape, Any]] | None = None,
 ) -> MultiAgentReplayBuffer:  # fmt: skip
-    """The store of ``owner``: that at the path, or a new one; InputError where it has other shapes.
+    """Return the store of ``owner``: that at the path, or a new one; raise InputError if it has other shapes.
 
     Args:
         owner: the buffer; the store is removed with it where it has no path.
