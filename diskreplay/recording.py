@@ -187,7 +187,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         ended, before = np.zeros(self.num_envs, bool), numbers
         if mask is not None:
             if self._at is None:
-                raise ResetNeeded("call reset() without a reset_mask first: no episodes are going on")
+                raise ResetNeeded("call reset() without a reset_mask first: no episode has begun")
             _, ended, before = self._at
         self._at = None
         # Gymnasium's vector environments take the mask out of the mapping that they are given.

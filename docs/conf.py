@@ -38,53 +38,63 @@ CONTENTS = """
 
 ```{toctree}
 :hidden:
-:caption: Use
+:caption: Tutorial
+
+docs/tutorial
+```
+
+```{toctree}
+:hidden:
+:caption: How do I ...?
 
 docs/guide
+docs/compat
+docs/report
 docs/recording
 docs/torch
+docs/remote
 docs/ray
 docs/samplers
-docs/cli
-docs/formats
 examples/README
-docs/api
+CONTRIBUTING
 ```
 
 ```{toctree}
 :hidden:
-:caption: Libraries
+:caption: Reference
 :glob:
 
-docs/compat
+docs/api
+docs/cli
+docs/formats
 docs/compat/*
-```
-
-```{toctree}
-:hidden:
-:caption: What holds
-
-docs/durability
 docs/format
+docs/glossary
 benchmarks/RESULTS
 CHANGELOG
 ```
 
 ```{toctree}
 :hidden:
-:caption: Inside
+:caption: Explanation
 :glob:
 
-docs/README
-docs/glossary
+docs/durability
 docs/architecture
 docs/design/*
-CONTRIBUTING
+docs/scale
+docs/pitfalls
+```
+
+```{toctree}
+:hidden:
+:caption: Project
+
+docs/README
 CODE_OF_CONDUCT
 SECURITY
 tests/README
 datasets/README
-docs/*
 ```
 """
 NAMES = re.compile(r"^( {4}[\w*]+(?:, [\w*]+)*,)\n +(?=[\w*]+[,:])", re.MULTILINE)

@@ -28,7 +28,10 @@ def reduce(kind: Any, engine: Engine, options: dict[str, Any]) -> tuple[Any, ...
                 f"{engine.path!r} there: with mode='r', or with stream='...' to write beside this one"
             )
         if (there := engine.store.files.elsewhere()) is None:
-            raise TypeError(f"a {kind.__name__} over files of one's own cannot be copied or pickled")
+            raise TypeError(
+                f"a {kind.__name__} over files of one's own (files=...) cannot be copied or pickled; open it where "
+                "it is used"
+            )
         checkpoint = None if engine.stays_at is None else engine.stays_at.name
         cache_bytes = engine.streams.cache.budget_bytes
         options = {**there, "mode": "r", "checkpoint": checkpoint, "cache_bytes": cache_bytes, **options}

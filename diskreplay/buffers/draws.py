@@ -77,7 +77,7 @@ class Draws(Generic[SomeBatch]):
             try:
                 self._streams.check(self.view, drawn[0])
             except (InputError, EvictedError) as error:
-                raise InputError(f"{self.sampler!r}.sample has drawn what cannot be sampled: {error}") from error
+                raise InputError(f"{self.sampler!r}.sample gave an id that cannot be sampled: {error}") from error
         return self.shown.draft(self._schema, self._streams.all, *drawn, self._rng, reads)
 
     def draft_within(self, batch_size: int, within: Selection, reads: Reads) -> SomeBatch:
@@ -132,7 +132,9 @@ class Draws(Generic[SomeBatch]):
             raise InputError(f"within must be a selection, as rb.select(where) gives it, got {within!r:.100}")
         streams: list[OpenStream] = self._streams.all
         if not within.is_of(streams):
-            raise InputError(f"{within!r} is of another buffer, or from before a checkpoint was returned to")
+            raise InputError(
+                f"{within!r} is of another buffer, or older than a return to a checkpoint; call select again"
+            )
 
     # As a hook
 

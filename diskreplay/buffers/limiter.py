@@ -172,7 +172,7 @@ class RateLimiter:
             fits = self._sample_fits(count)
             if fits:
                 if self._writer.sampled + count > MAX_SAMPLED:
-                    raise StateError(f"no more than {MAX_SAMPLED:,} samples can be counted")
+                    raise StateError(f"at most {MAX_SAMPLED:,} samples can be counted; go on in a new store")
                 self._writer.sampled += count
         return fits
 
@@ -233,7 +233,7 @@ class RateLimiter:
                 self._engine.commit()  # the other side may have come just now
             waited = time.monotonic() - start
             if timeout is not None and waited >= timeout:
-                raise RateLimitError(f"no leave to {what} after {waited:.1f} s: {self._standing()}")
+                raise RateLimitError(f"waited {waited:.1f} s and may not {what} yet: {self._standing()}")
             time.sleep(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout - waited))
 
     def _standing(self) -> str:

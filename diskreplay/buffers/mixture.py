@@ -225,7 +225,9 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         numbers: Ids = ids >> PART_SHIFT
         wrong = ids[(numbers < 0) | (numbers >= len(self._parts))]
         if len(wrong):
-            raise InputError(f"index {wrong[0]} is none of a mixture of {len(self._parts)} parts")
+            raise InputError(
+                f"index {wrong[0]} is of none of the {len(self._parts)} parts; give batch.index of this mixture"
+            )
         return numbers, ids & ((1 << PART_SHIFT) - 1)
 
     def update_priorities(self, index: Any, priorities: Any) -> None:
@@ -513,7 +515,10 @@ def _key(store: Store) -> str:
 def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_commit: bool) -> Checkpoint | None:
     """Return the keeper's checkpoint of that name, or None to open the last commits in its place."""
     if not written:
-        raise InputError("a mixture without a part that is written has no checkpoints")
+        raise InputError(
+            "a mixture of parts with mode='r' has no checkpoints; leave checkpoint= out, or open one part with "
+            "mode='r+'"
+        )
     path, options = written[0]
     keeper = _store(path, options)
     return find_checkpoint(
@@ -545,10 +550,15 @@ def _stored(cut: Checkpoint, wanted: Sequence[tuple[str, dict[str, Any]]]) -> di
     """
     state = _held(cut)
     if not all(isinstance(state.get(key), list) for key in (GIVEN, FRACTIONS, READ)):
-        raise CheckpointError(f"the checkpoint {cut.name!r} was not made by a Mixture whose first written part this is")
+        raise CheckpointError(
+            f"the checkpoint {cut.name!r} was not made by a Mixture with this first written part; give its parts "
+            "in their "
+            "order"
+        )
     if len(state[READ]) != len(wanted):
         raise CheckpointError(
-            f"the checkpoint {cut.name!r} is of a mixture of {len(state[READ])} parts, not {len(wanted)}"
+            f"the checkpoint {cut.name!r} is of a mixture of {len(state[READ])} parts, not {len(wanted)}; give all "
+            "of them"
         )
     for number, ((path, options), stored) in enumerate(zip(wanted, state[READ], strict=True)):
         if (options.get("mode", "r+") == "r") != (stored is not None):
@@ -557,7 +567,9 @@ def _stored(cut: Checkpoint, wanted: Sequence[tuple[str, dict[str, Any]]]) -> di
         if stored is not None and (
             not isinstance(stored, Mapping) or stored.get("store") != _key(_store(path, options))
         ):
-            raise InputError(f"{path!r} is another store than part {number} of the checkpoint {cut.name!r}")
+            raise InputError(
+                f"{path!r} is not part {number} of the checkpoint {cut.name!r}; give its parts in their order"
+            )
     return dict(state)
 
 

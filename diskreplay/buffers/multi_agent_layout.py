@@ -92,7 +92,7 @@ class Agents:
         """Return the engine's reward of a step, and the values of its further columns."""
         taken = sorted({*OWN_COLUMNS} & extra.keys())
         if taken:
-            raise InputError(f"add: {taken[0]!r} is no column of yours")
+            raise InputError(f"add: {taken[0]!r} is the buffer's own column; leave it out")
         held = self.mean_action_shape is not None
         if held != (mean_action is not None):
             raise InputError(

@@ -128,7 +128,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     def _stored_settings(cls, stored: Mapping[str, Any]) -> Mapping[str, Any]:
         settings = stored.get(cls.KIND)
         if not isinstance(settings, dict):
-            raise NotAStoreError(f"the store is none of a {cls.__name__}; open it with the class that made it")
+            raise NotAStoreError(f"the store was not made by {cls.__name__}; open it with the class that made it")
         return settings
 
     @classmethod
@@ -394,7 +394,9 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             self._check_finished()
             log = self._stream.log
             if not ((ids >= log.first_id) & (ids < log.stop_id)).all():
-                raise InputError("index names a step that is not in the rollout")
+                raise InputError(
+                    "index names a step that is not in the rollout; give batch.index of one of its minibatches"
+                )
             samples = Samples(self.schema, [self._stream], ids)
             batch = self._batch(samples, ids, np.ones(len(ids), bool))
         return self._ready(samples, batch)

@@ -104,7 +104,9 @@ def open_store(
     if mode == APPEND and checkpoint is not None:
         raise InputError(f"mode='a' goes on from the last commit; open the checkpoint {checkpoint!r} with mode='r+'")
     if capacity is not None and mode == "r":
-        raise InputError("capacity is that of the stream that is written: a buffer with mode='r' takes none")
+        raise InputError(
+            "a buffer with mode='r' takes no capacity, which is that of the stream that it writes; leave it out"
+        )
     if url is not None and mode == "r":
         raise InputError("remote= is where a buffer that writes is pushed to; to read a remote store, open its URL")
     if mode != "r" and is_url(path):
@@ -134,7 +136,9 @@ def open_store(
         if take_over:
             taking_over.close_writer(store, stream)
     elif cut is not None:
-        raise CheckpointError(f"checkpoint {cut.name!r} knows no stream {stream!r}")
+        raise CheckpointError(
+            f"checkpoint {cut.name!r} has no stream {stream!r}; open it without a checkpoint, which makes the stream"
+        )
     else:
         if num_envs is None or capacity is None:
             first = store.first_commit()

@@ -119,7 +119,7 @@ def check_items(sampler: Sampler, view: View, stored: Mapping[str, Any], name: s
     """Raise InputError if the priorities of a checkpoint are those of other items than the view's."""
     if isinstance(sampler, Prioritized) and not registry.same_items(stored, view.to_json()):
         raise InputError(
-            f"the priorities of checkpoint {name!r} are those of items of {stored}, not of {view!r}; give a sampler too"
+            f"checkpoint {name!r} keeps priorities for the view {stored}, not for {view!r}; give a new sampler, too"
         )
 
 

@@ -59,7 +59,7 @@ class DiskArray:
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         if copy is False:
-            raise ValueError("this array is read from disk: it cannot be had without a copy")
+            raise ValueError("this array is read from disk: it cannot be had without a copy; leave copy=False out")
         return self._at(np.arange(math.prod(self._lead))).reshape(self.shape).astype(dtype or self.dtype, copy=False)
 
     def __getitem__(self, key: Any) -> Any:

@@ -206,7 +206,8 @@ class Keeper:
                 self._ram.restore(held, arrays)
             except (KeyError, ValueError) as error:
                 raise InputError(
-                    f"the store at {buffer.path!r} was made by a buffer with other arguments: {error}"
+                    f"the store at {buffer.path!r} was made by a buffer with other arguments: {error}; choose "
+                    "another path"
                 ) from error
         if "ptr" in held:
             self.ring.turn(held["ptr"])

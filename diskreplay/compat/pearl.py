@@ -318,7 +318,9 @@ class _DiskBuffer(BaseBuffer):
         rows = math.ceil(batch_size / self.num_envs) if flatten_env else batch_size
         begin, end = window(self.store)
         if rows > end - begin:
-            raise NotEnoughDataError(f"batch_size={batch_size}: only {end - begin} rows are held")
+            raise NotEnoughDataError(
+                f"batch_size={batch_size}: the buffer holds {end - begin} rows; add more, or ask for fewer"
+            )
         return rows, begin, end
 
     def sample(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:

@@ -242,7 +242,10 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         self._places = [Location(one, self) for one in paths]
         self._reopened = self._places[0].exists
         if path is not None and pathlib.Path(full_path(path), f"env-{buffer_num}").exists():
-            raise InputError(f"the store at {str(path)!r} has more than buffer_num={buffer_num} environments")
+            raise InputError(
+                f"the store at {str(path)!r} has more than buffer_num={buffer_num} environments; give their "
+                "number, or another path"
+            )
         if checkpoint == LATEST:
             checkpoint = newest_checkpoint(self._places)
         if checkpoint is not None:
@@ -303,7 +306,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
     def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
         """Open a file that a checkpoint took along, as ``diskreplay.ReplayBuffer.attachment``."""
         if not self._envs:
-            raise CheckpointError("there is no checkpoint before the first step")
+            raise CheckpointError("there is no checkpoint before the first step; add one")
         return self.stores[0].attachment(name, checkpoint)
 
     def drop_checkpoint(self, name: str) -> None:

@@ -116,7 +116,10 @@ def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable
                 engine.pushes.committed(writer)
                 return
             engine.refresh()
-        raise CheckpointError(f"checkpoint {wanted.name!r}: other writers evict faster than their rows can be pinned")
+        raise CheckpointError(
+            f"checkpoint {wanted.name!r}: other writers evict faster than their rows can be kept; try again, or "
+            "give their streams a larger capacity"
+        )
 
 
 def _there(engine: Engine) -> RemoteCheckpoints | None:
@@ -169,4 +172,7 @@ def _take_there(
             if there.write(checkpoint, arrays, staged):
                 return
             engine.refresh()
-        raise CheckpointError(f"checkpoint {wanted.name!r}: shards that it needs are removed faster than it is made")
+        raise CheckpointError(
+            f"checkpoint {wanted.name!r}: shards that it needs are removed faster than it is made; try again, or "
+            "give the streams a larger capacity"
+        )

@@ -83,7 +83,10 @@ def _row_of(appender: Appender, episode: Episode, env: int | None) -> int:
     if env not in (None, episode.env):
         raise InputError(f"the episode is of environment {episode.env}, not {env}")
     if episode.stream != log.stream:
-        raise InputError(f"the episode is of the stream number {episode.stream}; this buffer writes {log.stream}")
+        raise InputError(
+            f"the episode is of the stream number {episode.stream}; this buffer writes {log.stream}; annotate it "
+            "in the process that writes its stream"
+        )
     row = max(episode.start, log.begin)
     inside = row < min(episode.stop, log.end) and 0 <= episode.env < log.num_envs
     if not inside or not log.take(VALID, np.array([row]), np.array([episode.env]))[0]:
@@ -92,7 +95,10 @@ def _row_of(appender: Appender, episode: Episode, env: int | None) -> int:
     end = log.end if stop is None else stop
     same_end = end == episode.stop if episode.ended else end >= episode.stop
     if not same_end or (episode.start != start if complete else episode.start > start):
-        raise InputError(f"the episode of rows {episode.start} to {episode.stop} is of another store, or out of date")
+        raise InputError(
+            f"the episode of rows {episode.start} to {episode.stop} is of another store, or out of date; take it "
+            "from rb.episodes anew"
+        )
     return row
 
 
@@ -113,7 +119,7 @@ def checked(given: Mapping[str, Any], before: Mapping[str, Any]) -> Facts:
                 f"the name of a fact must be a word of at most {MAX_NAME} letters, digits and '_', got {name!r:.100}"
             )
         if name in OWN:
-            raise InputError(f"{name!r} is a name of the store's own; call the fact otherwise")
+            raise InputError(f"{name!r} is a name of the store's own; choose another")
     try:
         found: Facts = {name: _told(name, _native(value, 0)) for name, value in given.items()}
         facts = plain("the facts of an episode", {**before, **found})
@@ -171,4 +177,4 @@ def _told(name: str, value: Any) -> Any:
 
 
 def _deep() -> InputError:
-    return InputError(f"a fact may be nested {MAX_DEPTH} deep")
+    return InputError(f"a fact may be nested {MAX_DEPTH} deep; flatten it")

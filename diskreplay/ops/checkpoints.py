@@ -134,7 +134,7 @@ def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restor
     mark = _line(checkpoint).import_into
     chosen = stream_name if stream_name is not None else mark if mark is not None else _moved(store, checkpoint)
     if chosen not in checkpoint.cut:
-        raise CheckpointError(f"checkpoint {name!r} knows no stream {chosen!r}; it knows {', '.join(checkpoint.cut)}")
+        raise CheckpointError(f"checkpoint {name!r} has no stream {chosen!r}; it has {', '.join(checkpoint.cut)}")
     before = stream.read_commit(store.files, store.stream_path(chosen)).end
     writer = store.write_stream(chosen, checkpoint)
     try:

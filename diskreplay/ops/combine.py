@@ -192,7 +192,7 @@ def numbered_lengths(part: SelectedStore) -> dict[int, int]:
 def deal(lengths: Sequence[int], shares: Sequence[float], seed: int) -> list[tuple[int, ...]]:
     """Return the numbers of episodes for each share of transitions, filled in turn in a random order."""
     if len(lengths) < len(shares):
-        raise NotEnoughDataError(f"{len(lengths)} episodes cannot be dealt out to {len(shares)} stores")
+        raise NotEnoughDataError(f"{len(lengths)} episodes cannot be dealt out to {len(shares)} stores; name fewer")
     order = np.random.default_rng(seed).permutation(len(lengths)).tolist()
     ends = np.cumsum(shares) * sum(lengths)
     middles = np.cumsum([lengths[number] for number in order]) - np.array([lengths[n] for n in order]) / 2

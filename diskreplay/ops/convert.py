@@ -148,7 +148,7 @@ def export(
     chosen = formats.get(format)
     compression = chosen.compressions[0] if compression is None else compression
     if chosen.write is None:
-        raise InputError(f"{format} datasets can only be read")
+        raise InputError(f"{format} datasets can only be read; 'diskreplay formats' lists what can be written")
     if compression not in chosen.compressions:
         raise InputError(f"{format}: compression must be one of {', '.join(chosen.compressions)}, got {compression!r}")
     check_installed(chosen)
@@ -270,7 +270,7 @@ def opened(source: PathLike | Source, format: str | None, target: pathlib.Path) 
         raise InputError(f"there is no dataset at {str(origin)!r}")
     chosen = formats.guess(origin) if format is None else formats.get(format)
     if chosen.read is None:
-        raise InputError(f"{chosen.name} datasets can only be written")
+        raise InputError(f"{chosen.name} datasets can only be written; 'diskreplay formats' lists what can be read")
     check_installed(chosen)
     apart(origin, target)
     with chosen.read(origin) as found:
@@ -476,7 +476,7 @@ def apart(path: PathLike, target: pathlib.Path) -> None:
     source = pathlib.Path(checked_path(path))
     one, other = source.resolve(), target.resolve()
     if one == other or one in other.parents or other in one.parents:
-        raise InputError(f"{str(source)!r} and {str(target)!r} must lie apart")
+        raise InputError(f"{str(source)!r} and {str(target)!r} must lie apart, none within the other")
 
 
 def bytes_of(path: pathlib.Path) -> int:

@@ -188,7 +188,7 @@ class Collectors:
                 self._waiting = True
                 waited = time.monotonic() - start
                 if timeout is not None and waited >= timeout:
-                    raise RateLimitError(f"no leave to sample {count} transitions after {waited:.1f} s: {self!r}")
+                    raise RateLimitError(f"waited {waited:.1f} s and may not sample {count} transitions yet: {self!r}")
                 self._wait(seen, WAIT_SECONDS if timeout is None else min(WAIT_SECONDS, timeout - waited))
                 self._check()
         finally:

@@ -69,9 +69,14 @@ def read(files: fs.Files, path: str) -> Ledger:
     try:
         origin = str(json.loads(first)["origin"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CorruptionError(f"{path!r} cannot be read: {error!r}", file=path) from error
+        raise CorruptionError(
+            f"{path!r} cannot be read: {error!r}; go on in a stream of another name (stream=...)", file=path
+        ) from error
     if not lines:
-        raise CorruptionError(f"{path!r} cannot be read: its first line has no end", file=path)
+        raise CorruptionError(
+            f"{path!r} cannot be read: its first line has no end; go on in a stream of another name (stream=...)",
+            file=path,
+        )
     writes, end = [], len(first) + 1
     size = end
     for line in lines[:-1]:  # what no line feed ends was not written whole

@@ -48,7 +48,7 @@ def put_root(objects: Objects, document: dict[str, Any], stream: str) -> bytes:
         with contextlib.suppress(TakenError):  # for a conflict, too, with a put that was not done either
             objects.put(metadata.NAME, data, NEW)
             return data
-    raise RemoteError(f"{objects.url}/{metadata.NAME}: the put is refused again and again; try again")
+    raise RemoteError(f"{objects.url}/{metadata.NAME}: other processes change it again and again; try again")
 
 
 def check_root(store: Store, document: bytes, url: str) -> None:

@@ -61,5 +61,5 @@ def free(objects: Objects, beside: str) -> int:
     names = (one.key.removeprefix(prefix) for one in objects.list(prefix))
     number = 1 + max((int(name) for name in names if len(name) == 5 and name.isdecimal()), default=0)
     if number >= MAX_STREAMS:
-        raise RemoteConflictError(f"{objects.url} has {MAX_STREAMS} streams, which is the most")
+        raise RemoteConflictError(f"{objects.url} has {MAX_STREAMS} streams, which is the most; push to another URL")
     return number

@@ -240,7 +240,9 @@ class ObjectStore:
             answer = self._ask("uploading", key, ask)
         except FileNotFoundError as error:
             if not tag:
-                raise RemoteError(f"uploading {self.url}/{key} failed: there is no such bucket or folder") from error
+                raise RemoteError(
+                    f"uploading {self.url}/{key} failed: there is no such bucket or folder; make it, or name another"
+                ) from error
             raise TakenError(key) from error  # so S3 says that there is nothing to replace
         return str(answer["e_tag"] or "")
 

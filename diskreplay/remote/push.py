@@ -147,7 +147,9 @@ class Push:
                 self._put_record(newest)
             self._pins = pins
             return
-        raise RemoteError(f"the stream {self._name!r} evicts rows faster than {self.url} takes them")
+        raise RemoteError(
+            f"the stream {self._name!r} evicts rows faster than {self.url} takes them; give it a larger capacity"
+        )
 
     def _go_back(self, newest: Commit) -> None:
         """Make the remote stream empty on the new timeline, so that its shards may be replaced."""

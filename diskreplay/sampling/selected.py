@@ -48,7 +48,7 @@ class Ranges:
         Raises NotEnoughDataError where none can.
         """
         if not self.count:
-            raise NotEnoughDataError("no transition is selected")
+            raise NotEnoughDataError("no transition is selected; select with another condition")
         self._list()
         ids = self.at(rng.integers(self.count, size=size))
         good = standing(ids) == NOW

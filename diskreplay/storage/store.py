@@ -144,7 +144,10 @@ class Store:
             raise NotAStoreError(f"{path!r} is a Zarr hierarchy but not a diskreplay store")
         version = ours["format_version"]
         if type(version) is not int or version < 1:
-            raise CorruptionError(f"{path!r} says format_version {version!r}", file=os.path.join(path, metadata.NAME))
+            raise CorruptionError(
+                f"{path!r}: format_version must be a whole number above 0, got {version!r}",
+                file=os.path.join(path, metadata.NAME),
+            )
         if version > FORMAT_VERSION:
             raise FormatVersionError(
                 f"{path!r} has format version {version}; this diskreplay reads up to {FORMAT_VERSION}: update it"
@@ -310,7 +313,7 @@ class Store:
                     return
                 number = 1 + max(others.values())
                 if number >= MAX_STREAMS:
-                    raise InputError(f"a store has at most {MAX_STREAMS} streams")
+                    raise InputError(f"a store has at most {MAX_STREAMS} streams; write to another store")
                 scratch = os.path.join(self.stream_path(next(iter(others))), SCRATCH)
                 for left in self.files.list(scratch):
                     if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
@@ -371,7 +374,9 @@ class Store:
             )
 
         if checkpoint is not None and name not in checkpoint.cut:
-            raise CheckpointError(f"checkpoint {checkpoint.name!r} knows no stream {name!r}")
+            raise CheckpointError(
+                f"checkpoint {checkpoint.name!r} has no stream {name!r}, which was made later; open its last commit"
+            )
         return StreamWriter(self.files, self.stream_path(name), self.schema, self._cuts(name), choose)
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:

@@ -116,7 +116,7 @@ def test_the_error_names_the_newest_of_another(tmp_path: pathlib.Path) -> None:
             "the stream '0'",
         ):  # fmt: skip
             dr.ReplayBuffer.open(path, stream=stream, checkpoint="latest")
-    with pytest.raises(CheckpointError, match="checkpoint 'of first' knows no stream 'new'"):
+    with pytest.raises(CheckpointError, match="checkpoint 'of first' has no stream 'new'"):
         dr.ReplayBuffer.open(path, stream="new", checkpoint="of first", or_last_commit=True)
     assert Store(str(path), LocalFiles()).stream_names() == ["0"]
 

@@ -72,14 +72,14 @@ def test_leave_is_given_as_by_the_definition(path: str, envs: int, ratio: float,
                 told.inserts += envs
             else:
                 refused["add"] += 1
-                with pytest.raises(RateLimitError, match="no leave to add a step"):
+                with pytest.raises(RateLimitError, match="may not add a step yet"):
                     limiter.wait_to_add(timeout=0)
         elif told.may_sample(count):
             limiter.wait_to_sample(count, timeout=0)
             told.samples += count
         else:
             refused["sample"] += 1
-            with pytest.raises(RateLimitError, match="no leave to sample"):
+            with pytest.raises(RateLimitError, match="may not sample"):
                 limiter.wait_to_sample(count, timeout=0)
         assert (limiter.inserts, limiter.samples) == (told.inserts, told.samples)
         if step % 100 == 50:

@@ -157,8 +157,8 @@ def test_priorities_go_to_the_part_that_they_are_of(tmp_path: pathlib.Path) -> N
             (batch.index, np.full(20, np.nan), "priorities must be finite"),
             (batch.index, np.ones(3), "of the index's shape"),
             ([batch.index[0], 10_000], [5.0, 5.0], "names no transition"),
-            ([batch.index[0], 2 << 59], [5.0, 5.0], "none of a mixture of 2 parts"),
-            ([batch.index[0], -1], [5.0, 5.0], "none of a mixture of 2 parts"),
+            ([batch.index[0], 2 << 59], [5.0, 5.0], "is of none of the 2 parts"),
+            ([batch.index[0], -1], [5.0, 5.0], "is of none of the 2 parts"),
             ([0.5], [1.0], "must be integers"),
         ]
         for index, priorities, message in wrong:
@@ -225,8 +225,8 @@ def test_a_wrong_value_writes_nothing_to_any_part_of_a_mixture(tmp_path: pathlib
             ("state", both, ones[:, :1], "must have shape"),
             ("state", both, [[1, 1], [np.inf, 1]], "must be finite"),
             ("state", [3, 25 | 1 << 59], ones, "index 25 names no transition"),
-            ("state", [3, 2 << 59], ones, "none of a mixture of 2 parts"),
-            ("state", [3, -1], ones, "none of a mixture of 2 parts"),
+            ("state", [3, 2 << 59], ones, "is of none of the 2 parts"),
+            ("state", [3, -1], ones, "is of none of the 2 parts"),
             ("state", [3.0, 4.0], ones, "index must be integers"),
         ]
         for name, index, values, message in wrong:
@@ -395,11 +395,11 @@ def test_what_is_not_a_checkpoint_of_the_mixture_is_said(tmp_path: pathlib.Path)
         assert mixture.checkpoints == ["both"]
     with pytest.raises(CheckpointError, match="of a mixture of 2 parts, not 1"):
         dr.Mixture.open([one], checkpoint="both")
-    with pytest.raises(InputError, match="is another store than part 1 of the checkpoint"):
+    with pytest.raises(InputError, match="is not part 1 of the checkpoint"):
         dr.Mixture.open([one, (str(VECTORS.create(str(tmp_path / "c")).path), {"mode": "r"})], checkpoint="both")
     with pytest.raises(InputError, match="opened at the mixture's checkpoint"):
         dr.Mixture.open([(one, {"checkpoint": "both"})])
-    with pytest.raises(InputError, match="without a part that is written"):
+    with pytest.raises(InputError, match="a mixture of parts with mode='r' has no checkpoints"):
         dr.Mixture.open([(one, {"mode": "r"})], checkpoint="both")
     with dr.Mixture.open([(one, {"mode": "r"})]) as mixture, pytest.raises(ReadOnlyError, match="no part"):
         mixture.checkpoint("c")

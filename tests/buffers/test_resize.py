@@ -155,7 +155,7 @@ def test_who_may_not_write_may_not_resize(tmp_path: pathlib.Path) -> None:
         before = records(path)
         with pytest.raises(ReadOnlyError):
             reader.resize(50)
-        with pytest.raises(InputError, match="a buffer with mode='r' takes none"):
+        with pytest.raises(InputError, match="a buffer with mode='r' takes no capacity"):
             dr.ReplayBuffer.open(path, mode="r", capacity=50)
         for door in (lambda: resize(path, 50), lambda: dr.ReplayBuffer.open(path, capacity=50)):
             with pytest.raises(LockedError):

@@ -554,7 +554,7 @@ def test_checkpoints_that_are_not_there_or_already_are(path: str) -> None:
     for mode in ("r", "r+"):
         with pytest.raises(CheckpointError, match="'two'"):
             dr.ReplayBuffer.open(path, checkpoint="two", mode=mode)
-    with pytest.raises(CheckpointError, match="knows no stream 'new'"):
+    with pytest.raises(CheckpointError, match="has no stream 'new'"):
         dr.ReplayBuffer.open(path, checkpoint="one", stream="new")
 
 

@@ -704,7 +704,7 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     rb = filled(DiskReplayStorage(100, path=tmp_path / "store"), episodes=2)
     state = rb.state_dict()
     small = ReplayBuffer(storage=DiskReplayStorage(50), batch_size=8)
-    with pytest.raises(InputError, match="max_size 100; this one has 50"):
+    with pytest.raises(InputError, match="max_size 100; give this one, of 50, the same"):
         small.load_state_dict(state)
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(CheckpointError, match=r"no diskreplay\.json"):

@@ -177,10 +177,13 @@ class Answers(Newest):
         (lambda ids, weights: (ids.astype(float), weights), "must give 4 integers as ids, got float64"),
         (lambda ids, weights: (ids, weights[:, None]), r"must give 4 numbers as weights, got float32 \(4, 1\)"),
         (lambda ids, weights: (ids, [None] * 4), "must give 4 numbers as weights, got object"),
-        (lambda ids, weights: (ids * 0, weights), "has drawn what cannot be sampled: transition 0 has left the window"),
-        (lambda ids, weights: (ids + 100, weights), "has drawn what cannot be sampled: index .* names no transition"),
-        (lambda ids, weights: (-ids, weights), "has drawn what cannot be sampled"),
-        (lambda ids, weights: (ids + (7 << 48), weights), "has drawn what cannot be sampled: index .* names no"),
+        (
+            lambda ids, weights: (ids * 0, weights),
+            "gave an id that cannot be sampled: transition 0 has left the window",
+        ),
+        (lambda ids, weights: (ids + 100, weights), "gave an id that cannot be sampled: index .* names no transition"),
+        (lambda ids, weights: (-ids, weights), "gave an id that cannot be sampled"),
+        (lambda ids, weights: (ids + (7 << 48), weights), "gave an id that cannot be sampled: index .* names no"),
     ],
 )
 def test_what_it_draws_is_checked(path: str, answer: Any, message: str) -> None:
@@ -195,7 +198,7 @@ def test_items_that_a_view_does_not_show_are_refused(path: str) -> None:
     with CONFIG.create(path, sampler=Answers(lambda ids, weights: (ids * 0 + 4, weights)), view=dr.Transition(3)) as rb:
         for _ in range(5):
             rb.add(np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)
-        with pytest.raises(InputError, match="drawn what cannot be sampled: index 4 names no transition"):
+        with pytest.raises(InputError, match="gave an id that cannot be sampled: index 4 names no transition"):
             rb.sample(2)
 
 

@@ -129,7 +129,7 @@ def test_what_a_part_draws_is_checked(path: str) -> None:
 
     with CONFIG.create(path, sampler=dr.SamplerMixture([dr.Uniform(), Wrong(3)])) as buffer:
         Recording(CONFIG).add(buffer, 40)
-        with pytest.raises(InputError, match="drawn what cannot be sampled"):
+        with pytest.raises(InputError, match="gave an id that cannot be sampled"):
             buffer.sample(4)
 
 

@@ -90,7 +90,10 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             self.store = self._writing(path, limit, env, frame_stack, checkpoint, {**settings, "seed": 0}, options)
         with closed_on_failure(self.store):
             if AGENTS in self.store.engine.store.settings:
-                raise InputError(f"the store at {self.store.path!r} is of several agents, which d3rlpy does not know")
+                raise InputError(
+                    f"the store at {self.store.path!r} is of several agents, which d3rlpy does not know; open it "
+                    "with MultiAgentReplayBuffer"
+                )
             self._reader = Reader(self.store, self._running)
             self._check_stacks(max(stack.frames for stack in self.store.schema.stacks), self.store.path)
             self._fixed: Ids | None = by_episodes(self.store)[0] if limit is None else None

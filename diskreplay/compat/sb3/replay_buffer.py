@@ -105,7 +105,9 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         self.handle_timeout_termination = handle_timeout_termination
         self.n_steps, self.gamma = n_steps, gamma
         if view is not None and n_steps != 1:
-            raise InputError(f"n_steps={n_steps} is a view of its own; give it, or a view")
+            raise InputError(
+                f"n_steps={n_steps} and view exclude each other; give Transition(n_step={n_steps}), or leave view out"
+            )
         self._draws = sampler is not None or seed is not None or not (view is None and n_steps == 1)
         if seed is None:
             seed = global_seed() if self._draws else 0

@@ -66,7 +66,10 @@ class DatasetStorage(DiskStorage):
 
     def __init__(self, store: Store, device: torch.device) -> None:
         if AGENTS in store.engine.store.settings:
-            raise InputError(f"the store at {store.path!r} is of several agents, which the dataset does not show")
+            raise InputError(
+                f"the store at {store.path!r} is of several agents, which the dataset does not show; open it with "
+                "MultiAgentReplayBuffer"
+            )
         layout = stored_layout(store.provenance)
         self._of_slots, self._episodes = by_episodes(store)
         self._numbers_slots = layout is not None

@@ -130,7 +130,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         """Return the slots that are named, counted from 0; raise IndexError if one holds nothing."""
         if isinstance(index, tuple):
             if len(index) != 1:
-                raise InputError(f"the storage has one axis of slots, got an index of {len(index)}")
+                raise InputError(f"the storage has one axis: give one integer, mask or slice, got {len(index)} of them")
             index = index[0]
         given: NDArray[Any] = index.cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)
         if given.dtype == bool and given.ndim == 1:
@@ -171,7 +171,9 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
 
     def register_save_hook(self, hook: Any) -> Never:
         """Raise InputError: hooks rewrite what is copied, and a checkpoint copies nothing."""
-        raise InputError("a checkpoint of a store copies no data that a hook could rewrite")
+        raise InputError(
+            "hooks are refused: a checkpoint of a store copies no data that a hook could rewrite; leave them out"
+        )
 
     register_load_hook = register_save_hook
 
@@ -454,7 +456,7 @@ class DiskReplayStorage(DiskStorage):
     def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
         """Open a file that a checkpoint took along, as ``diskreplay.ReplayBuffer.attachment``."""
         if self.store is None:
-            raise CheckpointError("there is no checkpoint before the first row")
+            raise CheckpointError("there is no checkpoint before the first row; add one")
         return self.store.attachment(name, checkpoint)
 
     def state_dict(self) -> dict[str, Any]:

@@ -153,7 +153,8 @@ def load_state(storage: Storage, state: dict[str, Any]) -> None:
         )
     if state["max_size"] != storage.max_size:
         raise InputError(
-            f"the checkpoint is of a storage of max_size {state['max_size']}; this one has {storage.max_size}"
+            f"the checkpoint is of a storage of max_size {state['max_size']}; give this one, of "
+            f"{storage.max_size}, the same"
         )
     name = state["checkpoint"]
     if "tensors" in state:
@@ -167,7 +168,9 @@ def load_state(storage: Storage, state: dict[str, Any]) -> None:
         ) as source:
             found = stored_layout(source.provenance)
             if found is None:
-                raise InputError(f"the store at {source.path!r} was not made from tensordicts")
+                raise InputError(
+                    f"the store at {source.path!r} was not made from tensordicts; read it with ReplayBuffer.open"
+                )
             _replace(storage, found, _blocks(source, found), state["pos"])
 
 

@@ -255,7 +255,7 @@ def infer_space(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> gymn
     if dtype.name not in schemas.DTYPES or dtype.kind == "c":
         raise InputError(f"{name}: a store holds no values of dtype {dtype}; convert the source first")
     if math.prod(shape) == 0:
-        raise InputError(f"{name}: has no element a step (shape {shape})")
+        raise InputError(f"{name}: a step has no element (shape {shape})")
     check_bounds(shape, dtype.name)
     return spaces.unbounded(shape, dtype)
 
