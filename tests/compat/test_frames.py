@@ -302,12 +302,3 @@ def test_a_store_of_another_kind_is_refused(tmp_path: pathlib.Path) -> None:
             ReplayBuffer(size, history, path=tmp_path / "frames")
     with dr.ReplayBuffer.open(tmp_path / "frames") as store:
         assert len(store) == 0, "a refused buffer does not keep the lock"
-
-
-def test_a_temporary_store_goes_away_with_the_buffer() -> None:
-    buffer = ReplayBuffer(10, 4)
-    buffer.store_frame(grey(0))
-    folder = pathlib.Path(buffer.store.path).parent
-    assert folder.exists()
-    del buffer
-    assert not folder.exists()

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from compat.cases import CASES
 
 import diskreplay as dr
 from diskreplay.compat.frames import ReplayBuffer
@@ -93,9 +94,18 @@ def test_a_store_whose_buffer_the_collector_found_is_closed_when_the_next_is_ope
     buffer.close()
 
 
-def test_a_temporary_store_goes_with_its_buffer() -> None:
-    store = fill(None)
-    assert not store.parent.exists()
+@pytest.mark.long(quick=4)
+@pytest.mark.parametrize("name", CASES)
+def test_a_temporary_store_goes_with_its_buffer(name: str) -> None:
+    case = CASES[name]
+    buffer = case.make(None)
+    case.do(buffer, *case.steps(np.random.default_rng(0), buffer)[0])
+    store = buffer.store if isinstance(getattr(buffer, "store", None), dr.ReplayBuffer) else buffer.engine
+    folder = pathlib.Path(store.path).parent
+    assert folder.exists()
+    del buffer, store
+    gc.collect()
+    assert not folder.exists()
 
 
 @pytest.mark.long

@@ -7,17 +7,27 @@ import sys
 
 import pytest
 
-NEEDS = {
-    "cleanrl": ("torch", r"pip install 'diskreplay\[torch\]'"),
-    "d3rlpy": ("d3rlpy", r"pip install 'd3rlpy>=2.8,<3'"),
-    "tianshou": ("tianshou", r"pip install 'tianshou>=2,<3'"),
-}
+TORCHRL = r"needs torchrl: pip install 'diskreplay\[torchrl\]'"
 
 
-@pytest.mark.parametrize("module", NEEDS)
-def test_the_import_says_what_is_needed(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    library, message = NEEDS[module]
-    monkeypatch.delitem(sys.modules, f"diskreplay.compat.{module}", raising=False)
+@pytest.mark.parametrize(
+    ("module", "library", "message"),
+    [
+        ("cleanrl", "torch", r"pip install 'diskreplay\[torch\]'"),
+        ("d3rlpy", "d3rlpy", r"pip install 'd3rlpy>=2.8,<3'"),
+        ("sb3", "stable_baselines3", "pip install stable-baselines3"),
+        ("tianshou", "tianshou", r"pip install 'tianshou>=2,<3'"),
+        ("torchrl", "torchrl", TORCHRL),
+        ("torchrl", "tensordict", TORCHRL),
+    ],
+)
+def test_the_import_says_what_is_needed(
+    module: str, library: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = f"diskreplay.compat.{module}"
+    for name in [*sys.modules]:
+        if f"{name}.".startswith((f"{ours}.", "stable_baselines3.")):
+            monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(ModuleNotFoundError, match=message):
-        importlib.import_module(f"diskreplay.compat.{module}")
+        importlib.import_module(ours)

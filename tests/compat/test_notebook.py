@@ -440,18 +440,6 @@ def test_after_a_crash_the_committed_transitions_are_there(tmp_path: pathlib.Pat
     assert [error for error, _ in buffer.errors] == [-1.0] * 6  # as new
 
 
-@pytest.mark.long
-def test_the_temporary_directory_goes_with_the_buffer() -> None:
-    buffer = Proportion_Replay_Buffer(8)
-    buffer.remember([0.0], 1, 0.0, [0.0], False)
-    assert buffer.store is not None
-    folder = pathlib.Path(buffer.store.path)
-    assert folder.exists()
-    del buffer
-    gc.collect()
-    assert not folder.exists()
-
-
 # SumTree
 
 

@@ -404,14 +404,6 @@ def test_a_store_of_goals_is_taken_up_again(tmp_path: pathlib.Path) -> None:
     again.close()
 
 
-def test_a_temporary_store_goes_away_with_the_buffer() -> None:
-    buffer = ReplayBuffer(env_of(*CASES["CartPole"]), 10)
-    folder = pathlib.Path(buffer.store.path)
-    assert folder.exists()
-    del buffer
-    assert not folder.exists()
-
-
 def test_numbers_that_do_not_fit() -> None:
     """They became infinite."""
     buffer = ReplayBuffer(env_of(CARTPOLE, spaces.Box(-1, 1, (2,), np.float16), None), 4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import doctest
-import gc
 import itertools
 import pathlib
 import random
@@ -909,16 +908,6 @@ def test_arguments_are_checked() -> None:
         uniform(model, nonsense=1)
     with pytest.raises(errors.InputError, match="n_size"):
         xuance.DummyOffPolicyBuffer(BOX, DISCRETE, None, 4, 0, 3)
-
-
-@pytest.mark.long
-def test_a_temporary_store_goes_away_with_its_buffer() -> None:
-    buffer = prioritized(Model("plain", 1))
-    place = pathlib.Path(buffer.engine.path)
-    assert place.exists()
-    del buffer
-    gc.collect()
-    assert not place.exists()
 
 
 def test_the_example() -> None:

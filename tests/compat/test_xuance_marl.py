@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import gc
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -752,18 +751,6 @@ def test_another_buffers_store_is_refused(path: str) -> None:
         with pytest.raises(errors.InputError, match="made"):
             other.make(path)
     OnModel("plain", 2, 7, True, "agent", True, True).make(path).close()
-
-
-@pytest.mark.long
-def test_a_temporary_store_goes_away_with_the_buffer() -> None:
-    buffer = OnModel("coma", 1, 7, True, "agent", True, True).make(None)
-    play = Play({**OnModel("coma", 1, 7, True, "agent", True, True).shapes}, 1)
-    buffer.store(play.step()[0])
-    folder = pathlib.Path(buffer.engine.path)
-    assert folder.exists()
-    del buffer
-    gc.collect()
-    assert not folder.exists()
 
 
 @pytest.mark.long

@@ -409,14 +409,3 @@ def test_other_stores_are_refused(tmp_path: pathlib.Path) -> None:
     with ReplayBuffer.open(tmp_path / "mine") as mine:
         assert len(mine) == 2
     assert make(tmp_path / "s").returns.shape == (2, 4)
-
-
-@pytest.mark.long
-def test_the_temporary_directory_goes_with_the_buffer() -> None:
-    buffer = make(auxiliary={"o": None})
-    fill(buffer)
-    folder = pathlib.Path(buffer.engine.path)
-    assert folder.exists()
-    del buffer
-    gc.collect()
-    assert not folder.exists()

@@ -36,7 +36,7 @@ class Case:
         taken: numbers of arguments by the name of a call of which nothing is refused.
     """
 
-    make: Callable[[pathlib.Path], Any]
+    make: Callable[[pathlib.Path | None], Any]
     steps: Callable[[np.random.Generator, Any], list[Call]]
     look: Callable[[Any], Any]
     call: Callable[[Any, str, list[Any]], Any] | None = None
