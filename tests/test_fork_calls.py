@@ -26,7 +26,7 @@ else:
 """
 
 
-def test_calls_are_made_in_the_order_of_the_rooms_whatever_one_raises() -> None:
+def test_calls_come_in_the_order_of_the_rooms() -> None:
     said = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     lines = said.stdout.splitlines()
     assert lines[:2] == ["before, above", "before, below"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from helpers.forking import forked
 
 from diskreplay.errors import StateError
 from diskreplay.prefetch import Prefetcher
@@ -93,18 +93,11 @@ def test_a_forgotten_one_ends() -> None:
 def test_in_a_forked_process_it_is_refused_and_closes() -> None:
     with Prefetcher(lambda: iter(range(100)), 2, "test") as prefetched:
         next(prefetched)
-        read, write = os.pipe()
-        child = os.fork()
-        if not child:
-            try:
+
+        def in_child() -> None:
+            with pytest.raises(StateError, match="the test's thread is in the process that this one was forked from"):
                 next(prefetched)
-            except StateError as error:
-                prefetched.close()
-                os.write(write, str(error).encode())
-            finally:
-                os._exit(0)
-        os.close(write)
-        with os.fdopen(read) as pipe:
-            assert "the test's thread is in the process that this one was forked from" in pipe.read()
-        os.waitpid(child, 0)
+            prefetched.close()
+
+        assert forked(in_child) is None
         assert next(prefetched) == 1

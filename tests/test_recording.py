@@ -439,7 +439,7 @@ def test_what_is_recorded_into_a_store_keeps_its_capacity(path: str) -> None:
         assert env.buffer.capacity == 1_000_000
 
 
-def test_what_is_recorded_into_a_stream_of_its_own_keeps_its_capacity(path: str) -> None:
+def test_a_recorded_stream_of_its_own_keeps_its_capacity(path: str) -> None:
     """The store's first stream may have any name, and a new one is as large as that."""
     for stream, asked, has in (("a", 50, 50), ("a", None, 50), ("b", None, 50), ("b", 80, 80), ("b", None, 80)):
         more = {} if asked is None else {"capacity": asked}

@@ -115,7 +115,7 @@ TABLE = {f"{threshold.module}.{threshold.name}": threshold for threshold in THRE
 
 
 @pytest.mark.long
-def test_every_constant_of_the_engine_is_a_threshold_or_has_a_reason() -> None:
+def test_every_constant_is_a_threshold_or_has_a_reason() -> None:
     found = {name for file in ENGINE for name in constants(file)}
     others = [name for names in NO_THRESHOLD.values() for name in names.split()]
     assert sorted(found) == sorted([*TABLE, *others]), "name it in diskreplay/testing/thresholds.py, or here"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 import pytest
+from helpers.forking import forked
 
 from diskreplay import workers
 from diskreplay.workers import Task
@@ -114,21 +115,17 @@ def test_nothing_of_it_is_kept() -> None:
 def test_a_forked_child_starts_its_own() -> None:
     workers.side_by_side(lambda begin, end: end, [0, 1, 2])
     assert workers._started
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            status = 2 if workers._started else 3
-            together = threading.Barrier(2)
 
-            def work(begin: int, end: int) -> int:
-                together.wait(SECONDS)
-                return end
+    def in_child() -> list[int]:
+        together = threading.Barrier(2)
 
-            status = 0 if workers.side_by_side(work, [0, 1, 2]) == 2 and workers._started == 1 else 4
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+        def work(begin: int, end: int) -> int:
+            together.wait(SECONDS)
+            return end
+
+        return [workers.side_by_side(work, [0, 1, 2]), workers._started]
+
+    assert forked(in_child) == [2, 1]
 
 
 @pytest.mark.long

@@ -94,7 +94,7 @@ def test_wrong_attachments_are_refused_before_anything_is_done(rb, path, given, 
     assert (rb.checkpoints, leftovers(path), rb.stats()["streams"]) == ([], [], before)
 
 
-def test_a_name_that_is_taken_is_refused_before_a_file_is_written(rb):
+def test_a_taken_name_is_refused_before_a_file_is_written(rb):
     rb.checkpoint("one")
     with pytest.raises(CheckpointError, match="already"):
         rb.checkpoint("one", attachments={"a": lambda file: pytest.fail("it was called")})

@@ -344,7 +344,7 @@ def test_each_part_of_a_mixture_keeps_its_own(tmp_path: pathlib.Path) -> None:
             assert [chances(part) for part in mixture.parts[:2]] == expected
 
 
-def test_a_mixture_updates_no_part_where_the_disk_refuses_the_mark_of_one(tmp_path: pathlib.Path) -> None:
+def test_a_mixture_updates_no_part_where_one_cannot_be_written(tmp_path: pathlib.Path) -> None:
     filled(tmp_path / "a").close()
     filled(tmp_path / "b").close()
     files = FaultyFiles()

@@ -48,9 +48,7 @@ def numbers(path: pathlib.Path) -> dict[str, int]:
     return {one.name: one.number for one in listed(path)}
 
 
-def test_a_clock_that_is_set_back_does_not_make_a_run_go_on_from_an_older_checkpoint(
-    tmp_path: pathlib.Path, clock: Clock
-) -> None:
+def test_a_clock_set_back_leads_to_no_older_checkpoint(tmp_path: pathlib.Path, clock: Clock) -> None:
     path = tmp_path / "a.replay"
     with writer(path) as buffer:
         for step in range(6):
@@ -65,9 +63,7 @@ def test_a_clock_that_is_set_back_does_not_make_a_run_go_on_from_an_older_checkp
         assert len(buffer) == 60
 
 
-def test_checkpoints_of_one_commit_stand_in_the_order_in_which_they_were_made(
-    tmp_path: pathlib.Path, clock: Clock
-) -> None:
+def test_checkpoints_of_one_commit_keep_their_order(tmp_path: pathlib.Path, clock: Clock) -> None:
     path = tmp_path / "a.replay"
     clock.jump(0)
     with writer(path) as buffer:
@@ -141,7 +137,7 @@ def test_a_mixture_goes_on_from_its_newest_checkpoint(tmp_path: pathlib.Path, cl
                 mixture.drop_checkpoint(older)
 
 
-def test_a_mixtures_checkpoints_of_another_keeper_are_not_its_latest(tmp_path: pathlib.Path) -> None:
+def test_checkpoints_of_another_keeper_are_not_a_mixtures_latest(tmp_path: pathlib.Path) -> None:
     paths = [tmp_path / "a.replay", tmp_path / "b.replay"]
     for path in paths:
         with writer(path) as buffer:
@@ -156,7 +152,7 @@ def test_a_mixtures_checkpoints_of_another_keeper_are_not_its_latest(tmp_path: p
         assert mixture._given == [0, 0]
 
 
-def test_a_mixture_gives_up_no_rows_where_one_of_its_parts_cannot_go_back(tmp_path: pathlib.Path) -> None:
+def test_a_mixture_keeps_all_rows_where_one_part_cannot_go_back(tmp_path: pathlib.Path) -> None:
     paths = [tmp_path / "a.replay", tmp_path / "b.replay"]
     for path in paths:
         with writer(path) as buffer:

@@ -213,7 +213,7 @@ def test_two_writers_see_each_other_by_what_they_commit(path: str) -> None:
         assert dr.RateLimiter(actor, 2.0, 10, 16).samples == 4
 
 
-def test_a_learner_that_comes_while_the_actor_waits_sees_its_steps(path: str) -> None:
+def test_a_learner_sees_the_steps_of_an_actor_that_waits(path: str) -> None:
     with CONFIG.create(path, commit_rows=1 << 20, commit_seconds=1e9) as actor:
         recording, limiter = Recording(CONFIG), dr.RateLimiter(actor, 2.0, 10, 16)
         while limiter.may_add():
@@ -338,7 +338,7 @@ def test_ctrl_c_ends_the_waiting_and_counts_nothing(path: str) -> None:
 
 
 @pytest.mark.long
-def test_a_crash_at_every_operation_keeps_rows_and_counts_together() -> None:
+def test_a_crash_keeps_rows_and_counts_together() -> None:
     """They stand in one record: it is the one before, or the new one. A commit of the count alone is one, too."""
     config = Config("tiny", Leaf((2,), np.float32), capacity=12, chunk_rows=2, shard_rows=4)
     disk = SimulatedDisk()

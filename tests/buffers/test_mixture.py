@@ -245,7 +245,7 @@ def test_values_for_parts_that_are_only_read_are_ignored(tmp_path: pathlib.Path)
         assert mixture.get(batch.index).extra["state_known"].tolist() == [True] * 4 + [False] * 4
 
 
-def test_an_interrupted_write_to_a_mixture_has_written_all_or_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_mixtures_interrupted_write_is_all_or_nothing(tmp_path: pathlib.Path) -> None:
     with dr.Mixture(with_states(tmp_path)) as mixture:
         index, values, seen = np.array([3, 4 | 1 << 59]), np.zeros((2, 2), np.float32), set()
         interrupts = Interrupts(KeyboardInterrupt, by="signal")

@@ -116,7 +116,7 @@ def test_a_link_to_the_store_may_be_changed_for_another_one(tmp_path: pathlib.Pa
         assert len(buffer) == 4
 
 
-def test_a_path_that_cannot_be_looked_at_is_a_failed_write_and_can_be_tried_again(path: str) -> None:
+def test_a_path_that_cannot_be_looked_at_is_a_failed_write(path: str) -> None:
     files = FaultyFiles(LocalFiles())
     buffer = create(path, 20, files=files)
     files.fail_at(0, 5, names=["is_at"])

@@ -45,7 +45,7 @@ def test_a_second_buffer_is_refused_and_its_store_is_not_made(
 
 @pytest.mark.parametrize("make", SAMPLERS)
 @pytest.mark.parametrize("second", [create, create_agents])
-def test_opening_with_the_sampler_of_an_open_buffer_is_refused_before_a_stream_is_made(
+def test_the_sampler_of_an_open_buffer_is_refused(
     tmp_path: pathlib.Path, make: Callable[[], Any], second: Callable[..., Any]
 ) -> None:
     sampler = make()
@@ -59,9 +59,7 @@ def test_opening_with_the_sampler_of_an_open_buffer_is_refused_before_a_stream_i
 
 
 @pytest.mark.parametrize("make", SAMPLERS)
-def test_the_sampler_of_a_closed_buffer_goes_on_with_its_store_alone(
-    tmp_path: pathlib.Path, make: Callable[[], Any]
-) -> None:
+def test_the_sampler_of_a_closed_buffer_belongs_to_its_store(tmp_path: pathlib.Path, make: Callable[[], Any]) -> None:
     sampler = make()
     with create(tmp_path / "a", sampler=sampler) as buffer:
         buffer.update_priorities([3], [500.0])
@@ -89,9 +87,7 @@ def test_a_sampler_without_state_is_anybodys(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("make", SAMPLERS)
-def test_the_sampler_of_a_buffer_that_could_not_be_opened_is_free(
-    tmp_path: pathlib.Path, make: Callable[[], Any]
-) -> None:
+def test_the_sampler_of_a_failed_opening_is_free(tmp_path: pathlib.Path, make: Callable[[], Any]) -> None:
     sampler = make()
     with create(tmp_path / "a"):
         with pytest.raises(dr.errors.LockedError):

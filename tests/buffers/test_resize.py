@@ -78,7 +78,7 @@ def test_a_larger_capacity_at_opening_keeps_all_rows_and_goes_on(tmp_path: pathl
     assert verify(path).ok
 
 
-def test_a_smaller_capacity_is_refused_with_the_line_that_shrinks(tmp_path: pathlib.Path) -> None:
+def test_a_refused_capacity_comes_with_the_line_that_shrinks(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a b.replay"
     with create(path) as buffer:
         add(buffer, 20)
@@ -94,7 +94,7 @@ def test_a_smaller_capacity_is_refused_with_the_line_that_shrinks(tmp_path: path
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
-def test_an_open_buffer_is_grown_and_shrunk_in_the_midst_of_episodes(path: str, num_envs: int) -> None:
+def test_an_open_buffer_is_resized_in_the_midst_of_episodes(path: str, num_envs: int) -> None:
     """Where flags alone say that an episode goes on, opening again would cut it."""
     with create(path, 30 * num_envs, num_envs=num_envs, continuity="flags") as buffer:
         add(buffer, 40)
@@ -209,7 +209,7 @@ def test_a_commit_that_fails_leaves_the_capacity_of_before() -> None:
 # Checkpoints
 
 
-def test_a_checkpoint_is_opened_with_the_capacity_it_had_unless_another_is_given(path: str) -> None:
+def test_a_checkpoint_is_opened_with_the_capacity_it_had(path: str) -> None:
     with create(path, chunk_rows=2, shard_rows=4) as buffer:
         add(buffer, 25)
         buffer.checkpoint("of 20")
@@ -233,7 +233,7 @@ def test_a_checkpoint_is_opened_with_the_capacity_it_had_unless_another_is_given
     assert verify(path).ok
 
 
-def test_the_space_of_what_a_checkpoint_pins_comes_back_when_it_is_dropped(tmp_path: pathlib.Path) -> None:
+def test_dropping_a_checkpoint_gives_back_what_it_pinned(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.replay"
 
     def shards() -> int:
@@ -294,7 +294,7 @@ def test_priorities_stay_with_their_rows(path: str, name: str) -> None:
             assert priorities(again) == before
 
 
-def test_priorities_of_a_reader_stay_with_their_rows_when_the_writer_is_resized(path: str) -> None:
+def test_a_readers_priorities_survive_a_resize(path: str) -> None:
     with create(path, 10, num_envs=2) as writer:
         add(writer, 9)
         writer.commit()
@@ -432,7 +432,7 @@ def test_a_new_stream_is_as_large_as_the_first_is_now(path: str) -> None:
         assert (reader.capacity, reader.stats()["capacity"], reader.schema.capacity) == (50, 100, 20)
 
 
-def test_who_opens_its_stream_alone_and_who_takes_over_grow_it_too(path: str) -> None:
+def test_who_takes_over_a_stream_grows_it_too(path: str) -> None:
     with create(path) as first:
         add(first, 5)
         with dr.ReplayBuffer.open(path, mode="a", stream="b", capacity=30) as second:
@@ -446,7 +446,7 @@ def test_who_opens_its_stream_alone_and_who_takes_over_grow_it_too(path: str) ->
             assert (again.capacity, again.stats()["streams"]["0"]["end"]) == (70, 5)
 
 
-def test_the_command_resizes_all_streams_or_one_and_takes_all_locks_first(tmp_path: pathlib.Path) -> None:
+def test_the_command_resizes_one_stream_or_all(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.replay"
     with create(path) as buffer:
         for _ in range(5):
@@ -474,7 +474,7 @@ def test_a_rollout_is_not_resized(path: str) -> None:
         resize(path, 60)
 
 
-def test_a_layout_that_was_asked_for_stands_not_in_the_way_of_growth(path: str) -> None:
+def test_a_given_layout_does_not_hinder_growth(path: str) -> None:
     """That of the other columns follows from the capacity."""
     for capacity in (100, 1_000_000):
         rb = dr.ReplayBuffer.open_or_create(path, LINE, TURN, capacity=capacity, chunk_rows=8, codec="zstd")

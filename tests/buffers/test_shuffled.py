@@ -191,9 +191,7 @@ def test_closing_a_loader_that_waits(path: str) -> None:
         assert isinstance(loader, dr.Loader)
 
 
-def test_each_chunk_after_the_first_round_is_announced_before_it_is_read(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_chunk_is_announced_before_it_is_read(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system is told of a round's chunks while the round before is given out; and of none that is not read."""
     recording = Recording(FRAMES)
     with FRAMES.create(path) as buffer:

@@ -152,7 +152,7 @@ def test_a_thread_ends_its_call_before_the_buffer_is_closed(path: str) -> None:
         assert stream["end"] == stream["committed"] == added[0]
 
 
-def test_what_could_not_be_committed_is_said_and_the_stream_is_free(path: str) -> None:
+def test_a_failed_last_commit_is_said_and_frees_the_stream(path: str) -> None:
     before = create(path)
     add(before, 3)
     pathlib.Path(path).rename(f"{path}.moved")

@@ -13,7 +13,7 @@ ROWS = 3 * output.MEASURED_ROWS
 
 
 @pytest.mark.parametrize("show", [output.print_table, output.print_csv])
-def test_the_first_lines_are_printed_before_the_last_rows_are_asked_for(
+def test_the_first_lines_do_not_wait_for_the_last_rows(
     show: Callable[[tuple[str, ...], Iterable[tuple[str, ...]]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table of 100,000 episodes took a minute and 600 MB before its first line was there."""

@@ -145,7 +145,7 @@ def test_attributes_have_the_documents_shapes_and_dtypes() -> None:
     assert buffer.obs[1:].max() == 0
 
 
-def test_samples_are_different_transitions_and_every_one_turns_up() -> None:
+def test_samples_are_different_and_reach_every_transition() -> None:
     buffer = ReplayBuffer(50, 2, seed=0)
     for number in range(31):
         buffer.store_effect(buffer.store_frame(grey(number)), number, 0.0, False)
@@ -159,7 +159,7 @@ def test_samples_are_different_transitions_and_every_one_turns_up() -> None:
     assert counts[:30].max() < 280
 
 
-def test_frames_without_an_effect_are_passed_over_and_stay_in_the_stacks() -> None:
+def test_frames_without_an_effect_stay_in_stacks_alone() -> None:
     buffer = ReplayBuffer(20, 3, seed=0)
     for number in range(1, 9):
         idx = buffer.store_frame(grey(number))
@@ -174,7 +174,7 @@ def test_frames_without_an_effect_are_passed_over_and_stay_in_the_stacks() -> No
         assert following[0, 0].tolist() == [number - 1, number, number + 1]
 
 
-def test_an_effect_is_replaced_until_the_next_frame_comes_and_refused_afterwards() -> None:
+def test_an_effect_is_replaced_until_the_next_frame_comes() -> None:
     buffer = ReplayBuffer(3, 1)
     first = buffer.store_frame(grey(0))
     buffer.store_effect(first, 1, 1.0, True)

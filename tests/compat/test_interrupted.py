@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers import effort
+from helpers.crashes import die
 
 from diskreplay.compat import frames, notebook, pearl, xuance, xuance_marl
 from diskreplay.compat.rows import window
@@ -244,7 +245,7 @@ def saved(path: pathlib.Path) -> notebook.Proportion_Replay_Buffer:
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_a_close_that_was_interrupted_saves_when_it_is_called_again(
+def test_an_interrupted_close_saves_when_called_again(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     buffer = saved(tmp_path / "s")
@@ -308,8 +309,7 @@ def test_a_store_that_keeps_nothing_of_what_was_in_ram_is_opened(tmp_path: pathl
     buffer.store_episodes()
     buffer._keeper.state = lambda: ({"held": {}}, {})  # type: ignore[method-assign]
     buffer.commit()
-    buffer.engine.engine.streams.release()
-    buffer.engine.engine.closed = True
+    die(buffer.engine)
     again = make()
     assert (again.ptr, again.size) == (1, 1)
     again.close()

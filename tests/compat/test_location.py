@@ -35,7 +35,7 @@ def run(script: str, path: pathlib.Path) -> str:
 
 
 @pytest.mark.long
-def test_a_script_that_just_ends_has_committed_and_left_nothing_behind(tmp_path: pathlib.Path) -> None:
+def test_a_script_that_just_ends_has_committed(tmp_path: pathlib.Path) -> None:
     temporary = pathlib.Path(run(SCRIPT, tmp_path / "store"))
     assert not temporary.exists()
     assert not temporary.parent.exists()
@@ -80,7 +80,7 @@ def test_a_store_is_closed_as_soon_as_its_buffer_is_forgotten(tmp_path: pathlib.
 
 
 @pytest.mark.long
-def test_a_store_whose_buffer_the_collector_found_is_closed_when_the_next_is_opened(tmp_path: pathlib.Path) -> None:
+def test_a_store_whose_buffer_was_collected_can_be_opened(tmp_path: pathlib.Path) -> None:
     gc.disable()
     try:
         fill(tmp_path / "store", cycle=True)
@@ -109,7 +109,7 @@ def test_a_temporary_store_goes_with_its_buffer(name: str) -> None:
 
 
 @pytest.mark.long
-def test_a_temporary_store_whose_buffer_the_collector_found_goes_when_the_next_is_made() -> None:
+def test_a_collected_buffers_temporary_store_goes() -> None:
     store = fill(None, cycle=True)
     gc.collect()
     ReplayBuffer(10, 1)

@@ -168,7 +168,7 @@ def test_arrays_have_the_documents_shapes_and_the_rings_order(case: str) -> None
     assert_equal(buffer.all(True), player.expected([0, 1, 2, 3], True, shapes_of(buffer)))
 
 
-def test_every_row_of_a_full_buffer_is_sampled_and_rollouts_begin_anywhere() -> None:
+def test_every_row_of_a_full_buffer_is_sampled() -> None:
     for kind, size, counts in ((ReplayBuffer, 8, (150, 250)), (RolloutBuffer, 1, (150, 250))):
         buffer, player = kind(env_of(*CASES["CartPole"]), 8, seed=0), Player(*CASES["CartPole"])
         player.play(buffer, 11)
@@ -178,7 +178,7 @@ def test_every_row_of_a_full_buffer_is_sampled_and_rollouts_begin_anywhere() -> 
         assert counts[0] < found.min() <= found.max() < counts[1], "200 each, with a standard deviation of 13"
 
 
-def test_flattened_batches_have_just_as_many_trajectories_as_were_asked_for() -> None:
+def test_flattened_batches_have_as_many_as_were_asked_for() -> None:
     buffer, player = ReplayBuffer(env_of(*CASES["three CartPoles"]), 10), Player(*CASES["three CartPoles"])
     player.play(buffer, 10)
     assert buffer.sample(7, flatten_env=True).observations.shape == (7, 4)
@@ -281,9 +281,7 @@ def reachable(player: Player, held: list[int], row: int, env: int, strategy: str
 @pytest.mark.parametrize("num_envs", [None, 3])
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 @pytest.mark.parametrize("method", ["sample", "last"])
-def test_hindsight_gives_goals_that_were_reached_and_their_rewards(
-    num_envs: int | None, strategy: str, method: str
-) -> None:
+def test_hindsight_goals_were_reached_and_have_their_rewards(num_envs: int | None, strategy: str, method: str) -> None:
     buffer, player = play_goals(num_envs, 25, 60, goal_selection_strategy=strategy, n_sampled_goal=3)
     held = list(range(35, 60))
     env = Toy(GOALS, spaces.Discrete(2))
@@ -382,7 +380,7 @@ def test_a_path_is_taken_up_again(case: str, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["CartPole", "three CartPoles"])
-def test_a_larger_size_grows_a_store_and_a_smaller_one_is_refused(case: str, tmp_path: pathlib.Path) -> None:
+def test_a_store_grows_and_does_not_shrink(case: str, tmp_path: pathlib.Path) -> None:
     player, env = Player(*CASES[case]), env_of(*CASES[case])
     for size, kept in ((6, 6), (11, 10), (20, 14)):
         buffer = ReplayBuffer(env, size, path=tmp_path / "store")

@@ -19,7 +19,7 @@ SIZE = 5
 BOX = spaces.Box(-1, 1000, (2,))
 
 
-def test_every_position_is_that_of_a_ring_that_is_written_round_and_round() -> None:
+def test_positions_are_those_of_a_ring() -> None:
     slots, begin, end = [-1] * SIZE, 0, 0
 
     def held() -> RowWindow:
@@ -64,7 +64,7 @@ def store(buffer: Any, stamp: int) -> None:
 
 
 @pytest.mark.parametrize("make", [uniform, marl])
-def test_a_full_ring_that_was_emptied_comes_back_with_its_positions(
+def test_an_emptied_ring_comes_back_with_its_positions(
     tmp_path: pathlib.Path, make: Callable[[pathlib.Path], Any]
 ) -> None:
     buffer = make(tmp_path / "s")

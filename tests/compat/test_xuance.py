@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.crashes import die
 from helpers.keys import check_keys
 
 from diskreplay import errors
@@ -48,16 +49,13 @@ def same(found: Any, expected: Any) -> None:
         for key in expected:
             same(found[key], expected[key])
         return
+    if isinstance(expected, list | tuple):
+        for value, wanted in zip(found, expected, strict=True):
+            same(value, wanted)
+        return
     found = np.asarray(found)
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_array_equal(found, expected)
-
-
-def die(buffer: Any) -> None:
-    """As when the process dies after a commit of rows."""
-    buffer.engine.commit()
-    buffer.engine.engine.streams.release()
-    buffer.engine.engine.closed = True
 
 
 class Model:
@@ -158,6 +156,12 @@ class Play:
 
         self.obs = mapped(begun, self._observe(), after)
         return found
+
+    def into(self, buffer: Any) -> None:
+        """A step into a buffer, and into the model."""
+        step = self.step()
+        buffer.store(*step)
+        self.model.store(*step)
 
 
 def uniform(model: Model, path: str | None = None, **options: Any) -> Any:
@@ -303,16 +307,13 @@ def test_uniform(path: str, kind: str, n_envs: int) -> None:
             buffer.close()
             buffer = uniform(model, path)
             check_arrays(buffer, model)
-        step = play.step()
-        buffer.store(*step)
-        model.store(*step)
+        play.into(buffer)
         np.random.seed(at)
         found = buffer.sample()
         np.random.seed(at)
         expected = model.at(np.random.choice(n_envs, BATCH), np.random.choice(model.size, BATCH))
         assert len(found) == 5
-        for value, wanted in zip(found, expected, strict=True):
-            same(value, wanted)
+        same(found, expected)
     check_arrays(buffer, model)
     assert (buffer.n_envs, buffer.n_size, buffer.batch_size) == (n_envs, N_SIZE, BATCH)
     buffer.close()
@@ -323,9 +324,7 @@ def test_arrays_are_indexed_as_arrays(path: str) -> None:
     play = Play(model)
     buffer = uniform(model, path)
     for _ in range(9):
-        step = play.step()
-        buffer.store(*step)
-        model.store(*step)
+        play.into(buffer)
     obs, wanted = buffer.observations, model.data[0]
     for key in ((0,), (1, 2), (slice(None), 3), ([0, 3], [1, 1]), (2, slice(1, 4), 0)):
         np.testing.assert_array_equal(obs[key], wanted[key])
@@ -375,9 +374,7 @@ def test_prioritized(path: str, kind: str, n_envs: int) -> None:
             buffer.close()
             buffer = prioritized(model, path)
             check_arrays(buffer, model)
-        step = play.step()
-        buffer.store(*step)
-        model.store(*step)
+        play.into(buffer)
         if at % 3 == 2:
             continue
         beta = 0.4 + at / 100
@@ -443,9 +440,7 @@ def test_prioritized_draws_follow_the_probabilities() -> None:
     play, rng = Play(model), np.random.default_rng(4)
     buffer = prioritized(model, seed=3)
     for _ in range(10):
-        step = play.step()
-        buffer.store(*step)
-        model.store(*step)
+        play.into(buffer)
     slots = np.broadcast_to(np.arange(N_SIZE), (4, N_SIZE))
     priorities = rng.random((4, N_SIZE)) * 3
     buffer.update_priorities(slots, priorities)
@@ -535,8 +530,7 @@ def test_own_draws_go_on_where_they_were(tmp_path: pathlib.Path) -> None:
             found.append([first, *(buffer.sample(*arguments) for _ in range(3))])
             buffer.close()
         for ours, theirs in zip(*found, strict=True):
-            for value, wanted in zip(ours, theirs, strict=True):
-                same(value, wanted)
+            same(ours, theirs)
 
 
 # Whole episodes
@@ -582,8 +576,7 @@ def test_recurrent(path: str, space: Any) -> None:
         np.random.seed(at)
         found = buffer.sample()
         np.random.seed(at)
-        for value, wanted in zip(found, expected_sequences(memory), strict=True):
-            same(value, wanted)
+        same(found, expected_sequences(memory))
     assert len(buffer.memory) == 5
     for mine, theirs in zip(buffer.memory, memory, strict=True):
         for name in ("obs", "action", "reward", "done"):
@@ -647,13 +640,12 @@ def test_rows_survive_a_buffer_that_was_not_closed(path: str, make: Any) -> None
     play = Play(model)
     buffer = make(model, path)
     for at in range(16):
-        step = play.step()
-        buffer.store(*step)
-        model.store(*step)
+        play.into(buffer)
         if at == 4:
             buffer.close()
             buffer = make(model, path)
-    die(buffer)
+    buffer.engine.commit()
+    die(buffer.engine)
     lost = pytest.warns(SamplerWarning, match="rows were committed")
     with lost if make is prioritized else contextlib.nullcontext():
         again = make(model, path)
@@ -666,7 +658,8 @@ def halve(buffer: Any, count: int) -> None:
     zeros, obs = np.zeros(count), np.zeros((count, 4), "f4")
     flags = zeros.astype(bool)
     buffer.engine.extend(obs, zeros.astype(int), zeros, obs, flags, flags, step=np.arange(count), last=flags)
-    die(buffer)
+    buffer.engine.commit()
+    die(buffer.engine)
 
 
 def test_episodes_survive_a_buffer_that_was_not_closed(path: str) -> None:
@@ -696,8 +689,7 @@ def test_halves_of_episodes_may_take_the_rows_of_old_ones(path: str, count: int,
         np.random.seed(at)
         found = buffer.sample()
         np.random.seed(at)
-        for value, wanted in zip(found, expected_sequences(stored[-buffer.size :]), strict=True):
-            same(value, wanted)
+        same(found, expected_sequences(stored[-buffer.size :]))
         size = buffer.size
         halve(buffer, count)
     assert size == left
@@ -712,21 +704,14 @@ def test_a_commit_keeps_the_priorities(path: str) -> None:
     buffer.update_priorities(np.array([[3]]), [50.0])
     buffer.commit()
     chances = probabilities(buffer.engine, np.arange(N_SIZE))
-    buffer.engine.engine.streams.release()
-    buffer.engine.engine.closed = True
+    die(buffer.engine)
     again = prioritized(model, path)
     np.testing.assert_array_equal(probabilities(again.engine, np.arange(N_SIZE)), chances)
     assert chances[3] > 0.5
     again.close()
 
 
-def cut_off(buffer: Any) -> None:
-    """As when the process dies with rows that no commit holds."""
-    buffer.engine.engine.streams.release()
-    buffer.engine.engine.closed = True
-
-
-def test_a_crash_goes_back_to_the_last_commit_with_all_priorities(path: str) -> None:
+def test_a_crash_goes_back_to_the_last_commits_priorities(path: str) -> None:
     model = Model("plain", 4)
     play = Play(model)
     buffer = prioritized(model, path, seed=5)
@@ -741,16 +726,15 @@ def test_a_crash_goes_back_to_the_last_commit_with_all_priorities(path: str) -> 
             buffer.commit()
             ids = window(buffer.engine).begin * 4 + np.arange(4 * N_SIZE)
             wanted = probabilities(buffer.engine, ids), buffer.engine.sampler.maxima, buffer.sample(0.5)
-    cut_off(buffer)
+    die(buffer.engine)
     for _ in range(2):  # a look and another crash change nothing
         again = prioritized(model, path, seed=6)
         check_arrays(again, model)
         np.testing.assert_array_equal(probabilities(again.engine, ids), wanted[0])
         np.testing.assert_array_equal(again.engine.sampler.maxima, wanted[1])
-        for value, other in zip(again.sample(0.5), wanted[2], strict=True):
-            same(value, other)
+        same(again.sample(0.5), wanted[2])
         again.store(*play.step())
-        cut_off(again)
+        die(again.engine)
 
 
 def test_a_crash_in_the_middle_of_a_commit_leaves_one_state(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -766,13 +750,13 @@ def test_a_crash_in_the_middle_of_a_commit_leaves_one_state(path: str, monkeypat
         patched.setattr(kept, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             buffer.commit()
-    cut_off(buffer)
+    die(buffer.engine)
     again = prioritized(model, path)
     assert again.engine.sampler.maximum == pytest.approx(30.0)
     assert again.engine.checkpoints == []
     again.store(*play.step())
     again.engine.commit()  # as the store does by itself: what was saved is of older rows
-    cut_off(again)
+    die(again.engine)
     with pytest.warns(SamplerWarning, match="rows were committed"):
         last = prioritized(model, path)
     assert (last.size, last.engine.sampler.maximum) == (2, 1.0)
@@ -783,9 +767,7 @@ def test_another_buffers_store_is_refused_and_left_as_it_is(path: str) -> None:
     model = Model("plain", 4)
     play = Play(model)
     buffer = prioritized(model, path)
-    step = play.step()
-    buffer.store(*step)
-    model.store(*step)
+    play.into(buffer)
     buffer.close()
     for other in (
         lambda: uniform(model, path), lambda: prioritized(Model("plain", 2), path),

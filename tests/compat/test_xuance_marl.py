@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.crashes import die
 from helpers.keys import check_keys
 
 from diskreplay import errors
@@ -62,13 +63,6 @@ def normal(advantages: np.ndarray) -> np.ndarray:
 
 
 SHAPES = {"agent": ((N, 1), (N,)), "agents, flat": ((N,), (N,)), "team": ((1,), (1,)), "team, scalar": ((), ())}
-
-
-def die(buffer: Any) -> None:
-    """As when the process dies after a commit."""
-    buffer.engine.commit()
-    buffer.engine.engine.streams.release()
-    buffer.engine.engine.closed = True
 
 
 # Off-policy, single steps
@@ -215,7 +209,8 @@ def test_rows_survive_a_buffer_that_was_not_closed(path: str) -> None:
         if at == 4:
             buffer.close()
             buffer = off_policy(model, "agent", path=path)
-    die(buffer)
+    buffer.engine.commit()
+    die(buffer.engine)
     again = off_policy(model, "agent", path=path)
     assert (again.ptr, again.size) == (16 % 7, 7)
     for key, values in model.data.items():
@@ -376,7 +371,8 @@ def test_a_rollout_that_was_not_closed_is_given_up(path: str) -> None:
     assert buffer.size == 6
     for _ in range(2):
         buffer.store(play.step()[0])
-    die(buffer)
+    buffer.engine.commit()
+    die(buffer.engine)
     buffer = model.make(path)
     assert (buffer.size, buffer.ptr, len(buffer.engine)) == (0, 0, 0)
     buffer.close()
@@ -614,7 +610,8 @@ def test_episodes_of_a_buffer_that_was_not_closed(path: str, kind: str) -> None:
         buffer.store_episodes()
         model.store_episodes()
     buffer.engine.add(**half_a_row(model))  # a part of an episode: the process died in store_episodes
-    die(buffer)
+    buffer.engine.commit()
+    die(buffer.engine)
     buffer = model.make(path)
     if kind == "on":
         assert (buffer.ptr, buffer.size) == (0, 0)
@@ -754,7 +751,7 @@ def test_another_buffers_store_is_refused(path: str) -> None:
 
 
 @pytest.mark.long
-def test_what_a_path_holds_comes_back_when_the_buffer_was_only_forgotten(path: str) -> None:
+def test_a_forgotten_buffers_rows_come_back(path: str) -> None:
     model = OnModel("plain", 1, 7, True, "agent", True, True)
     buffer = model.make(path)
     step = Play(model.shapes, 1).step()[0]
@@ -794,8 +791,7 @@ def test_a_commit_holds_the_rollout_until_newer_rows_are_durable(path: str) -> N
     buffer.commit()
     wanted = {key: np.array(values) for key, values in buffer.data.items()}
     fill(buffer, 1)
-    buffer.engine.engine.streams.release()
-    buffer.engine.engine.closed = True
+    die(buffer.engine)
     again = make()
     assert (again.size, again.ptr) == (3, 3)
     assert wanted["returns"].any()

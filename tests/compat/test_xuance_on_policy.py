@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.crashes import die
 
 from diskreplay import ReplayBuffer
 from diskreplay.compat.rows import window
@@ -381,8 +382,7 @@ def test_a_crash_goes_back_to_the_last_commit(tmp_path: pathlib.Path) -> None:
     fill(buffer, 3)
     buffer.clear()
     fill(buffer, 2)
-    buffer.engine.engine.streams.release()
-    buffer.engine.engine.closed = True
+    die(buffer.engine)
     again = make(tmp_path / "s", use_advnorm=False)
     assert (again.size, again.ptr) == (3, 3)
     for name, values in zip(names, wanted, strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import tale as tales
+from helpers.crashes import die
 from helpers.crashing import PATH, leftovers, verify
 from helpers.effort import stride
 
@@ -89,8 +90,7 @@ class Tale(tales.Tale):
             else:
                 assert state in self.found
             buffer.engine.call_off()
-            buffer.engine.streams.release()
-            buffer.engine.closed = True
+            die(buffer)
         verify(disk)
         assert leftovers(disk) == []
         buffer, _ = opened(disk)

@@ -153,7 +153,7 @@ def write_beside_a_child(path: str, pipe: Connection) -> None:
     time.sleep(600)
 
 
-def test_a_forked_child_does_not_keep_the_lock_of_a_writer_that_was_killed(path: str) -> None:
+def test_a_forked_child_does_not_keep_a_killed_writers_lock(path: str) -> None:
     writer, pipe = start(write_beside_a_child, path)
     assert pipe.poll(60)
     child = pipe.recv()

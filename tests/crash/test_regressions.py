@@ -61,7 +61,7 @@ def power_losses(disk: SimulatedDisk) -> Iterator[SimulatedDisk]:
 
 
 @pytest.mark.long
-def test_a_record_that_a_killed_writer_renamed_is_durable_before_what_it_evicts_goes() -> None:
+def test_a_renamed_record_is_durable_before_it_evicts() -> None:
     """The next writer unlinked shards for a record that a loss of power could still take back."""
     disk = SimulatedDisk()
     with small(disk) as buffer:

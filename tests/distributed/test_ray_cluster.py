@@ -53,7 +53,7 @@ def _until(holds: Any) -> None:
         time.sleep(0.01)
 
 
-def test_training_goes_on_when_a_node_is_killed_and_nothing_that_was_committed_is_lost(cluster: Any, path: str) -> None:
+def test_training_survives_a_killed_node(cluster: Any, path: str) -> None:
     options: dict[str, Any] = {"capacity": 1_000_000, "steps_per_commit": 20, "seed": 0}
     spread = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
     with Collectors(
@@ -97,7 +97,7 @@ def test_training_goes_on_when_a_node_is_killed_and_nothing_that_was_committed_i
     assert verify(path).ok
 
 
-def test_a_node_that_is_killed_takes_nothing_with_it_that_was_pushed(server: int, tmp_path: pathlib.Path) -> None:
+def test_what_was_pushed_survives_a_killed_node(server: int, tmp_path: pathlib.Path) -> None:
     url, spread = "s3://bucket/nodes.replay", {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
 
     def disk(number: int) -> dict[str, str]:

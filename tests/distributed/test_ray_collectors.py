@@ -107,7 +107,7 @@ def test_the_same_seed_collects_the_same(path: str) -> None:
     assert seen[0] == seen[1]
 
 
-def test_a_collector_empties_the_streams_before_it_once_its_window_is_full_but_not_one_that_is_written(
+def test_a_full_collector_empties_streams_that_nobody_writes(
     path: str,
 ) -> None:
     create(path)
@@ -135,7 +135,7 @@ def test_a_collector_empties_the_streams_before_it_once_its_window_is_full_but_n
     assert verify(path).ok
 
 
-def test_what_was_taken_before_an_environment_raised_is_committed(path: str) -> None:
+def test_steps_before_an_environments_error_are_committed(path: str) -> None:
     create(path)
     collector = Collector(path, counting.raising, counting.policy)
     with pytest.raises(RuntimeError, match="simulator"):
@@ -280,7 +280,7 @@ def test_a_trainer_that_asks_for_another_sampler_or_view_gets_it(path: str) -> N
             assert collecting.buffer.view is options.get("view", collecting.buffer.view)
 
 
-def test_a_trainer_over_a_url_that_asks_for_another_view_or_class_of_sampler_begins_with_it(
+def test_a_remote_trainer_gets_another_view_or_sampler(
     tmp_path: pathlib.Path,
 ) -> None:
     """Regression: it was told to give a sampler, which it had given."""
@@ -352,7 +352,7 @@ def test_a_collector_whose_close_is_interrupted_can_be_closed(path: str, monkeyp
     dr.ReplayBuffer.open(path, stream=collector.stream).close()
 
 
-def test_new_weights_reach_all_collectors_and_the_facts_of_episodes(path: str) -> None:
+def test_new_weights_reach_all_collectors_and_the_facts(path: str) -> None:
     with collectors(path) as collecting:
         for version in (1, 2, 3):
             assert collecting.set_weights(np.ones(3)) == version
@@ -369,7 +369,7 @@ def test_new_weights_reach_all_collectors_and_the_facts_of_episodes(path: str) -
         assert len({episode.stream for episode in chosen.episodes}) == 2
 
 
-def test_an_environment_that_raises_is_made_anew_and_the_reason_shown(path: str) -> None:
+def test_an_environment_that_raises_is_made_anew(path: str) -> None:
     """It commits something each time: that goes on for ever."""
     once = pytest.raises(CollectorError, match=r"collector 0 failed 1 times in a row .*RuntimeError: the simulator")
     with collectors(path, n=1, make_envs=counting.raising, steps_per_commit=10, max_restarts=0) as collecting, once:
@@ -509,7 +509,7 @@ def test_collectors_end_with_their_driver(path: str, how: signal.Signals) -> Non
 # Under a URL
 
 
-def test_a_collector_of_a_url_pushes_what_it_has_left_and_empties_it_later(server: int, tmp_path: pathlib.Path) -> None:
+def test_a_remote_collector_pushes_its_rest_and_empties_it_later(server: int, tmp_path: pathlib.Path) -> None:
     url, place = "s3://bucket/one.replay", tmp_path / "node"
     create(str(tmp_path / "first"), remote=url)
 

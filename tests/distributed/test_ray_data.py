@@ -187,7 +187,7 @@ def lose_frames(path: str) -> None:
         shard.write_bytes(bytes(len(data) // 2) + data[len(data) // 2 :])
 
 
-def test_frames_are_not_decoded_when_their_column_is_not_asked_for(path: str, cluster: None) -> None:
+def test_frames_that_nobody_asked_for_are_not_decoded(path: str, cluster: None) -> None:
     wanted = expected(path)
     small = DiskReplayDatasource(path, ["reward", "value", "episode", "step"])
     everything = DiskReplayDatasource(path)
@@ -243,7 +243,7 @@ def forgotten() -> None:
     data._kept_open.cache_clear()
 
 
-def test_rows_of_another_timeline_are_not_given_as_those_that_were_planned(path: str) -> None:
+def test_rows_of_another_timeline_are_not_given(path: str) -> None:
     with dr.ReplayBuffer.open(path) as rb:
         rb.checkpoint("early")
         add(rb, np.random.default_rng(1), 40)
@@ -312,7 +312,7 @@ def test_a_url_is_read_by_workers_that_share_a_mirror(
     assert same(read, {name: every[name][chosen] for name in read})
 
 
-def test_a_dataset_of_a_url_does_not_grow_with_what_is_pushed_meanwhile(
+def test_a_remote_dataset_does_not_grow_with_later_pushes(
     tmp_path: pathlib.Path, storage: dict[str, str], cluster: None
 ) -> None:
     url, local = "s3://bucket/ray/grown.replay", str(tmp_path / "a.replay")
@@ -326,7 +326,7 @@ def test_a_dataset_of_a_url_does_not_grow_with_what_is_pushed_meanwhile(
     assert same(whole(by_workers(DiskReplayDatasource(url), storage)), expected(local))
 
 
-def test_rows_of_a_url_that_were_evicted_and_collected_are_missed_by_name(
+def test_evicted_rows_of_a_url_are_missed_by_name(
     tmp_path: pathlib.Path, storage: dict[str, str], cluster: None
 ) -> None:
     url = "s3://bucket/ray/evicted.replay"

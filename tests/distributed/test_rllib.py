@@ -136,7 +136,7 @@ def test_transitions_are_right(kind: type[DiskEpisodeReplayBuffer], n_step: Any)
     [(DiskEpisodeReplayBuffer, EpisodeReplayBuffer),
      (DiskPrioritizedEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer)],
 )  # fmt: skip
-def test_chunks_of_several_environments_make_the_episodes_that_rllibs_buffer_has(disk: Any, ram: Any) -> None:
+def test_several_environments_make_rllibs_episodes(disk: Any, ram: Any) -> None:
     rng = np.random.default_rng(0)
     ours, theirs = disk(capacity=400, num_envs=3), ram(capacity=400)
     names, at, count = ["0", "1", "2"], [0, 0, 0], 3
@@ -239,7 +239,7 @@ def test_a_state_is_a_name_and_goes_back(kind: Any, path: str) -> None:
     other.close()
 
 
-def test_the_newest_checkpoints_are_kept_and_going_back_gives_up_later_ones(path: str) -> None:
+def test_going_back_gives_up_the_later_of_the_newest_checkpoints(path: str) -> None:
     buffer = DiskEpisodeReplayBuffer(capacity=100, path=path, keep_checkpoints=2)
     states = []
     for number in range(4):
@@ -256,7 +256,7 @@ def test_the_newest_checkpoints_are_kept_and_going_back_gives_up_later_ones(path
     buffer.close()
 
 
-def test_a_buffer_that_went_back_to_before_its_first_step_takes_more(path: str) -> None:
+def test_a_buffer_before_its_first_step_takes_more(path: str) -> None:
     """Regression: it made a second store at its path, since the first one was empty."""
     buffer = DiskEpisodeReplayBuffer(capacity=100, path=path)
     state = buffer.get_state()
@@ -268,7 +268,7 @@ def test_a_buffer_that_went_back_to_before_its_first_step_takes_more(path: str) 
     buffer.close()
 
 
-def test_what_refuses_going_back_does_so_before_a_checkpoint_is_dropped(path: str) -> None:
+def test_going_back_is_refused_before_a_checkpoint_is_dropped(path: str) -> None:
     buffer = DiskEpisodeReplayBuffer(capacity=100, path=path)
     states = []
     for number in range(2):
@@ -303,7 +303,7 @@ def test_a_buffer_that_draws_in_another_way_drops_no_checkpoint(path: str) -> No
     other.close()
 
 
-def test_a_buffer_that_is_opened_again_goes_on_where_it_was_closed(path: str) -> None:
+def test_a_reopened_buffer_goes_on_where_it_was_closed(path: str) -> None:
     buffer = DiskEpisodeReplayBuffer(capacity=50, path=path)
     for number in range(9):
         buffer.add(episode(8, str(number), end=None if number == 8 else "terminated"))
@@ -570,7 +570,7 @@ def surprise(algo: Algorithm, path: str) -> float:
     return float(torch.nn.functional.cross_entropy(logits, torch.from_numpy(batch.action)))
 
 
-def test_rllibs_cartpole_bc_example_runs_as_it_is_but_for_the_data(path: str, cluster: None) -> None:
+def test_rllibs_cartpole_bc_example_runs_on_our_data(path: str, cluster: None) -> None:
     """``cartpole_bc.py`` of RLlib's examples; its actors claim less than whole processors, of which there are two."""
     record(path, "CartPole-v1", expert, 6_000)
     config = (

@@ -69,7 +69,7 @@ def test_a_row_that_goes_on_stores_no_observation_twice(make: Callable[..., dr.R
         assert [patch_of(rb, row) for row in range(4)] == [-1] * 4
 
 
-def test_the_true_next_observation_goes_to_the_patches_where_the_next_row_is_another(
+def test_a_next_observation_that_no_row_has_is_a_patch(
     make: Callable[..., dr.ReplayBuffer],
 ) -> None:
     with make() as rb:
@@ -82,7 +82,7 @@ def test_the_true_next_observation_goes_to_the_patches_where_the_next_row_is_ano
         assert [patch_of(rb, row) for row in range(4)] == [0, -1, 1, -1]
 
 
-def test_an_end_begins_anew_though_the_observation_is_the_next_one(make: Callable[..., dr.ReplayBuffer]) -> None:
+def test_an_end_begins_anew_though_the_observation_goes_on(make: Callable[..., dr.ReplayBuffer]) -> None:
     with make() as rb:
         add(rb, frames(1), frames(2), end=True)
         add(rb, frames(2), frames(3))
@@ -92,7 +92,7 @@ def test_an_end_begins_anew_though_the_observation_is_the_next_one(make: Callabl
         assert patches(rb) == []  # the next rows hold them
 
 
-def test_flags_go_on_with_another_observation_and_keep_the_one_that_was_given(
+def test_flags_go_on_with_another_observation(
     make: Callable[..., dr.ReplayBuffer],
 ) -> None:
     with make(continuity="flags") as rb:

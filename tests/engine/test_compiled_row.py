@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import pathlib
 import sys
 import threading
@@ -16,6 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
+from helpers.forking import forked
 from helpers.model import KINDS, arguments
 from helpers.recording import Recording, reopen
 
@@ -198,17 +198,14 @@ def test_forked_children(tmp_path: pathlib.Path, loading: bool) -> None:
             compiled_row._loading.acquire()
             assert compiled_row.load(0) is None  # this thread goes on in Python
             assert not compiled_row._missing
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                with dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb:
-                    for name in range(3):
-                        rb.add(**step(name))
-                status = int(answers != ([] if loading else [True, True]))
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def add() -> list[bool]:
+            with dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb:
+                for name in range(3):
+                    rb.add(**step(name))
+            return answers
+
+        assert forked(add) == ([] if loading else [True, True])
 
 
 def test_rows_are_counted_now_and_then(tmp_path: pathlib.Path) -> None:

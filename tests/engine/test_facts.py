@@ -300,7 +300,7 @@ def test_a_reader_follows_facts_without_new_rows(tmp_path: pathlib.Path) -> None
                 reader.begin_episode()
 
 
-def test_facts_of_an_episode_without_a_step_wait_and_are_lost_with_the_process(tmp_path: pathlib.Path) -> None:
+def test_facts_without_a_step_are_lost_with_the_process(tmp_path: pathlib.Path) -> None:
     buffer = create(tmp_path / "a.replay")
     buffer.begin_episode(seed=1)
     buffer.annotate_episode(tags=["x"])
@@ -394,7 +394,7 @@ def without_facts(path: pathlib.Path) -> None:
     write_commit(store.files, store.stream_path("0"), older)
 
 
-def test_an_older_writer_drops_facts_and_leaves_those_of_checkpoints(tmp_path: pathlib.Path) -> None:
+def test_an_older_writer_leaves_the_facts_of_checkpoints(tmp_path: pathlib.Path) -> None:
     """It knows neither the array nor the record's field: it keeps the other fields, and does not look there."""
     path = tmp_path / "a.replay"
     with create(path) as buffer:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
-import os
 import pathlib
 import subprocess
 import sys
@@ -17,6 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers.effort import examples
+from helpers.forking import forked
 from helpers.threads import held
 
 import diskreplay as dr
@@ -51,32 +50,6 @@ def check(batch: dr.Batch) -> list[int]:
     return rows
 
 
-def forked(work: Callable[[], Any], wait: bool = True) -> Any:
-    """What ``work`` gives in a child, as JSON knows it, or the name of its error; the test fails where it hangs."""
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if not child:
-        try:
-            import signal
-
-            signal.alarm(100)
-            try:
-                said = work()
-            except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-            os.write(writer, json.dumps(said).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(child, 0)
-    assert status == 0, "the child hung, or died"
-    return json.loads(text)
-
-
 def draw(buffer: dr.ReplayBuffer) -> Callable[[], list[int]]:
     return lambda: check(buffer.sample(30))
 
@@ -104,7 +77,7 @@ def test_children_of_a_reader_differ_and_are_the_same_again(path: str, sampler: 
     assert unforked == [first[0], first[1], first[5]], "a fork changed what the parent draws"
 
 
-def test_a_pass_that_is_under_way_goes_on_in_the_child_of_a_reader(path: str) -> None:
+def test_a_readers_pass_goes_on_in_its_child(path: str) -> None:
     create(path).close()
     with dr.ReplayBuffer.open(path, mode="r", seed=3) as reader:
         batches = reader.shuffled(30, pool_bytes=10_000)
@@ -115,7 +88,7 @@ def test_a_pass_that_is_under_way_goes_on_in_the_child_of_a_reader(path: str) ->
 
 
 @pytest.mark.long
-def test_the_child_of_a_writer_refuses_and_can_open_the_store_itself(path: str) -> None:
+def test_a_writers_child_refuses_and_can_open_the_store(path: str) -> None:
     with create(path) as buffer:
         under_way = buffer.shuffled(30, pool_bytes=10_000)
         check(next(under_way))
@@ -137,7 +110,7 @@ def test_the_child_of_a_writer_refuses_and_can_open_the_store_itself(path: str) 
         draw(buffer)()
 
 
-def test_the_loader_of_the_parent_is_refused_in_the_child_and_a_new_one_works(path: str) -> None:
+def test_a_child_is_refused_its_parents_loader(path: str) -> None:
     create(path).close()
     with dr.ReplayBuffer.open(path, mode="r") as reader, reader.loader(8) as loader:
         check(next(loader))
@@ -181,9 +154,7 @@ def test_a_fork_by_the_thread_that_samples(path: str) -> None:
     assert found == [3]
 
 
-def test_a_fork_that_cannot_wait_any_longer_gives_a_copy_that_is_refused(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_that_can_wait_no_longer_gives_a_refused_copy(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     create(path).close()
     monkeypatch.setattr(forks, "FORK_SECONDS", 0.05)
     with dr.ReplayBuffer.open(path, mode="r") as reader:
@@ -325,7 +296,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.long
-def test_a_fork_beside_a_thread_that_loads_a_library_within_a_batch(path: str) -> None:
+def test_a_fork_beside_a_thread_that_loads_a_library(path: str) -> None:
     """Regression: the fork held the lock of ``logging``, which was imported after this package, while it waited."""
     create(path).close()
     done = subprocess.run(

@@ -175,7 +175,7 @@ def test_bad_steps_of_several_environments(path: str, spoil: Any, message: str) 
         (8, (8, 4), (8, 4), "spaces are those of one environment: single_observation_space"),
     ],
 )
-def test_an_axis_of_environments_too_many_or_too_few_is_explained(
+def test_a_wrong_axis_of_environments_is_explained(
     path: str, num_envs: int, space: Any, given: Any, remedy: str
 ) -> None:
     box, flags = spaces.Box(-9, 9, space, np.float32), np.zeros(8, bool)

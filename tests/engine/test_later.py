@@ -173,7 +173,7 @@ def ids(*places: tuple[int, int], envs: int = 1) -> Any:
     return np.array([pack(0, row, env, envs) for row, env in places], np.int64)
 
 
-def test_a_log_that_is_empty_in_the_midst_of_a_shard_goes_on_behind_what_checkpoints_need(
+def test_an_empty_log_goes_on_behind_what_checkpoints_need(
     tmp_path: pathlib.Path,
 ) -> None:
     """Seed 19 of the facts: nothing lived, the log ended with a chunk, and the next one wrote over the shard."""
@@ -324,7 +324,7 @@ HOSTILE: list[tuple[str, Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("name", "index", "values", "match"), HOSTILE)
-def test_what_cannot_be_written_is_refused_before_anything_changes(
+def test_a_refused_write_changes_nothing(
     tmp_path: pathlib.Path, name: str, index: Any, values: Any, match: str
 ) -> None:
     with create(tmp_path / "a", finite=True, later={"state": ((3,), np.float32)}) as buffer:
@@ -450,7 +450,7 @@ def test_a_store_without_such_columns_has_no_trace_of_them(tmp_path: pathlib.Pat
 
 
 @pytest.mark.long
-def test_the_log_stays_bounded_and_compaction_gives_back_the_rest(
+def test_the_log_stays_bounded_and_compaction_gives_back_more(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a"
@@ -477,7 +477,7 @@ def test_the_log_stays_bounded_and_compaction_gives_back_the_rest(
         assert np.array_equal(reader.get(reader.items()).extra["state"], expected)
 
 
-def test_an_older_writer_drops_values_and_leaves_those_of_checkpoints(tmp_path: pathlib.Path) -> None:
+def test_an_older_writer_leaves_the_values_of_checkpoints(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a"
     with create(path, later={"v": np.float32}) as buffer:
         play(buffer, 5)

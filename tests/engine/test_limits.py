@@ -73,7 +73,7 @@ def test_a_finite_number_never_becomes_infinite(path: str, name: str, value: Any
         assert len(buffer.episodes) == 1
 
 
-def test_what_rounds_to_the_largest_number_and_what_was_infinite_are_kept(path: str) -> None:
+def test_infinite_and_almost_infinite_values_are_kept(path: str) -> None:
     largest = float(np.finfo(np.float32).max)
     given = [largest, np.nextafter(largest, INF), -largest, INF, -INF, NAN, 1e-300]
     with make(path) as buffer:

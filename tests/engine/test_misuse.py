@@ -205,9 +205,7 @@ def test_each_autoreset_mistake_is_told_once(tmp_path: pathlib.Path, mode: str, 
 
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
-def test_autoreset_mistakes_are_told_where_steps_have_no_reward_and_may_stand_still(
-    tmp_path: pathlib.Path, mode: str
-) -> None:
+def test_autoreset_mistakes_are_told_without_rewards(tmp_path: pathlib.Path, mode: str) -> None:
     """FrozenLake: a step into the wall stays, and a reset has no less reward than other steps: both lines are told."""
     with pytest.warns(MisuseWarning, match="(?s)valid=~previous_done.*with same-step .*final_observations") as said:
         collect(tmp_path, mode, "careless", "FrozenLake-v1")
@@ -244,7 +242,7 @@ def test_an_environment_that_never_moves_is_no_mistake(tmp_path: pathlib.Path) -
             buffer.add([0.0], 0, 0.0, [0.0], True, False)
 
 
-def test_short_episodes_that_are_left_now_and_then_are_no_mistake(tmp_path: pathlib.Path) -> None:
+def test_a_few_short_episodes_are_no_mistake(tmp_path: pathlib.Path) -> None:
     with create(tmp_path) as buffer:
         for at in range(400):
             first = at // 40 * 1000

@@ -145,7 +145,7 @@ def test_the_status_and_the_traceback_stay(path: str, end: str, status: int, err
 
 
 @pytest.mark.long
-def test_with_every_warning_an_error_nothing_is_said_where_nothing_is_lost(path: str) -> None:
+def test_where_nothing_is_lost_there_is_no_warning(path: str) -> None:
     run("rb = filled(); two = filled(name='2'); del two", path, "-W", "error")
     assert rows_of(path) == rows_of(f"{path}2") == ROWS
 
@@ -221,7 +221,7 @@ def test_a_child_of_multiprocessing_keeps_what_it_wrote_itself(path: str, tmp_pa
 
 
 @pytest.mark.long
-def test_os_exit_and_what_stopped_writing_keep_what_was_committed(path: str) -> None:
+def test_what_was_committed_survives_os_exit(path: str) -> None:
     run("rb = filled(700); rb.commit(); add(rb, 77); os._exit(0)", path)
     assert rows_of(path) == 700
     run("""
@@ -241,7 +241,7 @@ def test_os_exit_and_what_stopped_writing_keep_what_was_committed(path: str) -> 
 
 
 @pytest.mark.long
-def test_a_full_disk_at_the_end_is_said_and_the_other_buffers_are_committed(path: str) -> None:
+def test_a_full_disk_at_the_end_stops_one_buffer_alone(path: str) -> None:
     run("""
         from diskreplay.storage.local_files import LocalFiles
         from diskreplay.testing import FaultyFiles
@@ -330,7 +330,7 @@ def test_a_closed_buffer_leaves_nothing_to_be_done(path: str) -> None:
         assert set(exits._promised) == before
 
 
-def test_a_thread_that_keeps_the_lock_does_not_keep_the_interpreter(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_with_the_lock_does_not_keep_the_interpreter(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unclosed, "EXIT_SECONDS", 0.01)
     buffer = filled(path)
     with held(buffer.engine.write_lock), pytest.warns(ResourceWarning, match="7 rows are lost: a thread still holds"):

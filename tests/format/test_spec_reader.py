@@ -336,7 +336,7 @@ def test_a_checkpoint_is_read_beside_newer_rows(tmp_path: pathlib.Path) -> None:
     assert specreader.Store(path).streams["0"].begin == 90
 
 
-def test_rows_of_the_zarr_hierarchy_that_do_not_exist_read_as_the_fill_value(tmp_path: pathlib.Path) -> None:
+def test_missing_rows_of_the_hierarchy_are_the_fill_value(tmp_path: pathlib.Path) -> None:
     """4.7: rows past ``end``, and rows of evicted shards."""
     path = tmp_path / "s.replay"
     case = next(case for case in CASES if case.name == "evicted")
@@ -356,7 +356,7 @@ def test_rows_of_the_zarr_hierarchy_that_do_not_exist_read_as_the_fill_value(tmp
     assert stream.floor // stream.arrays["obs"].shard_rows > 0
 
 
-def test_what_a_crash_leaves_under_temporary_names_is_not_seen_and_is_removed(tmp_path: pathlib.Path) -> None:
+def test_temporary_names_of_a_crash_are_not_seen(tmp_path: pathlib.Path) -> None:
     """10.2: readers list groups, never the inside of an array. A warning of zarr-python would fail the test."""
     path = tmp_path / "s.replay"
     with create(CASES[1], path) as buffer:

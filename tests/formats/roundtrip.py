@@ -6,15 +6,19 @@ The oracle reads a store through ``ReplayBuffer.get`` alone, episode by episode;
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 import diskreplay as dr
+from diskreplay.errors import InputError
 from diskreplay.formats.core.format import Holds
+from diskreplay.ops.convert import import_dataset
 from diskreplay.schema import Stack
 
 Rng = np.random.Generator
@@ -47,6 +51,14 @@ class Episode:
 
     def __len__(self) -> int:
         return len(self.reward)
+
+
+def refused(dataset: pathlib.Path, said: str, format: str | None = None) -> None:
+    """An import of a dataset that lies by itself: one line says why not, and nothing of a store is left."""
+    with pytest.raises(InputError, match=said) as failure:
+        import_dataset(dataset, dataset.parent / "a.replay", format)
+    assert "\n" not in str(failure.value)
+    assert [entry.name for entry in dataset.parent.iterdir()] == [dataset.name]
 
 
 def read(path: Any) -> list[Episode]:

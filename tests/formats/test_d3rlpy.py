@@ -8,11 +8,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from formats.roundtrip import CASES, read
+from formats.roundtrip import CASES, read, refused
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.errors import InputError
 from diskreplay.ops.convert import export, import_dataset
 
 LENGTHS = [4, 1, 6, 3]
@@ -92,9 +91,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "said"), BAD, ids=[said for _, said in BAD])
-def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, path: str, tmp_path: pathlib.Path) -> None:
+def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, tmp_path: pathlib.Path) -> None:
     dumped(tmp_path / "a.h5", **changes)
-    with pytest.raises(InputError, match=said) as failure:
-        import_dataset(tmp_path / "a.h5", path, "d3rlpy")
-    assert "\n" not in str(failure.value)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.h5"]
+    refused(tmp_path / "a.h5", said, "d3rlpy")

@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from formats.roundtrip import refused
 from gymnasium import spaces
 from helpers.effort import stride
 from ops.stores import fill, images
@@ -202,7 +203,7 @@ def test_hdf5_reads_what_was_compressed_here(compression: str, tmp_path: pathlib
                 np.testing.assert_array_equal(fast[start:stop], values[start:stop])
 
 
-def test_hdf5_files_of_others_are_read_in_the_fast_way_only_where_it_is_right(tmp_path: pathlib.Path) -> None:
+def test_hdf5_of_others_is_read_fast_only_where_that_is_right(tmp_path: pathlib.Path) -> None:
     values = np.random.default_rng(0).integers(0, 99, (50, 6)).astype(np.float32)
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file.create_dataset("plain", data=values)
@@ -388,12 +389,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "said"), BAD, ids=[said for _, said in BAD])
-def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, path: str, tmp_path: pathlib.Path) -> None:
+def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, tmp_path: pathlib.Path) -> None:
     d4rl_file(tmp_path / "a.hdf5", **changes)
-    with pytest.raises(InputError, match=said) as failure:
-        import_dataset(tmp_path / "a.hdf5", path, "d4rl")
-    assert "\n" not in str(failure.value)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.hdf5"]
+    refused(tmp_path / "a.hdf5", said, "d4rl")
 
 
 def test_what_is_no_hdf5(path: str, tmp_path: pathlib.Path) -> None:

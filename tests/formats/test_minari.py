@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import PIL.Image
 import pytest
-from formats.roundtrip import CASES, NESTED, VECTOR, check, read, store
+from formats.roundtrip import CASES, NESTED, VECTOR, check, read, refused, store
 from gymnasium import spaces
 
 import diskreplay as dr
@@ -305,12 +305,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "said"), BAD, ids=[said for _, said in BAD])
-def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, path: str, tmp_path: pathlib.Path) -> None:
+def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, tmp_path: pathlib.Path) -> None:
     made(tmp_path / "a", episodes(), **changes)
-    with pytest.raises(InputError, match=said) as failure:
-        import_dataset(tmp_path / "a", path, "minari")
-    assert "\n" not in str(failure.value)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+    refused(tmp_path / "a", said, "minari")
 
 
 def test_images_that_are_none(path: str, tmp_path: pathlib.Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from formats.roundtrip import CASES, read
+from formats.roundtrip import CASES, read, refused
 from gymnasium import spaces
 
 import diskreplay as dr
@@ -95,12 +95,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "said"), BAD, ids=[said for _, said in BAD])
-def test_bad_archives_leave_nothing(changes: dict[str, Any], said: str, path: str, tmp_path: pathlib.Path) -> None:
+def test_bad_archives_leave_nothing(changes: dict[str, Any], said: str, tmp_path: pathlib.Path) -> None:
     np.savez(tmp_path / "a.npz", **arrays(**changes))
-    with pytest.raises(InputError, match=said) as failure:
-        import_dataset(tmp_path / "a.npz", path, "npz")
-    assert "\n" not in str(failure.value)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.npz"]
+    refused(tmp_path / "a.npz", said, "npz")
 
 
 def test_damage(path: str, tmp_path: pathlib.Path) -> None:

@@ -87,7 +87,7 @@ def test_an_error_leaves_what_was_there(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "a").read_text() == "old"
 
 
-def test_a_directory_comes_back_where_the_new_one_cannot_take_its_place(
+def test_a_directory_that_cannot_be_replaced_comes_back(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()
@@ -110,7 +110,7 @@ def test_a_directory_comes_back_where_the_new_one_cannot_take_its_place(
 
 
 @pytest.mark.long
-def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_path: pathlib.Path) -> None:
+def test_a_killed_process_s_files_go_and_a_living_one_s_stay(tmp_path: pathlib.Path) -> None:
     script = """
 import pathlib, sys, time
 from diskreplay.formats.core.output import replacing

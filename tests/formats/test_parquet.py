@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from formats.roundtrip import CASES, read
+from formats.roundtrip import CASES, read, refused
 from gymnasium import spaces
 from PIL import Image
 
@@ -224,21 +224,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "said"), BAD, ids=[said for _, said in BAD])
-def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, path: str, tmp_path: pathlib.Path) -> None:
+def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, tmp_path: pathlib.Path) -> None:
     save(tmp_path / "a.parquet", table(**changes))
-    with pytest.raises(InputError, match=said) as caught:
-        import_dataset(tmp_path / "a.parquet", path, "parquet")
-    assert "\n" not in str(caught.value)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.parquet"]
+    refused(tmp_path / "a.parquet", said, "parquet")
 
 
 @pytest.mark.parametrize("size", [4, 200, 900])
-def test_a_file_that_ends_too_early(size: int, path: str, tmp_path: pathlib.Path) -> None:
+def test_a_file_that_ends_too_early(size: int, tmp_path: pathlib.Path) -> None:
     save(tmp_path / "a.parquet", table())
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:size])
-    with pytest.raises(InputError, match="damaged") as caught:
-        import_dataset(tmp_path / "a.parquet", path, "parquet")
-    assert "\n" not in str(caught.value)
+    refused(tmp_path / "a.parquet", "damaged", "parquet")
 
 
 def test_no_parquet_at_all(path: str, tmp_path: pathlib.Path) -> None:

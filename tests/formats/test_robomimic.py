@@ -8,7 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from formats.roundtrip import CASES, VECTOR, read, store
+from formats.roundtrip import CASES, VECTOR, read, refused, store
 from gymnasium import spaces
 
 import diskreplay as dr
@@ -128,12 +128,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "said"), BAD, ids=[said for _, said in BAD])
-def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, path: str, tmp_path: pathlib.Path) -> None:
+def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, tmp_path: pathlib.Path) -> None:
     demonstrations(tmp_path / "a.hdf5", **changes)
-    with pytest.raises(InputError, match=said) as failure:
-        import_dataset(tmp_path / "a.hdf5", path)
-    assert "\n" not in str(failure.value)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.hdf5"]
+    refused(tmp_path / "a.hdf5", said)
 
 
 def test_declared_lengths_are_checked(path: str, tmp_path: pathlib.Path) -> None:

@@ -10,3 +10,9 @@ def kill(buffer: dr.ReplayBuffer) -> None:
     writer = buffer.engine.streams.writer
     assert writer is not None
     writer.release()
+
+
+def die(buffer: dr.ReplayBuffer) -> None:
+    """Likewise, of an open store whose ``close`` would write: it does nothing from now on."""
+    buffer.engine.streams.release()
+    buffer.engine.closed = True

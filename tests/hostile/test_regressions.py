@@ -345,7 +345,7 @@ def test_verify_names_a_random_state_that_cannot_be_restored(store: pathlib.Path
     assert problem.file == str(file)
 
 
-def test_verify_does_not_take_the_end_of_a_file_for_a_checkpoints(store: pathlib.Path) -> None:
+def test_the_end_of_a_file_is_not_taken_for_a_checkpoints(store: pathlib.Path) -> None:
     """A full shard that was cut to the length that a checkpoint names has a whole index, but not its own."""
     make(store, rows=5, first=40)
     with dr.ReplayBuffer.open(store) as buffer:
@@ -359,7 +359,7 @@ def test_verify_does_not_take_the_end_of_a_file_for_a_checkpoints(store: pathlib
 
 
 @pytest.mark.parametrize("missing", ["checksum", "identity"])
-def test_a_store_without_checksums_or_without_identity_is_refused(store: pathlib.Path, missing: str) -> None:
+def test_a_store_without_checksums_or_identity_is_refused(store: pathlib.Path, missing: str) -> None:
     """Regression: where the checksum was left out, nothing was checked; without an identity nothing was sealed."""
     if missing == "identity":
         edit(store / "zarr.json", lambda ours: ours["schema"].pop("identity"), node="")

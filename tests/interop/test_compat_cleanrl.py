@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from helpers.crashes import die
 
 torch = pytest.importorskip("torch", reason="torch is in the interop extra")
 
@@ -506,8 +507,7 @@ def test_priorities_that_a_kill_took_are_said(tmp_path: pathlib.Path) -> None:
     rb = PrioritizedReplayBuffer(30, (3,), "cpu", 1, 0.9, **options)
     assert rb.store is not None
     rb.update_priorities([2], [1e6])
-    rb.store.engine.streams.release()
-    rb.store.engine.closed = True
+    die(rb.store)
     with pytest.warns(SamplerWarning, match="ended without close"):
         rb = PrioritizedReplayBuffer(30, (3,), "cpu", 1, 0.9, **options)
     assert rb.max_priority == 1.0

@@ -406,7 +406,7 @@ except MemoryError:
 """
 
 
-def test_images_fit_under_a_memory_limit_that_its_own_buffer_breaks(tmp_path: pathlib.Path) -> None:
+def test_images_fit_where_the_librarys_own_buffer_does_not(tmp_path: pathlib.Path) -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("RLIMIT_DATA counts memory on Linux only")
     frames = spaces.Box(0, 255, (1, 84, 84), np.uint8)
@@ -829,7 +829,7 @@ def test_an_evaluator_of_returns_sees_those_of_d3rlpy(tmp_path: pathlib.Path) ->
     assert evaluator(algo, dataset) == evaluator(algo, own_buffer(episodes))
 
 
-def test_an_episode_whose_action_is_too_large_for_a_fact_keeps_its_reward() -> None:
+def test_an_action_too_large_for_a_fact_leaves_the_reward() -> None:
     wide = spaces.Box(-1, 1, (1000,), np.float32)
     dataset = DiskDataset(limit=50, env=Spaces(VECTOR, wide))
     actions = np.random.default_rng(0).random((3, 1000)).astype(np.float32)

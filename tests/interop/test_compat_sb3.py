@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.crashes import die
 
 torch = pytest.importorskip("torch", reason="torch is in the interop extra")
 pytest.importorskip("stable_baselines3", reason="stable-baselines3 is in the interop extra")
@@ -128,7 +129,7 @@ def test_training_is_the_same_to_the_last_bit(case: str, handles_timeouts: bool)
     assert_same(ours, theirs)
 
 
-def test_frames_of_a_stack_are_stored_once_and_seen_without_being_named() -> None:
+def test_frames_of_a_stack_are_stored_once_unasked() -> None:
     for case, stack in [("DQN, stacked images", (4, 0, False)), ("DQN, stacked colours", (2, 0, True))]:
         store = train(*CASES[case][:3], DiskReplayBuffer, 40).replay_buffer.store
         assert [(s.frames, s.axis, s.channels) for s in store.schema.stacks] == [stack]
@@ -150,7 +151,7 @@ class Blank(Toy):
 
 
 @pytest.mark.parametrize(("depth", "frames"), [(1, 4), (3, 1), (3, 2)])
-def test_a_first_step_that_shows_nothing_is_taken_for_grey_or_colour_frames(depth: int, frames: int) -> None:
+def test_a_blank_first_step_is_taken_for_frames(depth: int, frames: int) -> None:
     def make() -> Any:
         plain = DummyVecEnv([lambda: Blank(images(depth), spaces.Discrete(3))])
         return VecFrameStack(plain, frames) if frames > 1 else plain
@@ -216,7 +217,7 @@ def test_n_step_returns_are_those_of_sb3() -> None:
     assert got.discounts.shape == expected.discounts.shape == (200, 1)
 
 
-def test_n_steps_in_an_algorithm_that_asks_for_more_than_there_is() -> None:
+def test_n_steps_beyond_what_there_is() -> None:
     options = {"n_steps": 3, "gamma": 0.99}
     model = train(*CASES["SAC, Dict"][:3], DiskReplayBuffer, 60, options=options, batch_size=64)
     assert model.replay_buffer.sample(500).discounts.shape == (500, 1)
@@ -257,7 +258,7 @@ def test_priorities() -> None:
 # SB3's other methods
 
 
-def test_a_step_whose_add_was_interrupted_is_at_its_position_or_not_there() -> None:
+def test_an_interrupted_step_is_at_its_position_or_not_there() -> None:
     def add(buffer: DiskReplayBuffer, stamp: int) -> None:
         obs = np.full((2, 3), stamp, np.float32)
         buffer.add(obs, obs + 1, np.zeros((2, 1)), np.full(2, stamp), np.zeros(2), [{}, {}])
@@ -384,7 +385,7 @@ def test_a_path_is_taken_up_again_by_a_new_model(tmp_path: pathlib.Path) -> None
         DiskReplayBuffer(90, BOX, BOX, path=tmp_path / "other", checkpoint="here")
 
 
-def test_priorities_come_back_after_close_and_are_said_to_be_gone_after_a_kill(tmp_path: pathlib.Path) -> None:
+def test_priorities_survive_a_close_and_not_a_kill(tmp_path: pathlib.Path) -> None:
     def opened() -> DiskReplayBuffer:
         return DiskReplayBuffer(20, BOX, BOX, "cpu", path=tmp_path / "store", sampler=dr.Proportional(), seed=0)
 
@@ -400,8 +401,7 @@ def test_priorities_come_back_after_close_and_are_said_to_be_gone_after_a_kill(t
     assert buffer.store.sampler.maximum == largest > 1e5
     buffer.sample(4)
     buffer.store.update_priorities(buffer.index[:1], [1.0])
-    buffer.store.engine.streams.release()
-    buffer.store.engine.closed = True
+    die(buffer.store)
     with pytest.warns(SamplerWarning, match="ended without close"):
         buffer = opened()
     assert buffer.store.sampler.maximum == 1
@@ -409,7 +409,7 @@ def test_priorities_come_back_after_close_and_are_said_to_be_gone_after_a_kill(t
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
-def test_a_larger_size_grows_the_store_and_a_smaller_one_is_refused(num_envs: int, tmp_path: pathlib.Path) -> None:
+def test_a_reopened_store_grows_and_does_not_shrink(num_envs: int, tmp_path: pathlib.Path) -> None:
     path, kept = tmp_path / "store", []
     for size, held, pos in ((8, 8, 4), (20, 20, 0), (40, 32, 32)):
         buffer = DiskReplayBuffer(size * num_envs, BOX, spaces.Discrete(3), n_envs=num_envs, path=path)

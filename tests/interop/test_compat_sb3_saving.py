@@ -358,7 +358,7 @@ def test_the_callback_says_what_it_cannot_save() -> None:
         sb3.DiskCheckpointCallback(0)
 
 
-def test_a_full_disk_in_the_middle_of_a_model_leaves_no_checkpoint(
+def test_a_full_disk_within_a_model_leaves_no_checkpoint(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = dqn(tmp_path / "buffer")

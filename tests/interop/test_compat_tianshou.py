@@ -498,7 +498,7 @@ def test_a_checkpoint_brings_rows_and_weights_back(tmp_path: pathlib.Path) -> No
         DiskVectorReplayBuffer(60, 3, path=tmp_path / "other", checkpoint="here")
 
 
-def test_goes_back_past_a_checkpoint_that_not_all_environments_have(tmp_path: pathlib.Path) -> None:
+def test_it_goes_back_past_a_checkpoint_of_some_environments(tmp_path: pathlib.Path) -> None:
     def opened(**options: Any) -> Any:
         return DiskVectorReplayBuffer(60, 3, path=tmp_path / "store", **options)
 
@@ -613,7 +613,7 @@ def test_sigkill_and_open_again(tmp_path: pathlib.Path) -> None:
     buffer.close()
 
 
-def test_an_interrupted_add_leaves_each_environment_with_the_step_or_without_it() -> None:
+def test_an_interrupted_add_is_whole_in_each_environment() -> None:
     def add(buffer: Any, stamp: int) -> None:
         obs = np.full((2, 3), stamp, np.float32)
         flags = np.zeros(2, bool)
@@ -759,7 +759,7 @@ def test_keys_that_a_hook_adds_to_each_step_are_kept(tmp_path: pathlib.Path) -> 
     assert (len(buffer), [len(store) for store in buffer.stores]) == before
 
 
-def test_a_step_that_is_refused_for_what_goes_with_it_is_in_no_store() -> None:
+def test_a_step_with_a_refused_part_is_in_no_store() -> None:
     good = {
         "obs": np.zeros((2, 3), np.float32), "act": np.zeros(2, int), "rew": np.ones(2),
         "terminated": np.zeros(2, bool), "truncated": np.zeros(2, bool), "obs_next": np.zeros((2, 3), np.float32),

@@ -619,9 +619,7 @@ def test_dumping_to_one_directory_again_keeps_one_checkpoint(tmp_path: Path) -> 
             rb.loads(tmp_path / "copied")
 
 
-def test_a_crash_between_the_checkpoint_and_its_file_leaves_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_before_the_file_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = DiskReplayStorage(100, path=tmp_path / "store")
     rb = filled(storage, episodes=2)
     rb.dumps(tmp_path / "saved")
@@ -802,7 +800,7 @@ def test_a_store_is_opened_at_a_checkpoint(tmp_path: Path) -> None:
         DiskReplayStorage(100, path=tmp_path / "other", checkpoint="three")
 
 
-def test_a_checkpoint_takes_the_learner_and_the_buffers_state_along(tmp_path: Path) -> None:
+def test_a_checkpoint_has_learner_and_buffer(tmp_path: Path) -> None:
     def opened(path: Path) -> Any:
         storage = DiskReplayStorage(100, path=path, checkpoint="latest")
         return TensorDictReplayBuffer(
@@ -881,7 +879,7 @@ for at in range(0, 1000, 10):
 """
 
 
-def test_a_killed_process_that_reopens_its_path_has_what_was_committed(tmp_path: Path) -> None:
+def test_a_killed_process_finds_what_was_committed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     for life, first in enumerate((0, 40, 80)):
         command = [sys.executable, "-W", "ignore", "-c", WRITER, str(path), str(first), "die"]
@@ -928,7 +926,7 @@ def test_what_overwrites_is_refused_by_its_name(tmp_path: Path) -> None:
     assert len(rb) == 4
 
 
-def test_bad_input_changes_nothing_and_the_writer_stays_where_it_was() -> None:
+def test_bad_input_leaves_the_writer_where_it_was() -> None:
     rb = TensorDictReplayBuffer(storage=DiskReplayStorage(10), batch_size=2)
     good = trajectory(4)
     nan, less, more, long, other = good.clone(), good.exclude("done"), good.clone(), good.clone(), good.clone()
@@ -1143,7 +1141,7 @@ def test_a_dataset_of_a_checkpoint_keeps_its_rows(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_a_dataset_without_transitions_or_of_several_agents_is_refused(tmp_path: Path) -> None:
+def test_a_dataset_without_transitions_is_refused(tmp_path: Path) -> None:
     plain(tmp_path / "empty", 0).close()
     with pytest.raises(NotEnoughDataError, match="holds no transition"):
         DiskReplayDataset(tmp_path / "empty")
@@ -1223,7 +1221,7 @@ def test_sequences_of_a_dataset(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_other_checkpointers_and_conditional_updates_are_refused_by_name() -> None:
+def test_other_checkpointers_are_refused_by_name() -> None:
     for checkpointer in (
         checkpointers.FlatStorageCheckpointer(), checkpointers.NestedStorageCheckpointer(),
         checkpointers.H5StorageCheckpointer(), checkpointers.TensorStorageCheckpointer(),

@@ -38,7 +38,7 @@ def test_every_array_becomes_a_tensor(path: str, config, device: str | None) -> 
         assert tensor[0] == 77, "on the CPU they share memory"
 
 
-def test_blocks_are_not_given_out_again_while_a_tensor_looks_at_them(path: str) -> None:
+def test_blocks_behind_a_tensor_are_not_given_out_again(path: str) -> None:
     from helpers.configs import Config
     from helpers.model import Leaf
 

@@ -189,7 +189,7 @@ def trained(rank: int, world_size: int, path: str, address: str, state: Any, sto
     group.destroy_process_group()
 
 
-def test_processes_that_train_together_and_go_on_as_another_number(tmp_path: pathlib.Path) -> None:
+def test_training_goes_on_with_another_number_of_processes(tmp_path: pathlib.Path) -> None:
     path = record(tmp_path)
     context = multiprocessing.get_context("spawn")
     state, seen = None, []

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
 import pathlib
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
@@ -19,6 +17,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.effort import examples
+from helpers.forking import forked
 from interrupts.handlers import SIGNALS, SUBJECTS, handled, run
 
 import diskreplay as dr
@@ -208,7 +207,7 @@ def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_han
 
 
 @pytest.mark.long
-def test_an_actor_a_learner_and_a_handler_do_not_wait_for_each_other(tmp_path: pathlib.Path) -> None:
+def test_actor_learner_and_handler_do_not_wait_for_each_other(tmp_path: pathlib.Path) -> None:
     """An actor's thread adds, the main thread draws, and its handler makes checkpoints."""
     count = examples(150, "signals", least=30)
     printed = in_a_process(
@@ -408,22 +407,7 @@ def test_a_compiler_is_not_disturbed(no_handlers: None) -> None:
 # Forks
 
 
-def forked(child: Callable[[], object]) -> int:
-    """Runs a child; its exit status."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process = os.fork()
-    if not process:
-        try:
-            child()
-            os._exit(0)
-        except BaseException as error:
-            print(repr(error), file=sys.stderr, flush=True)
-            os._exit(1)
-    return os.waitpid(process, 0)[1]
-
-
-def test_a_child_has_its_handlers_though_the_main_thread_held_them_back(no_handlers: None) -> None:
+def test_a_child_of_a_held_main_thread_has_its_handlers(no_handlers: None) -> None:
     def mine(number: int, frame: Any) -> None:
         pass
 
@@ -440,7 +424,7 @@ def test_a_child_has_its_handlers_though_the_main_thread_held_them_back(no_handl
         thread = threading.Thread(target=lambda: statuses.append(forked(check)))
         thread.start()
         thread.join()
-    assert statuses == [0]
+    assert statuses == [None]
 
 
 def test_a_fork_in_the_handler_of_a_fork(tmp_path: pathlib.Path, no_handlers: None) -> None:
@@ -469,7 +453,7 @@ def test_a_fork_in_the_handler_of_a_fork(tmp_path: pathlib.Path, no_handlers: No
 
         with mock.patch.object(forks, "_take", take):
             statuses.append(forked(check))
-        assert statuses == [0, 0]
+        assert statuses == [None, None]
         check()
         assert forks._held.forks == []
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 import diskreplay as dr
+from diskreplay.ops.repair import Repaired, repair
 
 IMAGE = spaces.Box(0, 255, (40, 40), np.uint8)
 """Large enough to be reached on disk, not mirrored in RAM."""
@@ -39,3 +41,28 @@ def fill(buffer: dr.ReplayBuffer, rows: int, seed: int = 0, commit_every: int = 
         obs, valid = following, ~done
         if row % commit_every == commit_every - 1:
             buffer.commit()
+
+
+def content(path: Any, **options: Any) -> dict[int, bytes]:
+    """All transitions of a store, by their ids."""
+    with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0, **options) as buffer:
+        found = {}
+        for batch in buffer.shuffled(16):
+            parts = (batch.obs, batch.next_obs, batch.reward, batch.action, batch.terminated, batch.truncated)
+            for at, number in enumerate(batch.index.tolist()):
+                found[number] = b"".join(np.ascontiguousarray(part[at]).tobytes() for part in parts)
+        return found
+
+
+def repaired(path: Any, **options: Any) -> Repaired:
+    """A repair after which nothing is wrong."""
+    result = repair(path, **options)
+    assert result.after.problems == ()
+    return result
+
+
+def flip(file: pathlib.Path, at: int) -> None:
+    """Another bit in a file's byte."""
+    data = bytearray(file.read_bytes())
+    data[at] ^= 0x10
+    file.write_bytes(data)

@@ -154,7 +154,7 @@ def options(path: Any) -> tuple[bool, str]:
 
 
 @pytest.mark.parametrize("chosen", [{}, {"finite": True}, {"continuity": "flags"}])
-def test_copies_keep_what_a_store_refuses_and_what_ends_its_episodes(
+def test_copies_keep_refused_values_and_ends_of_episodes(
     chosen: dict[str, Any], path: str, tmp_path: pathlib.Path
 ) -> None:
     store(**chosen)(path)

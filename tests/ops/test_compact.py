@@ -123,7 +123,7 @@ def test_readers_go_on(store: pathlib.Path, files: int) -> None:
             reader.get(ids)
 
 
-def test_a_reader_goes_on_whose_last_shard_was_filled_and_compacted(store: pathlib.Path) -> None:
+def test_a_reader_goes_on_after_its_last_shard_was_compacted(store: pathlib.Path) -> None:
     """Its record has the length of a file that is no more."""
     expected = content(store)
     with (

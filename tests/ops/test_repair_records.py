@@ -6,9 +6,8 @@ import json
 import pathlib
 from typing import Any
 
-import numpy as np
 import pytest
-from ops.stores import fill, images
+from ops.stores import content, fill, images, repaired
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError
@@ -40,22 +39,11 @@ def write(store: pathlib.Path, record: Record) -> None:
     (store / "streams" / "0" / "zarr.json").write_bytes(metadata.dump(document))
 
 
-def content(store: pathlib.Path) -> dict[int, bytes]:
-    with dr.ReplayBuffer.open(store, mode="r", cache_bytes=0) as buffer:
-        found = {}
-        for batch in buffer.shuffled(16):
-            parts = (batch.obs, batch.next_obs, batch.reward, batch.action, batch.terminated, batch.truncated)
-            for at, number in enumerate(batch.index.tolist()):
-                found[number] = b"".join(np.ascontiguousarray(part[at]).tobytes() for part in parts)
-        return found
-
-
 def check(store: pathlib.Path, record: Record, expected: dict[int, bytes]) -> None:
     """A store with this record is repaired, and every transition is there; it can be written on."""
     write(store, record)
     assert not verify(store).ok
-    result = repair(store)
-    assert result.ok, result.after.problems
+    result = repaired(store)
     assert sum(loss.transitions for loss in result.streams) == 0
     assert content(store) == expected
     assert not repair(store).changed
@@ -84,8 +72,7 @@ def test_one_number_is_wrong(store: pathlib.Path, change: Record) -> None:
     with pytest.raises(CorruptionError):
         dr.ReplayBuffer.open(store)
     assert not verify(store).ok
-    result = repair(store)
-    assert result.ok, result.after.problems
+    repaired(store)
     assert content(store).items() <= expected.items()
     assert not repair(store).changed
 
@@ -136,7 +123,7 @@ def test_tails_that_name_nothing(store: pathlib.Path, which: tuple[str, ...], ta
     check(store, {**record, "tails": tails}, expected)
 
 
-def test_rows_that_only_an_older_index_knows_are_kept_to_the_last(store: pathlib.Path) -> None:
+def test_rows_that_an_older_index_knows_are_kept(store: pathlib.Path) -> None:
     """Regression: the last chunk of an older index was given up, with the rows in it that are whole."""
     older = read(store)
     with dr.ReplayBuffer.open(store) as buffer:
@@ -149,8 +136,7 @@ def test_rows_that_only_an_older_index_knows_are_kept_to_the_last(store: pathlib
         file.unlink()
     path = store / "streams" / "0" / "reward" / f"c.{shard}.0"
     path.write_bytes(path.read_bytes()[:size])
-    result = repair(store)
-    assert result.ok, result.after.problems
+    repaired(store)
     after = content(store)
     assert after.items() <= before.items()
     gone = {number // 2 for number in before.keys() - after.keys()}

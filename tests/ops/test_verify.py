@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 from gymnasium import spaces
-from ops.stores import IMAGE, fill, images
+from ops.stores import IMAGE, fill, flip, images
 
 import diskreplay as dr
 from diskreplay.errors import NotAStoreError, StoreNotFoundError
@@ -28,12 +28,6 @@ def store(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def stream(store: pathlib.Path) -> pathlib.Path:
     return store / "streams" / "0"
-
-
-def flip(file: pathlib.Path, offset: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[offset] ^= 0x10
-    file.write_bytes(data)
 
 
 def edit(file: pathlib.Path, change: Any) -> None:

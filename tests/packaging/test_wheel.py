@@ -60,7 +60,7 @@ def test_a_plain_install_brings_no_optional_library(wheel: zipfile.ZipFile) -> N
 
 
 @pytest.mark.long
-def test_the_editable_install_does_not_put_the_repository_on_the_path(tmp_path: pathlib.Path) -> None:
+def test_the_editable_install_keeps_the_repository_off_the_path(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-I", "-c", "import diskreplay, diskreplay_cli, sys; print(*sys.path, sep='\\n')"]
     done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
     assert not {str(ROOT), str(ROOT / "cli")} & set(done.stdout.splitlines())

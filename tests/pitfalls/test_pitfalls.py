@@ -428,7 +428,7 @@ def test_chosen_episodes_cost_no_more_than_all(path: str, monkeypatch: pytest.Mo
     both(check, tuple(ours), tuple(buffer.looked_at for buffer in theirs))
 
 
-def test_the_page_has_a_row_for_each_test_and_each_naive_buffer_is_used() -> None:
+def test_the_page_has_each_test_and_each_naive_buffer_is_used() -> None:
     page = (pathlib.Path(__file__).parents[2] / "docs/pitfalls.md").read_text()
     module = sys.modules[__name__]
     tests = {name for name in vars(module) if name.startswith("test_")} - {inspect.stack()[0].function}

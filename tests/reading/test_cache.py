@@ -75,7 +75,7 @@ def test_what_is_found_is_what_was_put(operations: list[tuple[str, int, int]], b
                     np.testing.assert_array_equal(slab.values[slot], values(c, g))
 
 
-def test_a_slot_given_up_and_taken_by_the_same_chunk_of_another_environment() -> None:
+def test_a_slot_taken_by_the_same_chunk_of_another_environment() -> None:
     """Regression: only the chunk's number was compared, so one environment's frames came back as another's."""
     reader, cache = column(), ChunkCache(1000)
     cache.put(reader, 4, 0, values(4, 0))

@@ -22,6 +22,7 @@ import pytest
 from gymnasium import spaces
 from helpers.configs import CONFIGS, WIDE, Config
 from helpers.effort import examples
+from helpers.forking import forked
 from helpers.model import Leaf
 from helpers.recording import Recording, reopen
 from helpers.threads import together
@@ -573,15 +574,12 @@ def test_forked_children(path: str, loading: bool) -> None:
             check(buffer.sample(50), frames)  # another thread, meanwhile
             assert compiled._kernel is None
             assert not compiled._missing
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                check(buffer.sample(50), frames)
-                status = int((compiled._kernel is None) != loading)
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def is_python() -> bool:
+            check(buffer.sample(50), frames)
+            return compiled._kernel is None
+
+        assert forked(is_python) is loading
 
 
 def test_an_interrupt_is_noticed_within_a_batch(path: str) -> None:

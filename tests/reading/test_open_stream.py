@@ -42,7 +42,7 @@ def replace_window(recording: Recording, buffer: dr.ReplayBuffer) -> None:
 
 
 @pytest.mark.long
-def test_a_reader_gets_there_however_often_the_window_is_replaced(path: str) -> None:
+def test_a_reader_keeps_up_however_often_the_window_turns(path: str) -> None:
     recording, left = Recording(PLAIN), 15
     with PLAIN.create(path) as buffer:
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 from gymnasium import spaces
 from helpers.configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
 from helpers.effort import examples
+from helpers.forking import forked
 from helpers.recording import Recording, reopen
 from helpers.view_model import VIEWS, content
 
@@ -91,15 +91,7 @@ def test_as_python(path: str, config: Config) -> None:
         compare(buffer, planned)
         with reopen(config, path, mode="r", cache_bytes=cache, seed=3) as reader:
             compare(reader, planned)
-            child = os.fork()
-            if not child:
-                status = 1
-                try:
-                    compare(reader, planned)
-                    status = 0
-                finally:
-                    os._exit(status)
-            assert os.waitpid(child, 0)[1] == 0
+            assert forked(lambda: compare(reader, planned)) is None
             recording.add(buffer, 40)
             buffer.commit()  # evicts what the reader has
             compare(reader, planned)

@@ -65,7 +65,7 @@ def test_every_array_is_given_out_once(path: str) -> None:
             assert not np.shares_memory(one, other)
 
 
-def test_small_batches_are_copied_by_compiled_code_and_large_ones_by_numpy(path: str) -> None:
+def test_small_batches_are_copied_compiled_and_large_by_numpy(path: str) -> None:
     config = CONFIGS[0]
     with config.create(path) as buffer:
         Recording(config).add(buffer, 12)

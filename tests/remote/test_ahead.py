@@ -6,16 +6,15 @@ Requests wait at gates of the tests, so that what is under way meanwhile is know
 from __future__ import annotations
 
 import itertools
-import os
 import pathlib
 import re
-import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
 from helpers import effort
+from helpers.forking import forked
 from remote import world
 from remote.world import SPACES, Life, reader, rows_of
 
@@ -122,7 +121,7 @@ def rows_in(buffer: dr.ReplayBuffer, *shards: int) -> np.ndarray:
     return buffer.items()[[shard * SHARD_ROWS + 4 for shard in shards]]
 
 
-def test_a_batch_asks_for_its_chunks_and_waits_for_no_whole_shard(
+def test_a_batch_asks_for_chunks_and_waits_for_no_shard(
     life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
     gate = Gate(pushed, is_whole)
@@ -254,7 +253,7 @@ def test_what_fails_ahead_is_counted_and_breaks_no_batch(
 
 
 @pytest.mark.parametrize("fault", ["refused", "cut", "lost"])
-def test_a_part_that_fails_is_an_error_of_the_batch_and_the_next_one_has_it(
+def test_a_failed_part_is_an_error_of_one_batch_alone(
     fault: Fault, life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
     objects = FaultyObjects(pushed)
@@ -312,7 +311,7 @@ def test_parts_of_a_shard_that_grew_or_was_taken_back_meanwhile(tmp_path: pathli
         assert sorted(rows_of(buffer)) == sorted(life.window())
 
 
-def test_a_part_beyond_the_end_of_a_shard_that_was_taken_back_is_no_error_of_the_network(
+def test_a_part_that_was_taken_back_is_no_network_error(
     tmp_path: pathlib.Path,
 ) -> None:
     life, objects = Life(tmp_path / "b", capacity=SHARD_ROWS * SHARDS), SimulatedObjects()
@@ -445,23 +444,17 @@ def test_a_forked_process_has_the_copies_and_closes(
         join(background(buffer))
         rows_of(buffer, other)
         gate.wait(1)  # a thread is in the midst of reading ahead
-        child = os.fork()
-        if not child:
-            signal.alarm(int(PATIENCE))
-            status = 1
-            try:
-                if rows_of(buffer, copied) == [life.rows[4]]:
-                    status = 2
-                    try:
-                        rows_of(buffer, rows_in(buffer, 1))
-                    except RemoteError:
-                        status = 3 if buffer.stats()["remote"]["ahead_shards"] != 1 else 0
-                buffer.close()
-            finally:
-                os._exit(status)
-        _, status = os.waitpid(child, 0)
+
+        def in_child() -> None:
+            assert rows_of(buffer, copied) == [life.rows[4]]
+            with pytest.raises(RemoteError):
+                rows_of(buffer, rows_in(buffer, 1))
+            assert buffer.stats()["remote"]["ahead_shards"] == 1
+            buffer.close()
+
+        said = forked(in_child)
         gate.open()
-        assert status == 0
+        assert said is None
         assert rows_of(buffer, other) == [life.rows[SHARD_ROWS + 4]]
 
 
@@ -478,7 +471,7 @@ def test_interrupts_of_a_batch_in_parts_leave_the_next_one_right(
             assert rows_of(buffer, ids) == [life.rows[shard * SHARD_ROWS + 4] for shard in range(SHARDS)], number
 
 
-def test_a_loader_has_the_next_batches_downloaded_while_one_is_waited_for(
+def test_a_loader_downloads_the_next_batches_meanwhile(
     life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Ahead, "note", lambda *_: None)  # so that each batch asks for what it needs
@@ -508,7 +501,7 @@ def test_a_loader_s_error_of_the_network_ends_it(pushed: SimulatedObjects, tmp_p
             rows_of(buffer, next(batches).index)
 
 
-def test_a_shuffled_pass_downloads_the_shards_of_its_first_round_at_once(
+def test_a_pass_downloads_the_shards_of_its_first_round_at_once(
     life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
     gate = Gate(pushed, is_whole)

@@ -6,7 +6,7 @@ import pathlib
 import shutil
 
 import pytest
-from remote.world import URL, Life, reader, rows_of
+from remote.world import URL, Life, pushed, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import RemoteConflictError, StoreNotFoundError, WriteFailedError
@@ -15,9 +15,7 @@ from diskreplay.testing import SimulatedObjects
 
 @pytest.mark.parametrize("mirror_bytes", [1 << 30, 30_000])
 def test_a_mirror_that_was_removed_is_made_anew(mirror_bytes: int, tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(37)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 37)
     with reader(objects, tmp_path / "m", mirror_bytes=mirror_bytes) as buffer:
         rows_of(buffer, buffer.items()[:3])
         shutil.rmtree(tmp_path / "m")
@@ -26,9 +24,7 @@ def test_a_mirror_that_was_removed_is_made_anew(mirror_bytes: int, tmp_path: pat
 
 
 def test_a_mirror_that_cannot_be_made_anew_is_named(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(37)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 37)
     with reader(objects, tmp_path / "m") as buffer:
         shutil.rmtree(tmp_path / "m")
         (tmp_path / "m").write_text("a file")
@@ -38,7 +34,7 @@ def test_a_mirror_that_cannot_be_made_anew_is_named(tmp_path: pathlib.Path) -> N
         assert sorted(rows_of(buffer)) == sorted(life.window())
 
 
-def test_a_store_that_took_the_place_of_another_is_noticed_by_a_refresh(tmp_path: pathlib.Path) -> None:
+def test_a_refresh_notices_another_store_in_its_place(tmp_path: pathlib.Path) -> None:
     life, other, objects = Life(tmp_path / "a"), Life(tmp_path / "b", 1), SimulatedObjects()
     life.add(37)
     life.push(objects)
@@ -59,20 +55,16 @@ def test_a_store_that_took_the_place_of_another_is_noticed_by_a_refresh(tmp_path
     other.buffer.close()
 
 
-def test_rows_of_a_store_that_was_removed_are_not_a_fault_of_the_disk(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(37)
-    life.push(objects)
+def test_rows_of_a_removed_store_are_no_fault_of_the_disk(tmp_path: pathlib.Path) -> None:
+    _, objects = pushed(tmp_path / "a", 37)
     with reader(objects, tmp_path / "m") as buffer:
         objects.delete(list(objects.data))
         with pytest.raises(StoreNotFoundError, match=f"no store at '{URL}' any more"):
             rows_of(buffer)
 
 
-def test_a_store_whose_document_was_written_otherwise_is_the_same(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(7)
-    life.push(objects)
+def test_a_store_with_a_document_written_otherwise_is_the_same(tmp_path: pathlib.Path) -> None:
+    life, objects = pushed(tmp_path / "a", 7)
     with reader(objects, tmp_path / "m") as buffer:
         objects.data["zarr.json"] += b"\n"
         life.add(7)
@@ -82,9 +74,7 @@ def test_a_store_whose_document_was_written_otherwise_is_the_same(tmp_path: path
 
 
 def test_a_store_that_was_removed_and_pushed_anew_is_the_same(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 20)
     with reader(objects, tmp_path / "m") as buffer:
         objects.delete(list(objects.data))
         life.add(5)
@@ -93,10 +83,8 @@ def test_a_store_that_was_removed_and_pushed_anew_is_the_same(tmp_path: pathlib.
         assert sorted(rows_of(buffer)) == sorted(life.window())
 
 
-def test_a_document_that_is_read_during_a_refresh_does_not_break_it(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.push(objects)
+def test_a_refresh_survives_a_document_that_is_being_read(tmp_path: pathlib.Path) -> None:
+    life, objects = pushed(tmp_path / "a", 20)
     with reader(objects, tmp_path / "m") as buffer:
         catalog = buffer.engine.store.files.catalog  # type: ignore[attr-defined]
 

@@ -95,7 +95,7 @@ def test_storage_that_refuses_conditions_that_hold_is_refused(tmp_path: pathlib.
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_storage_that_keeps_conditions_and_fails_is_not_taken_for_one_that_ignores_them(fault: str) -> None:
+def test_failing_storage_is_not_taken_for_one_without_conditions(fault: str) -> None:
     counted = FaultyObjects(SimulatedObjects())
     conditions.check(counted, "0")
     requests = len(counted.requests)

@@ -223,7 +223,7 @@ def test_a_reader_between_any_two_requests_sees_whole_commits(name: str, tmp_pat
 
 
 @pytest.mark.long
-def test_joining_that_is_disturbed_leaves_no_two_streams_with_one_number(tmp_path: pathlib.Path) -> None:
+def test_a_disturbed_join_gives_no_number_twice(tmp_path: pathlib.Path) -> None:
     first, base = Life(tmp_path / "a"), SimulatedObjects()
     first.add(20)
     first.push(base)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import effort
-from remote.world import Life, Rows, read, under
+from remote.world import Life, Rows, pushed, read, under
 
 import diskreplay as dr
 from diskreplay.errors import DiskReplayError, RemoteError
@@ -28,10 +28,7 @@ RAW = [b"", b"null", b"[]", b"NaN", b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xf
 @pytest.fixture
 def served(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Life, SimulatedObjects]:
     monkeypatch.setattr(bundles, "BUNDLE_SHARDS", 3)
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(50)
-    life.checkpoint("c")
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 50, "c")
     life.buffer.close()
     return life, objects
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.clocks import DAY, Clock
-from remote.world import CAPACITY, LAYOUT, RUN, SPACES, Life, read, reader, rows_of, under
+from remote.world import CAPACITY, LAYOUT, RUN, SPACES, Life, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, RemoteConflictError, RemoteError
@@ -32,12 +32,8 @@ def remote_checkpoints(objects: SimulatedObjects, mirror: pathlib.Path) -> list[
     return Store(objects.url, open_remote(objects, mirror)).checkpoints()
 
 
-def test_a_trainer_goes_on_from_its_last_checkpoint_when_its_clock_was_set_back(
-    tmp_path: pathlib.Path, clock: Clock
-) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(30)
-    life.push(objects)
+def test_a_trainer_goes_on_though_its_clock_was_set_back(tmp_path: pathlib.Path, clock: Clock) -> None:
+    _, objects = pushed(tmp_path / "a", 30)
     with reader(objects, tmp_path / "m", sampler=dr.Proportional(), seed=1) as trainer:
         for update in (100, 200, 300):  # no rows in between
             trainer.update_priorities(trainer.items(), np.arange(30) + float(update))
@@ -51,7 +47,7 @@ def test_a_trainer_goes_on_from_its_last_checkpoint_when_its_clock_was_set_back(
         assert again.sample(8).index.tolist() == drawn
 
 
-def test_a_trainer_goes_on_from_a_trainers_checkpoint_beside_collectors_that_make_some(tmp_path: pathlib.Path) -> None:
+def test_a_trainer_goes_on_from_its_own_beside_collectors(tmp_path: pathlib.Path) -> None:
     life, objects = Life(tmp_path / "a"), SimulatedObjects()
     life.add(10)
     for name in ("c1", "c2", "c3"):
@@ -80,7 +76,7 @@ def test_a_trainer_goes_on_from_a_trainers_checkpoint_beside_collectors_that_mak
     ]
 
 
-def test_a_checkpoint_that_is_dropped_and_made_again_is_pushed_anew(tmp_path: pathlib.Path, clock: Clock) -> None:
+def test_a_checkpoint_that_is_made_again_is_pushed_anew(tmp_path: pathlib.Path, clock: Clock) -> None:
     """Also within the resolution of the clock, which stands still here."""
     life, objects = Life(tmp_path / "a"), SimulatedObjects()
     life.add(10)
@@ -95,9 +91,7 @@ def test_a_checkpoint_that_is_dropped_and_made_again_is_pushed_anew(tmp_path: pa
     assert found.cut["0"].end == 20
 
 
-def test_a_dropped_checkpoint_that_is_still_remote_comes_before_the_newer_one(
-    tmp_path: pathlib.Path, clock: Clock
-) -> None:
+def test_a_dropped_remote_checkpoint_comes_before_the_newer_one(tmp_path: pathlib.Path, clock: Clock) -> None:
     """Where its maker dropped its newest, made another, and the push ended before it removed the first."""
     life, objects = Life(tmp_path / "a"), SimulatedObjects()
     life.add(10)
@@ -359,10 +353,7 @@ def test_going_back_to_where_the_stream_stands_asks_nobody(tmp_path: pathlib.Pat
 
 
 def test_a_name_that_another_has_dropped_is_free(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.checkpoint("best")
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 10, "best")
     with reader(objects, tmp_path / "m", seed=1) as trainer:
         assert trainer.checkpoints == ["best"]
         life.buffer.drop_checkpoint("best")

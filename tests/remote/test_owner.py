@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from diskreplay_cli.main import main
 from helpers import effort
 from helpers.turns import KilledError, Turns
-from remote.world import RUN, Life, Rows, read, reader, under
+from remote.world import RUN, Life, Rows, pushed, read, reader, under
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteConflictError, RemoteError, WriteFailedError
@@ -63,7 +63,7 @@ def _pair(folder: pathlib.Path, *, stale: bool = False) -> tuple[Life, Life, Sim
 
 
 @pytest.mark.long
-def test_a_copy_from_before_the_last_push_that_went_back_empties_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_copy_from_before_the_last_push_empties_nothing(tmp_path: pathlib.Path) -> None:
     """Regression: the original's stream was made empty, and its checkpoints were removed."""
     life, other, objects = _pair(tmp_path, stale=True)
     life.checkpoint("later")
@@ -93,7 +93,7 @@ def test_the_command_refuses_a_copy_from_before_the_last_push(
 
 
 @pytest.mark.long
-def test_a_copy_that_is_behind_is_refused_however_often_it_starts(tmp_path: pathlib.Path) -> None:
+def test_a_copy_that_is_behind_is_refused_each_time(tmp_path: pathlib.Path) -> None:
     """Regression: each start raises the sequence, and the sixth one got through."""
     life, other, objects = _pair(tmp_path, stale=True)
     for _ in range(8):
@@ -116,10 +116,7 @@ def test_a_copy_that_pushes_first_owns_the_stream(tmp_path: pathlib.Path) -> Non
 
 
 def test_a_copy_that_has_nothing_new_takes_nothing_over(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.checkpoint("c")
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 10, "c")
     life.buffer.close()
     life.push(objects)
     shutil.copytree(life.path, tmp_path / "b")
@@ -133,9 +130,7 @@ def test_a_copy_that_has_nothing_new_takes_nothing_over(tmp_path: pathlib.Path) 
 
 
 def test_the_owner_goes_on_from_wherever_its_directory_is(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 10)
     life.buffer.close()
     life.path = str(pathlib.Path(life.path).rename(tmp_path / "moved"))
     life.buffer = dr.ReplayBuffer.open(life.path, **RUN)
@@ -161,9 +156,7 @@ def _row(writer: int) -> tuple[Any, ...]:
 
 
 def test_storage_that_was_set_back_is_brought_up_again(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 10)
     backup = objects.copy()
     for _ in range(3):
         life.add(10)
@@ -184,7 +177,7 @@ def test_a_copy_that_is_opened_with_nothing_new_changes_nothing(tmp_path: pathli
     assert objects.data == before
 
 
-def test_files_of_an_older_copy_beside_a_newer_ledger_are_refused(tmp_path: pathlib.Path) -> None:
+def test_an_older_copy_with_a_newer_ledger_is_refused(tmp_path: pathlib.Path) -> None:
     life, other, objects = _pair(tmp_path, stale=True)
     for one in life, other:
         one.buffer.close()
@@ -196,9 +189,7 @@ def test_files_of_an_older_copy_beside_a_newer_ledger_are_refused(tmp_path: path
 
 
 def test_a_directory_whose_ledger_was_removed_is_refused(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 10)
     pathlib.Path(ledger.path(f"{life.path}/streams/0")).unlink()
     before = dict(objects.data)
     with pytest.raises(RemoteConflictError, match="another writer made it"):
@@ -206,10 +197,8 @@ def test_a_directory_whose_ledger_was_removed_is_refused(tmp_path: pathlib.Path)
     assert objects.data == before
 
 
-def test_storage_that_was_emptied_is_filled_again_and_a_record_that_was_removed_is_not(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.push(objects)
+def test_emptied_storage_is_filled_and_a_removed_record_is_not(tmp_path: pathlib.Path) -> None:
+    life, objects = pushed(tmp_path / "a", 10)
     objects.data.clear()
     push = life.push(objects)
     _whole(objects, life, tmp_path / "m")
@@ -275,7 +264,7 @@ def test_a_copy_from_before_a_checkpoint_was_pushed_removes_none(tmp_path: pathl
     assert any(key.startswith("checkpoints/c/") for key in objects.data)
 
 
-def test_who_owns_a_stream_no_more_neither_adds_nor_removes_checkpoints(tmp_path: pathlib.Path) -> None:
+def test_who_owns_a_stream_no_more_changes_no_checkpoint(tmp_path: pathlib.Path) -> None:
     life, other, objects = _pair(tmp_path)
     push = Push(Store(life.path, LocalFiles()), "0", objects)
     push.run()
@@ -395,7 +384,7 @@ def test_of_many_copies_that_push_at_the_same_time_one_goes_on(tmp_path: pathlib
     assert seen == {"the original", "a copy"}
 
 
-def test_an_older_pushers_shard_that_comes_after_the_fence_is_replaced(tmp_path: pathlib.Path) -> None:
+def test_an_older_pushers_late_shard_is_replaced(tmp_path: pathlib.Path) -> None:
     """The interleaving that confirmed rows of one copy over shards of the other."""
     life, other, objects = _pair(tmp_path)
     old = Push(Store(life.path, LocalFiles()), "0", FaultyObjects(objects))
@@ -490,7 +479,7 @@ def _has_ledger(disk: SimulatedDisk) -> bool:
     return disk.kind(ledger.path("/a/streams/0")) is not None
 
 
-def test_after_a_crash_at_a_moment_of_a_push_the_owner_goes_on_and_a_backup_does_not(tmp_path: pathlib.Path) -> None:
+def test_after_a_crash_the_owner_goes_on_and_a_backup_does_not(tmp_path: pathlib.Path) -> None:
     tried, refused = _crashes(tmp_path, 19)
     assert tried > 3
     assert refused > 1
@@ -507,9 +496,7 @@ def test_after_a_crash_at_any_moment_of_a_push_the_owner_goes_on(tmp_path: pathl
 # The ledger
 
 
-def test_a_ledger_outlives_torn_lines_and_is_written_anew_when_it_is_long(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_outlives_torn_lines_and_stays_short(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "MOST_WRITES", 8)
     monkeypatch.setattr(ledger, "KEPT_WRITES", 3)
     files, path = LocalFiles(), str(tmp_path / "ledger")
@@ -532,9 +519,7 @@ def test_a_ledger_outlives_torn_lines_and_is_written_anew_when_it_is_long(
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"{}", b"[" * 100_000])
 def test_a_ledger_that_cannot_be_read_is_damage(data: bytes, tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(5)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 5)
     pathlib.Path(ledger.path(str(tmp_path / "a" / "streams" / "0"))).write_bytes(data)
     before = dict(objects.data)
     with pytest.raises(CorruptionError, match=ledger.NAME):
@@ -543,12 +528,10 @@ def test_a_ledger_that_cannot_be_read_is_damage(data: bytes, tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EIO, WriteFailedError)])
-def test_where_the_ledger_cannot_be_written_nothing_is_put_and_the_next_push_goes_on(
+def test_nothing_is_put_where_the_ledger_cannot_be_written(
     number: int, kind: type[Exception], tmp_path: pathlib.Path
 ) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(5)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 5)
     life.add(5)
     files = FaultyFiles()
     push = Push(Store(life.path, files), "0", objects)
@@ -565,7 +548,7 @@ def test_where_the_ledger_cannot_be_written_nothing_is_put_and_the_next_push_goe
     _whole(objects, life, tmp_path / "m")
 
 
-def test_a_buffer_on_a_full_disk_says_so_and_pushes_when_there_is_room(
+def test_a_full_disk_is_said_and_pushes_go_on_with_room(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects, full = SimulatedObjects(), [True]
@@ -603,7 +586,7 @@ def test_a_push_costs_one_sync_more_and_two_at_its_beginning(tmp_path: pathlib.P
         assert files.count(("sync", "sync_dir")) == syncs
 
 
-def test_two_pushes_of_one_process_note_at_once_and_no_id_is_lost(tmp_path: pathlib.Path) -> None:
+def test_two_pushes_of_one_process_lose_no_id(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "ledger")
     local, reading = LocalFiles(), threading.Event()
     files, noted = FaultyFiles(local), []

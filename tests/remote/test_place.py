@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from diskreplay_cli.main import main
 from gymnasium import spaces
-from remote.world import Life, read, under
+from remote.world import pushed, read, under
 
 import diskreplay as dr
 from diskreplay.errors import DiskReplayError, InputError, RemoteWarning
@@ -19,7 +19,6 @@ from diskreplay.ops import remote as commands
 from diskreplay.ops.verify import verify
 from diskreplay.remote.objects import checked_url, is_url
 from diskreplay.remote.place import MIRROR_BYTES, default_mirror, local, named, place
-from diskreplay.testing import SimulatedObjects
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/a", "gs://b/c/d.replay", "az://box/x", "file:///tmp/x"])
@@ -147,9 +146,7 @@ def test_urls_with_an_at_sign_in_the_place_are_urls() -> None:
 
 
 def test_objects_with_names_like_a_stores_are_named_once(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 10)
     objects.data |= dict.fromkeys(
         ["", "streams/", "streams/0/", "streams/new/", "README.md", "streams/README.md", "streams/0/obs/notes.txt"], b""
     )

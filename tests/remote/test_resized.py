@@ -47,7 +47,7 @@ def test_a_trainer_goes_on_over_a_resize(tmp_path: pathlib.Path, capacity: int) 
             assert (local.capacity, rows_of(local)) == (capacity, held)
 
 
-def test_a_collector_that_is_started_again_grows_its_stream_and_pushes_it(tmp_path: pathlib.Path) -> None:
+def test_a_restarted_collector_grows_its_stream_and_pushes_it(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
     with under(objects):
         life = Life(tmp_path / "a", capacity=30, remote=objects.url)

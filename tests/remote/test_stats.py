@@ -25,7 +25,7 @@ def _remote(life: Life, *names: str) -> tuple[Any, ...]:
     return tuple(said[name] for name in names)
 
 
-def test_rows_that_wait_and_rows_that_are_lost_are_counted_after_going_back(tmp_path: pathlib.Path) -> None:
+def test_waiting_and_lost_rows_are_counted_after_going_back(tmp_path: pathlib.Path) -> None:
     objects = FaultyObjects(SimulatedObjects())
     with under(objects):
         life = Life(tmp_path / "a", capacity=20, remote=URL)
@@ -96,7 +96,7 @@ def test_a_checkpoint_whose_name_another_has_there_is_said(tmp_path: pathlib.Pat
             assert sorted(trainer.checkpoints) == ["best", "mine"]
 
 
-def test_a_checkpoint_of_another_that_is_made_during_a_push_is_said(tmp_path: pathlib.Path) -> None:
+def test_anothers_checkpoint_made_during_a_push_is_said(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
     life = Life(tmp_path / "a")
     life.add(20)
@@ -183,7 +183,7 @@ def test_a_warning_that_is_an_error_ends_no_extend_half_way(refused: Any, tmp_pa
         buffer.close()
 
 
-def test_a_warning_that_is_an_error_takes_no_priorities_from_a_keeper(refused: Any, tmp_path: pathlib.Path) -> None:
+def test_a_raised_warning_takes_no_priorities_from_a_keeper(refused: Any, tmp_path: pathlib.Path) -> None:
     life = refused(tmp_path / "a", sampler=dr.Proportional())
     life.buffer.engine.companion = Keeper(life.buffer)
     life.buffer.add(observation(0, 0, 0), 0, 0.0, observation(0, 0, 1), False, False)

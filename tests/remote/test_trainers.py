@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.effort import stride
-from remote.world import LAYOUT, RUN, SPACES, Life, read, reader, rows_of, under
+from remote.world import LAYOUT, RUN, SPACES, Life, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, InputError, RemoteConflictError, RemoteWarning
@@ -33,10 +33,8 @@ def _prioritized(objects: Any, mirror: pathlib.Path) -> dr.ReplayBuffer:
     return buffer
 
 
-def test_a_checkpoint_that_is_refused_leaves_the_other_trainers_whole(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(30)
-    life.push(objects)
+def test_a_refused_checkpoint_leaves_other_trainers_whole(tmp_path: pathlib.Path) -> None:
+    _, objects = pushed(tmp_path / "a", 30)
     with _prioritized(objects, tmp_path / "behind") as behind, _prioritized(objects, tmp_path / "m") as first:
         first.checkpoint("best")
         drawn = [list(first.sample(8).index) for _ in range(3)]
@@ -47,7 +45,7 @@ def test_a_checkpoint_that_is_refused_leaves_the_other_trainers_whole(tmp_path: 
 
 
 @pytest.mark.long
-def test_gc_between_the_parts_of_a_checkpoint_leaves_none_that_cannot_be_opened(tmp_path: pathlib.Path) -> None:
+def test_gc_within_a_checkpoint_leaves_it_whole_or_gone(tmp_path: pathlib.Path) -> None:
     life, base = Life(tmp_path / "a"), SimulatedObjects()
     life.add(30)
     life.push(base)
@@ -73,7 +71,7 @@ def test_gc_between_the_parts_of_a_checkpoint_leaves_none_that_cannot_be_opened(
 
 
 @pytest.mark.long
-def test_a_kill_while_a_store_is_made_leaves_nobody_with_a_store_that_cannot_be_pushed(tmp_path: pathlib.Path) -> None:
+def test_a_kill_within_create_leaves_a_store_that_can_be_pushed(tmp_path: pathlib.Path) -> None:
     objects, machine = SimulatedObjects(), tmp_path / "machine"
     machine.mkdir()
     faulty = FaultyObjects(objects)
@@ -100,11 +98,8 @@ def test_a_kill_while_a_store_is_made_leaves_nobody_with_a_store_that_cannot_be_
 
 
 @pytest.mark.long("the other tests of this module")
-def test_who_drops_a_checkpoint_when_there_is_a_newer_one_has_one_there_at_any_time(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.checkpoint("0")
-    life.push(objects)
+def test_who_replaces_a_checkpoint_has_one_at_any_time(tmp_path: pathlib.Path) -> None:
+    life, objects = pushed(tmp_path / "a", 20, "0")
     places = 0
     newest = 0
     for at in range(60):
@@ -184,9 +179,7 @@ def test_a_store_of_two_streams_goes_back_to_its_own_checkpoint(tmp_path: pathli
 
 
 def test_a_collector_that_joined_and_has_no_rows_is_whole(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.push(objects)
+    _, objects = pushed(tmp_path / "a", 10)
     with under(objects):
         joined = dr.ReplayBuffer.open_or_create(tmp_path / "b", *SPACES, capacity=60, remote=objects.url, **RUN)
         start = pathlib.Path(joined.path, "streams", str(joined.stream), "start")
@@ -200,15 +193,13 @@ def test_a_collector_that_joined_and_has_no_rows_is_whole(tmp_path: pathlib.Path
 
 
 def test_a_reader_of_a_url_is_copied(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 20)
     with under(objects), reader(objects, tmp_path / "m", seed=3) as buffer, pickle.loads(pickle.dumps(buffer)) as other:
         assert sorted(rows_of(other)) == sorted(life.window())
         assert other.engine.store.files.mirror.directory == str(tmp_path / "m")
 
 
-def test_a_conflict_with_a_put_that_was_not_done_is_no_checkpoint_of_another(tmp_path: pathlib.Path) -> None:
+def test_an_undone_put_is_no_checkpoint_of_another(tmp_path: pathlib.Path) -> None:
     """Regression: it was said that there is a checkpoint of that name. S3 answers 409 so, and asks to try again."""
     life, objects = Life(tmp_path / "a"), FaultyObjects(SimulatedObjects())
     life.add(20)

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from helpers.effort import stride
+from helpers.forking import forked
 from helpers.threads import together
-from remote.world import RUN, SPACES, URL, Life, observation, read, reader, rows_of, under
+from remote.world import RUN, SPACES, URL, Life, observation, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.compat.keeper import Keeper
@@ -36,7 +37,7 @@ from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 
 @pytest.mark.long
-def test_an_old_process_that_goes_on_at_any_request_of_the_next_one_changes_nothing(tmp_path: pathlib.Path) -> None:
+def test_an_old_process_that_goes_on_changes_nothing(tmp_path: pathlib.Path) -> None:
     life, base = Life(tmp_path / "a"), SimulatedObjects()
     life.add(20)
     life.push(base)
@@ -58,7 +59,7 @@ def test_an_old_process_that_goes_on_at_any_request_of_the_next_one_changes_noth
 
 
 @pytest.mark.long
-def test_a_copy_of_a_directory_that_goes_another_way_is_refused_and_harms_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_copy_that_goes_another_way_is_refused(tmp_path: pathlib.Path) -> None:
     life, objects = Life(tmp_path / "a"), SimulatedObjects()
     life.add(20)
     mine = life.push(objects)
@@ -81,7 +82,7 @@ def test_a_copy_of_a_directory_that_goes_another_way_is_refused_and_harms_nothin
 
 
 @pytest.mark.long
-def test_a_copy_that_is_disturbed_by_the_other_at_each_request_never_mixes_rows(tmp_path: pathlib.Path) -> None:
+def test_copies_that_disturb_each_other_never_mix_rows(tmp_path: pathlib.Path) -> None:
     life, base = Life(tmp_path / "a"), SimulatedObjects()
     life.add(20)
     life.push(base)
@@ -119,10 +120,7 @@ def test_a_copy_that_is_disturbed_by_the_other_at_each_request_never_mixes_rows(
 
 
 def test_an_older_copy_is_refused(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.checkpoint("c")
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 10, "c")
     older = life.copy(tmp_path / "b")
     older.buffer.close()
     life.add(5)
@@ -191,7 +189,7 @@ def test_two_streams_of_one_name_the_second_is_refused(tmp_path: pathlib.Path) -
         life.buffer.close()
 
 
-def test_numbers_are_claimed_beside_the_first_stream_whatever_its_name(tmp_path: pathlib.Path) -> None:
+def test_numbers_are_claimed_whatever_the_first_streams_name(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
     with under(objects):
         first = Life(tmp_path / "a", remote=URL, stream="actor-a")
@@ -227,7 +225,7 @@ def test_going_back_is_refused_while_a_trainer_needs_the_rows(tmp_path: pathlib.
 
 
 @pytest.mark.long
-def test_a_trainers_checkpoint_at_any_request_of_going_back_is_whole_or_refused(tmp_path: pathlib.Path) -> None:
+def test_a_checkpoint_within_going_back_is_whole_or_refused(tmp_path: pathlib.Path) -> None:
     life, base = Life(tmp_path / "a"), SimulatedObjects()
     life.add(10)
     life.checkpoint("c")
@@ -262,7 +260,7 @@ def test_a_trainers_checkpoint_at_any_request_of_going_back_is_whole_or_refused(
     assert seen == {"pushed", "refused"}
 
 
-def test_rows_that_were_evicted_before_they_were_sent_are_counted(tmp_path: pathlib.Path) -> None:
+def test_rows_evicted_before_they_were_sent_are_counted(tmp_path: pathlib.Path) -> None:
     life, objects = Life(tmp_path / "a", capacity=20), SimulatedObjects()
     life.add(20)
     push = life.push(objects)
@@ -347,7 +345,7 @@ def test_closing_saves_once_and_takes_nothing_while_it_pushes(tmp_path: pathlib.
         assert len(buffer) == 10
 
 
-def test_a_close_that_is_interrupted_while_it_pushes_leaves_the_buffer_open(
+def test_a_close_interrupted_within_a_push_leaves_it_open(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = SimulatedObjects()
@@ -395,20 +393,15 @@ def test_a_forked_process_pushes_nothing_and_waits_for_nobody(tmp_path: pathlib.
         life.add(9)
         life.buffer.push(60)
         held = reader(objects, tmp_path / "m")
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                before = len(objects.data)
-                try:
-                    held.refresh()
-                except RemoteError as error:
-                    status = 0 if "forked" in str(error) else 2
-                life.buffer.close()
-                status = status or (3 if len(objects.data) != before else 0)
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def in_child() -> None:
+            before = len(objects.data)
+            with pytest.raises(RemoteError, match="forked"):
+                held.refresh()
+            life.buffer.close()
+            assert len(objects.data) == before
+
+        assert forked(in_child) is None
         life.buffer.close()
         held.close()
 
@@ -448,7 +441,7 @@ def test_who_asks_for_what_cannot_be_joins_nothing(
         dr.ReplayBuffer.open(tmp_path / "b", remote=URL).close()
 
 
-def test_a_close_that_is_interrupted_when_all_is_pushed_is_done_by_the_next(
+def test_a_close_interrupted_after_its_push_is_done_by_the_next(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the next one warned that not everything is pushed, since the buffer pushes no more."""

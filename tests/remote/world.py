@@ -19,6 +19,7 @@ from diskreplay.remote import place
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
+from diskreplay.testing.faulty_objects import SimulatedObjects
 
 URL = "s3://simulated/a.replay"
 CAPACITY = 60
@@ -87,6 +88,16 @@ class Life:
         push = Push(store, stream or store.stream_names()[0], objects)
         push.run()
         return push
+
+
+def pushed(path: pathlib.Path, rows: int, *checkpoints: str) -> tuple[Life, SimulatedObjects]:
+    """A writer of so many rows, with these checkpoints, and the objects to which all was pushed."""
+    life, objects = Life(path), SimulatedObjects()
+    life.add(rows)
+    for name in checkpoints:
+        life.checkpoint(name)
+    life.push(objects)
+    return life, objects
 
 
 def observation(writer: int, timeline: int, number: int) -> np.ndarray:

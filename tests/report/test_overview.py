@@ -100,7 +100,7 @@ def test_large_actions_are_not_counted(path: str) -> None:
 
 
 @pytest.mark.own_thresholds  # a window's shards have as many rows as it says
-def test_holes_are_what_compact_would_give_back_and_rows_that_have_left(path: str) -> None:
+def test_holes_are_what_compact_gives_back(path: str) -> None:
     with made.create(path, capacity=10, shard_rows=4, chunk_rows=4) as buffer:
         for number in range(6):
             made.play(buffer, number, 3 + number % 2)
@@ -120,7 +120,7 @@ def test_holes_are_what_compact_would_give_back_and_rows_that_have_left(path: st
     assert after == dataclasses.replace(before, dead_bytes=0)
 
 
-def test_columns_written_later_are_in_the_schema_and_their_dead_values_in_the_storage(path: str) -> None:
+def test_later_columns_are_in_the_schema_and_the_storage(path: str) -> None:
     later = {"state": ((300,), np.float32), "seen": np.int64}
     with made.create(path, capacity=10, later=later) as buffer:
         for number in range(3):

@@ -143,7 +143,7 @@ def test_by_environment_what_has_no_meaning_is_refused() -> None:
         Proportional(by_env=1)  # type: ignore[arg-type]
 
 
-def test_a_stream_of_another_shape_is_a_new_one_by_environment_too() -> None:
+def test_a_stream_of_another_shape_is_new_by_environment_too() -> None:
     sampler = Proportional(1.0, by_env=True)
     other = Window(1 << 48, 1 << 48 | 6, 6, 2)
     sampler.update([0, 1], [5.0, 9.0], [Window(0, 8, 8, 4), other], always)
@@ -225,7 +225,7 @@ def test_a_window_that_went_back_is_new() -> None:
 
 
 @pytest.mark.parametrize("by_env", [False, True])
-def test_priorities_stay_with_their_ids_in_a_stream_of_another_capacity(by_env: bool) -> None:
+def test_priorities_stay_with_their_ids_at_another_capacity(by_env: bool) -> None:
     sampler, other = Proportional(alpha=1.0, by_env=by_env), 3 << 48
     before = [Window(0, 6, 6, 2), Window(other, other + 2, 4, 2)]
     sampler.update([0, 1, 2, 3, 4, 5, other], [5.0, 4.0, 3.0, 2.0, 1.0, 0.0, 9.0], before, always)
@@ -340,7 +340,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(case: int) -> None:
     assert same_state(sampler, untouched)
 
 
-def test_a_row_is_asked_for_once_more_only_while_it_may_become_a_transition() -> None:
+def test_a_row_is_asked_for_again_only_while_it_may_become_one() -> None:
     sampler, asked = Proportional(), []
 
     def standing(ids: np.ndarray) -> np.ndarray:
@@ -354,7 +354,7 @@ def test_a_row_is_asked_for_once_more_only_while_it_may_become_a_transition() ->
 
 
 @pytest.mark.long
-def test_numba_is_loaded_only_by_those_who_sample_with_priorities() -> None:
+def test_numba_is_loaded_only_for_priorities() -> None:
     code = (
         "import sys; from diskreplay.sampling.proportional import Proportional; Proportional().to_json();"
         "from diskreplay.sampling.rank_based import RankBased; RankBased(); sys.exit('numba' in sys.modules)"

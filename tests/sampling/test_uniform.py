@@ -103,7 +103,7 @@ def test_flat_where_items_are_sparse(held: int, every: int, size: int) -> None:
 
 
 @pytest.mark.own_thresholds
-def test_a_thousandth_of_a_large_window_is_found_without_listing_it() -> None:
+def test_a_thousandth_of_a_window_is_found_without_a_list() -> None:
     sparse, rng = Sparse(1 << 20, 1000), np.random.default_rng(0)
     for _ in range(20):
         sparse.asked = 0

@@ -54,7 +54,7 @@ def test_the_last_row_is_in_the_tail(end: int, tail: Tail, fits: bool) -> None:
     assert Span(0, end, 1, tail).ends_in_tail(schema.column("obs")) is fits
 
 
-def test_a_record_is_parsed_again_only_where_its_bytes_are_others(
+def test_a_record_is_parsed_again_only_if_its_bytes_changed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def opened(stream: str) -> dr.ReplayBuffer:

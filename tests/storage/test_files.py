@@ -21,7 +21,7 @@ from diskreplay.storage.local_files import LocalFile, LocalFiles, LocalLock
 from diskreplay.testing import FaultyFiles, Interrupts
 
 
-def test_a_file_that_was_interrupted_before_it_was_opened_goes_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_interrupted_before_it_was_opened_goes_silently(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     file = LocalFile.__new__(LocalFile)
@@ -29,7 +29,7 @@ def test_a_file_that_was_interrupted_before_it_was_opened_goes_without_a_word(mo
     assert said == []
 
 
-def test_a_lock_that_was_interrupted_is_free_though_its_traceback_is_kept(tmp_path: pathlib.Path) -> None:
+def test_an_interrupted_lock_is_free_though_its_traceback_stays(tmp_path: pathlib.Path) -> None:
     local, tool = LocalFiles(), Interrupts(within=["diskreplay.storage"])
     kept: list[TracebackType | None] = []  # as a notebook does, for its debugger
     taken: list[FileLock | None] = []
@@ -53,7 +53,7 @@ def test_a_lock_that_was_interrupted_is_free_though_its_traceback_is_kept(tmp_pa
     taken[0].release()
 
 
-def test_a_lock_and_a_file_go_without_a_word_when_modules_are_gone(
+def test_a_lock_and_a_file_go_silently_without_their_modules(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As at exit, where Python clears the globals of modules: see the next test."""

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import textwrap
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -23,6 +22,7 @@ import numpy as np
 import pytest
 from helpers import lives
 from helpers.effort import examples, stride
+from helpers.forking import forked
 from helpers.threads import held, together
 
 import diskreplay as dr
@@ -163,7 +163,7 @@ def test_a_loan_that_stands_is_taken_back_when_room_is_needed() -> None:
         assert first.file is None, "it was not used since then"
 
 
-def test_what_batches_use_all_the_time_does_not_keep_the_pool_full() -> None:
+def test_files_of_all_batches_do_not_keep_the_pool_full() -> None:
     """Files that were used since the pool looked last are passed over once, however many they are."""
     pool, kept = Pool(lambda: 200), Handles()
     with mock.patch.object(handles, "POOL", pool):
@@ -229,12 +229,8 @@ def test_the_limit_is_that_of_the_system(soft: int, files: int) -> None:
 
 def test_a_child_has_a_lock_of_its_own() -> None:
     """Regression: a thread that is not in the child held the lock at the fork."""
-    with held(handles.POOL._lock), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-        if not child:
-            os._exit(0 if handles.POOL._lock.acquire(timeout=0) and handles.POOL.make_room() else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    with held(handles.POOL._lock):
+        assert forked(lambda: handles.POOL._lock.acquire(timeout=0) and bool(handles.POOL.make_room()))
 
 
 # Under the limits of the system

@@ -99,9 +99,7 @@ def test_a_commit_reads_no_more_for_more_checkpoints(disk: SimulatedDisk, parsed
         assert not parsed, "what has the same bytes is not parsed"
 
 
-def test_the_names_of_checkpoints_are_told_without_parsing_what_is_known(
-    disk: SimulatedDisk, parsed: list[str]
-) -> None:
+def test_names_of_known_checkpoints_are_told_without_parsing(disk: SimulatedDisk, parsed: list[str]) -> None:
     with opened(disk) as buffer, opened(disk, mode="r") as reader:
         add(buffer, 0, 12)
         for name in ("c", "b", "a"):
@@ -117,7 +115,7 @@ def test_the_names_of_checkpoints_are_told_without_parsing_what_is_known(
         assert parsed == ["c"]
 
 
-def test_what_another_writer_made_again_under_a_name_is_not_taken_for_what_it_was(disk: SimulatedDisk) -> None:
+def test_a_name_that_another_writer_made_again_is_new(disk: SimulatedDisk) -> None:
     own, other = opened(disk), opened(disk, stream="b")
     add(own, 0, 14)
     other.refresh()
@@ -170,7 +168,7 @@ def at_operation(number: int) -> tuple[bool, SimulatedDisk]:
 
 
 @pytest.mark.long
-def test_a_checkpoint_that_is_made_again_between_any_two_operations_of_a_commit_is_whole() -> None:
+def test_a_checkpoint_made_again_within_a_commit_is_whole() -> None:
     number = 0
     while True:
         number += stride(40, "operations of a commit")

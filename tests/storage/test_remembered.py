@@ -19,9 +19,7 @@ PATH = "/a.replay"
 
 
 @pytest.mark.parametrize("columns", [3, 30])
-def test_opening_parses_the_commit_record_as_often_for_many_columns(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_columns_parse_the_commit_record_no_oftener(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each column that was opened parsed the whole record, twice: of all columns."""
     disk = SimulatedDisk()
     values = {f"c{number}": np.float32(number) for number in range(columns)}
@@ -44,7 +42,7 @@ def test_opening_parses_the_commit_record_as_often_for_many_columns(
 
 
 @pytest.mark.parametrize("streams", [2, 6])
-def test_offline_commands_parse_each_checkpoint_once_for_any_number_of_streams(
+def test_commands_parse_each_checkpoint_once_for_all_streams(
     streams: int, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     """``compact`` parsed every checkpoint, of all streams, twice for each stream; ``drop`` once for each."""

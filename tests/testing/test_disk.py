@@ -124,7 +124,7 @@ def test_a_rename_took_place_or_it_did_not() -> None:
     assert disk.after_power_loss().contents() == {"/from": None, "/to": None, "/to/x": b"new"}
 
 
-def test_bytes_that_were_synced_do_not_change_with_what_follows_them() -> None:
+def test_synced_bytes_do_not_change_with_what_follows() -> None:
     disk = SimulatedDisk()
     written(disk, "/a", b"k" * 300, sync=True)
     disk.sync_dir("/")
@@ -172,9 +172,7 @@ def wrapped_disk() -> FaultyFiles:
 
 
 @pytest.mark.parametrize("make", [LocalFiles, SimulatedDisk, wrapped_disk])
-def test_a_lock_knows_whether_its_directory_is_still_where_it_was(
-    tmp_path: pathlib.Path, make: Callable[[], Files]
-) -> None:
+def test_a_lock_knows_whether_its_directory_was_moved(tmp_path: pathlib.Path, make: Callable[[], Files]) -> None:
     files, root = make(), str(tmp_path)
     if not isinstance(files, LocalFiles):
         for parent in [*list(reversed(tmp_path.parents))[1:], tmp_path]:

@@ -75,7 +75,7 @@ def test_no_place_leaves_a_lock_held(work: Any, at: Any) -> None:
     assert tool.interrupt(count, work) is None
 
 
-def test_ends_of_with_blocks_and_lines_of_try_are_counted_but_are_no_places() -> None:
+def test_ends_of_with_and_lines_of_try_are_no_places() -> None:
     tool = Interrupts(within=HERE)
     tool.count(guarded)
     assert tool.passed_over == 2

@@ -91,7 +91,7 @@ def _check_said(error: BaseException, url: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_is_refused_is_said_and_goes_on_when_the_cause_is_gone(
+def test_a_refusal_is_said_and_ends_with_its_cause(
     name: str, proxy: Proxy, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, said = REFUSALS[name]
@@ -147,9 +147,7 @@ def test_renewed_credentials_of_the_environment_are_taken(
     life.buffer.close()
 
 
-def test_a_missing_bucket_is_said_and_a_store_is_made_once_it_is_there(
-    proxy: Proxy, server: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_missing_bucket_is_said_until_it_is_there(proxy: Proxy, server: str, tmp_path: pathlib.Path) -> None:
     url = "s3://later/a.replay"
     for make in dr.ReplayBuffer.create, dr.ReplayBuffer.open_or_create:
         with pytest.raises(RemoteError, match="make the bucket") as refused:
@@ -177,9 +175,7 @@ def test_a_large_upload_takes_its_time_and_a_question_does_not(proxy: Proxy, mon
         objects.head("large")
 
 
-def test_a_download_that_trickles_ends_well_and_one_that_stops_does_not_wait_for_ever(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_download_ends_and_a_dead_one_is_given_up(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     data = os.urandom(100_000)
     ObjectStore("s3://bucket/trickle").put("x", data, NEW)
     monkeypatch.setattr(storage, "ANSWER_SECONDS", 4.0)
@@ -226,7 +222,7 @@ def test_a_server_that_ignores_conditions_is_refused(
     life.buffer.close()
 
 
-def test_a_server_that_compares_tags_with_their_quotation_marks_is_written_all_the_same(
+def test_tags_may_be_compared_with_their_quotation_marks(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Ceph's gateway 16 does: no quoted tag is ever the one that it keeps."""
@@ -254,9 +250,7 @@ def test_a_server_that_compares_tags_with_their_quotation_marks_is_written_all_t
         life.buffer.close()
 
 
-def test_a_right_that_is_missing_is_said_and_what_is_granted_is_used(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_right_is_said_and_others_are_used(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that checks signatures and policies, of a user who may read, and then write."""
     import boto3
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from distributed.remote import downloader
 from helpers import effort
-from remote.world import Life, read, reader, rows_of
+from remote.world import Life, pushed, read, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
@@ -29,7 +29,7 @@ def _object(number: int, size: int = 100) -> Object:
     return Object(f"streams/0/obs/c.{number}.0", size, f"tag {number}", 0.0)
 
 
-def test_the_budget_holds_after_every_download_and_the_last_used_stay(tmp_path: pathlib.Path) -> None:
+def test_the_budget_holds_and_the_last_used_stay(tmp_path: pathlib.Path) -> None:
     mirror = Mirror(str(tmp_path / "m"), 1000)
     for number in range(50):
         path = pathlib.Path(mirror.keep(_object(number), [b"a" * 60, b"b" * 40]))
@@ -92,9 +92,7 @@ def test_what_else_lies_in_the_directory_is_left_alone(tmp_path: pathlib.Path) -
 
 
 def test_a_full_disk_makes_room_and_then_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(40)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 40)
     life.buffer.close()
     real = Mirror._write
     full = [True]
@@ -116,9 +114,7 @@ def test_a_full_disk_makes_room_and_then_says_so(tmp_path: pathlib.Path, monkeyp
 
 @pytest.fixture
 def served(tmp_path: pathlib.Path) -> tuple[Life, SimulatedObjects]:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(50)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 50)
     life.buffer.close()
     return life, objects
 
@@ -177,7 +173,7 @@ def test_damage_of_an_object_is_reported_every_time(
             read(objects, tmp_path / "m")
 
 
-def test_an_interrupt_of_a_wait_for_a_download_leaves_the_next_call_whole(
+def test_an_interrupted_download_leaves_the_next_call_whole(
     served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path
 ) -> None:
     life, objects = served
