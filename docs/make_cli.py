@@ -6,14 +6,16 @@ A test compares the two, so that neither changes alone.
 from __future__ import annotations
 
 import pathlib
+import re
 
 import click
 from diskreplay_cli.main import main
 
 TARGET = pathlib.Path(__file__).with_name("cli.md")
+HELP = re.compile(r"\n  -h, --help +Show this message and exit\.")
 HEAD = """# The command line
 
-Made from `--help` by `python docs/make_cli.py`; change the texts in `cli/diskreplay_cli`.
+Made by `python docs/make_cli.py`; change the texts in `cli/diskreplay_cli`.
 
 ## At a glance
 
@@ -31,13 +33,13 @@ diskreplay verify --repair pong.replay
 diskreplay compact pong.replay
 ```
 
-`python -m diskreplay` is the same command. Ctrl-C commits and says how to go on; `record --resume` goes on, after a
-`kill -9` too. Every command that prints facts has `--json`, and none replaces a file without `--overwrite`.
+`python -m diskreplay` is the same command, and each has `--help`, which the blocks below print. Ctrl-C commits and says
+how to go on; `record --resume` goes on, after a `kill -9` too. Every command that prints facts has `--json`, and none
+replaces a file without `--overwrite`.
 
 ## Completion by the shell
 
-The tab key completes commands, options, formats and paths once the shell knows how. What it has to know is printed by
-the command, for bash (4.4 or later), zsh and fish:
+For bash (4.4 or later), zsh and fish the command prints what the tab key completes by:
 
 ```sh
 _DISKREPLAY_COMPLETE=bash_source diskreplay > ~/.diskreplay-complete.bash
@@ -67,6 +69,8 @@ def reference() -> str:
 
 
 def section(title: str, text: str) -> str:
+    """A command's help under its name, without the option that all have."""
+    text = re.sub(r"\n\nOptions:(?=\n\n|$)", "", HELP.sub("", text))
     return f"## {title}\n\n```text\n{text}\n```\n"
 
 

@@ -1,4 +1,4 @@
-"""``python -m interrupts`` in ``tests`` interrupts all operations and prints the table of docs/durability.md."""
+"""``python -m interrupts`` in ``tests`` interrupts all operations and prints a table, summed in docs/durability.md."""
 
 from __future__ import annotations
 
