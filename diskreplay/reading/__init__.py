@@ -1,1 +1,1 @@
-"""From ids to arrays: what is drawn is planned, read and put together here."""
+"""The room that turns ids into arrays: a batch that is drawn is planned, read and put together here."""
