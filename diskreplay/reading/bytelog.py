@@ -65,7 +65,7 @@ class Content(Protocol):
         """Take over the next record of the log, also twice without harm."""
 
     def news(self, at: int) -> tuple[Bytes, Sequence[Any] | None]:
-        """Return the bytes for byte ``at`` of the log that no record says yet, and their records if they are at hand."""
+        """Return bytes for byte ``at`` of the log that no record has yet, and their records if at hand."""
 
     def again(self, record: Any) -> bytes:
         """Return what of a record lives, as records."""
@@ -87,7 +87,7 @@ CONTENTS: dict[str, Callable[[Schema, StreamLog], Content]] = {
 def read_records(
     content: Content, column: ColumnReader, start: int, stop: int, size: int | None = None
 ) -> Iterator[Any]:
-    """Yield the committed records of bytes ``[start, stop)``, ``size`` bytes read at once; raise ValueError otherwise."""
+    """Yield the committed records of bytes ``[start, stop)``, read ``size`` at a time; raise ValueError for others."""
     size = READ_BYTES if size is None else size
     while start < stop:
         data = column.read_rows(start, min(stop, start + size)).reshape(-1)

@@ -34,12 +34,12 @@ class Reads:
         """The tables of the streams; those of other streams may be given before the batch is planned."""
         self._steps: list[Callable[[], None]] = []
         self._plans: list[list[gather.Plan]] = []
-        """The plans of the columns, each in the parts that it is read in; no step refers to this object, so that loans end."""
+        """The plans of the columns, each in parts as it is read; no step refers to this object, so that loans end."""
         self._begun = 0
         """The number of plans whose downloads have begun."""
 
     def fetch(self, column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> None:
-        """Copy what is in RAM of the requests, and take up the rest as :func:`gather.plan`; the caller holds the lock."""
+        """Copy what is in RAM of the requests, and take up the rest by :func:`gather.plan`, with the lock held."""
         self.take_up(gather.plan(column, requests, out, cache), cache)
 
     def take_up(self, plan: gather.Plan, cache: ChunkCache) -> None:

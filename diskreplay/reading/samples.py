@@ -102,7 +102,7 @@ class Samples:
         return out[:, 0]
 
     def _read_plainly(self, name: str, out: Target) -> bool:
-        """Have a column's values at the rows read by compiled code; return False, with nothing done, if that cannot be."""
+        """Have compiled code read a column's values at the rows; return False, with nothing done, if it cannot."""
         if self._tables is None:
             return False
         short = plain.fill(self.reads, self._tables, self._drawn, name, out, self.ids, self.place, 0, 0)
@@ -201,7 +201,7 @@ class Samples:
         return self._layout(out, stack)
 
     def frames(self, leaf: int, step: int) -> Array:
-        """Return single frames of a leaf, ``(size, *frame_shape)``, of the rows (step 0) or their next ones (step 1)."""
+        """Return single frames of a leaf, ``(size, *frame_shape)``: the rows' (step 0), or their next ones (1)."""
         column = self.schema.obs_columns[leaf]
         out = self._empty((self.size, 1, *column.shape), column.dtype)
         self._fill(leaf, Target(out), step, step)
