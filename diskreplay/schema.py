@@ -129,7 +129,11 @@ class Codec:
 
     @classmethod
     def parse(cls, text: str | Codec) -> Codec:
-        """Return the codec of a text such as ``"zstd"`` or ``"lz4hc:5"``."""
+        """Return the codec of a text such as ``"zstd"`` or ``"lz4hc:5"``; raise SchemaError for another text.
+
+        >>> Codec.parse("lz4hc:5")
+        Codec(name='lz4hc', level=5)
+        """
         if isinstance(text, Codec):
             return text
         if not isinstance(text, str):
@@ -159,7 +163,7 @@ class Column:
         dtype: as stored.
         chunk_rows, shard_rows: rows of a chunk and of a shard file; a shard holds whole chunks.
         codec: compression of its chunks.
-        resident: whether chunks hold all environments, not only one: so it was small enough for RAM when it was made.
+        resident: True if chunks hold all environments, not only one: so it was small enough for RAM when it was made.
     """
 
     name: str
@@ -246,7 +250,7 @@ class Schema:
         num_envs: environments of the first stream.
         capacity: transitions of the first stream's window when the store was made.
         identity: of the store, which seals its shards; empty until :meth:`Store.create` draws it.
-        finite: whether ``add`` refuses NaN and infinity in observations, actions and columns.
+        finite: True if ``add`` refuses NaN and infinity in observations, actions and columns.
         continuity: what says that a row continues the one before: "observations" (and flags), or "flags" alone.
         later: columns whose values are written after their rows were added; they stand in the log :data:`LATER`.
     """

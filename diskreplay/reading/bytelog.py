@@ -45,7 +45,7 @@ class Content(Protocol):
         what: it is, for messages.
         slack: bytes by which the log may exceed twice what lives, before it is looked through.
         log: the rows that it belongs to.
-        unwritten: whether :meth:`news` has something.
+        unwritten: True if :meth:`news` has something.
     """
 
     what: str

@@ -167,7 +167,7 @@ class ResidentTable:
             ids: of the rows.
             place: where in the arrays each of them goes.
             size: of the arrays.
-            partial: whether there are places that no row stands at, which are zeros.
+            partial: True if there are places that no row stands at, which are zeros.
         """
         if "diskreplay.index.jit" not in sys.modules:
             return None
