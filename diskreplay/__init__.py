@@ -92,8 +92,10 @@ _HOMES = {
     "open": "buffers.kinds",
     "provenance": "buffers.provenance",
 }
-"""The module of each public name, which is imported when the name is first asked for: a command that samples nothing
-needs no sampler, and a program of one agent none of several."""
+"""The module of each public name, imported when the name is first asked for.
+
+A command that samples nothing needs no sampler, and a program of one agent none of several.
+"""
 
 __all__ = [
     "Batch",

@@ -1,4 +1,4 @@
-"""Runs the command line: ``python -m diskreplay`` is the command ``diskreplay``."""
+"""The command line as a module: ``python -m diskreplay`` is the command ``diskreplay``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that many modules take: each check gives the value back in one type of Python's, or raises InputError."""
+"""The checks of common arguments: each returns the value in one type of Python's, or raises InputError."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from diskreplay.errors import InputError, SchemaError
 
 MAX_KEY_BYTES = 128
-"""A key names a file or directory, with a few letters more while it is being made."""
+"""The most bytes of a key, which names a file or directory, with a few letters more while it is being made."""
 
 
 def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> int:
-    """``value`` as an int in ``[least, most]``, else InputError."""
+    """Return ``value`` as an int in ``[least, most]``; raise InputError otherwise."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise InputError(f"{what} must be an integer, got {value!r}")
     if not least <= value <= most:
@@ -22,14 +22,14 @@ def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> i
 
 
 def check_share(what: str, value: Any) -> float:
-    """``value``, a number of Python's or numpy's, as a float in ``[0, 1]``, else InputError."""
+    """Return ``value``, a number of Python's or numpy's, as a float in ``[0, 1]``; raise InputError otherwise."""
     if not isinstance(value, int | float | np.integer | np.floating) or not 0.0 <= value <= 1.0:
         raise InputError(f"{what} must be 0 to 1, got {value!r}")
     return float(value)
 
 
 def checked_number(name: str, value: Any, *, above: bool = False) -> float:
-    """``value`` as a float of at least, or above, 0."""
+    """Return ``value`` as a float of at least, or above, 0; raise InputError otherwise."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not number or not np.isfinite(value) or value < 0 or (above and value == 0):
         raise InputError(f"{name} must be a finite number {'above' if above else 'of at least'} 0, got {value!r}")
@@ -37,14 +37,14 @@ def checked_number(name: str, value: Any, *, above: bool = False) -> float:
 
 
 def check_flag(what: str, value: Any) -> bool:
-    """``value``, of Python or numpy, as a bool, else InputError."""
+    """Return ``value``, of Python or numpy, as a bool; raise InputError otherwise."""
     if not isinstance(value, bool | np.bool_):
         raise InputError(f"{what} must be True or False, got {value!r}")
     return bool(value)
 
 
 def check_key(key: object, where: str) -> str:
-    """``key`` if it can name a Zarr node, else SchemaError."""
+    """Return ``key`` if it can name a Zarr node; raise SchemaError otherwise."""
     if not isinstance(key, str) or not key or len(key.encode(errors="replace")) > MAX_KEY_BYTES:
         raise SchemaError(f"{where}: keys must be strings of 1 to {MAX_KEY_BYTES} bytes, got {key!r}")
     bad = set(key) & set('/\\\0:*?"<>|')

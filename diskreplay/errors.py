@@ -26,7 +26,7 @@ import warnings
 
 
 def warn_outside(text: str, category: type[Warning]) -> None:
-    """Warns in the name of the line outside of this package that led here."""
+    """Warn in the name of the line outside of this package that led here."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("diskreplay."):
         level, frame = level + 1, frame.f_back
@@ -34,13 +34,13 @@ def warn_outside(text: str, category: type[Warning]) -> None:
 
 
 class DiskReplayError(Exception):
-    """Base of every exception of this package."""
+    """The base of every exception of this package."""
 
     code = "error"
 
 
 class MisuseWarning(UserWarning):
-    """What is given has the signs of a mistake that is easily made; the message says what to write instead."""
+    """The arguments have the signs of a mistake that is easily made; the message says what to write instead."""
 
 
 class SamplerWarning(UserWarning):
@@ -52,13 +52,13 @@ class RemoteWarning(UserWarning):
 
 
 class InputError(DiskReplayError, ValueError):
-    """An argument breaks a rule. Nothing was changed."""
+    """An argument breaks a rule, and nothing was changed."""
 
     code = "input"
 
 
 class SchemaError(InputError):
-    """A space, column or codec that a store cannot hold."""
+    """A space, column or codec cannot be held by a store."""
 
     code = "schema"
 
@@ -112,7 +112,7 @@ class FormatVersionError(OpenError):
 
 
 class CheckpointError(OpenError):
-    """A checkpoint that does not exist, exists already, or cannot be returned to."""
+    """A checkpoint does not exist, exists already, or cannot be gone back to."""
 
     code = "checkpoint"
 
@@ -124,7 +124,7 @@ class LockedError(DiskReplayError):
 
 
 class RateLimitError(DiskReplayError, TimeoutError):
-    """The other side of a rate limiter did not come far enough in the time that was given. Nothing was counted."""
+    """The other side of a rate limiter did not come far enough in the time given, and nothing was counted."""
 
     code = "rate-limit"
 
@@ -192,19 +192,19 @@ class ReadFailedError(DiskReplayError, OSError):
 
 
 class WriteFailedError(DiskReplayError, OSError):
-    """The file system refused a write. The store takes no more writes until it is reopened; reading goes on."""
+    """The file system refused a write: the store takes no more writes until it is reopened, and reading goes on."""
 
     code = "write-failed"
 
 
 class RemoteError(DiskReplayError):
-    """Object storage refused a request, or did not answer. What is local is as it was; call again."""
+    """Object storage refused a request, or did not answer: what is local is as it was, and you may call again."""
 
     code = "remote"
 
 
 class RemoteConflictError(RemoteError):
-    """What stands under a URL is not what this store pushed there: another store, or another writer's rows."""
+    """The objects under a URL are not what this store pushed: another store, or another writer's rows."""
 
     code = "remote-conflict"
 

@@ -1,4 +1,4 @@
-"""What is left to be done once an object is forgotten, or the interpreter ends: done once, at a safe moment.
+"""The work that is left once an object is forgotten, or the interpreter ends: done once, at a safe moment.
 
 1. The last reference to the owner goes by itself (``del``, the end of a function, of a thread): at once, there.
 2. The garbage collector finds the owner, which it may do in the middle of anything, with any lock held: then the work
@@ -24,21 +24,21 @@ import weakref
 from collections.abc import Callable
 
 Work = Callable[[bool], None]
-"""Is told whether the interpreter ends: then owners may still be in use."""
+"""A function that is told whether the interpreter ends: then owners may still be in use."""
 
 _numbers = itertools.count()
 _promised: dict[int, tuple[Work, int]] = {}
-"""Work that is left, in the order of its promises, and the process that it is of. It must not reach its owner."""
+"""The work that is left, in the order of its promises, and its process; it must not reach its owner."""
 _waiting: collections.deque[int] = collections.deque()
-"""Numbers of work whose owner the collector found."""
+"""The numbers of work whose owner the collector found."""
 _registered: set[int] = set()
-"""Children of multiprocessing that this process is, or comes from, whose end is looked after."""
+"""The children of multiprocessing that this process is, or comes from, whose end is looked after."""
 _collecting: int | None = None
 """The thread in which the collector runs."""
 
 
 def when_forgotten(owner: object, work: Work) -> Callable[[], None]:
-    """Does ``work`` once nobody holds ``owner`` any more, or the interpreter ends; the result takes that back."""
+    """Do ``work`` once nobody holds ``owner`` any more, or the interpreter ends; the result calls it off."""
     number = next(_numbers)
     _promised[number] = work, os.getpid()
     weakref.finalize(owner, _forgotten, number).atexit = False
@@ -47,13 +47,13 @@ def when_forgotten(owner: object, work: Work) -> Callable[[], None]:
 
 
 def catch_up() -> None:
-    """Does what waits since the collector ran. For callers that hold no lock of another store."""
+    """Do what waits since the collector ran, for a caller that holds no lock of another store."""
     while _waiting:
         _do_aside(_waiting.popleft(), ending=False)
 
 
 def _register() -> None:
-    """Has :func:`_end` called when this process ends."""
+    """Have :func:`_end` called when this process ends."""
     # Anew after the first finalizer of the process: its own exit handler, which removes temporary directories with
     # stores in them, then comes later.
     atexit.unregister(_end)
@@ -86,7 +86,7 @@ def _do(number: int, ending: bool) -> None:
 
 
 def _do_aside(number: int, ending: bool) -> None:
-    """Does it as a finalizer, whose errors are printed and do not reach the caller."""
+    """Do work as a finalizer does, whose errors are printed and do not reach the caller."""
     owner = _Owner()
     reference = weakref.ref(owner, lambda _: _do(number, ending))
     del owner, reference

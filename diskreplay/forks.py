@@ -1,4 +1,4 @@
-"""Forks of this process: what is called before one, and after it in the parent and in the child.
+"""The calls that are made before a fork of this process, and after it in the parent and in the child.
 
 A module registers with :func:`at_fork` when it is imported, and so after the modules that it stands on. After a fork
 calls are made in that order: those about signals (:mod:`diskreplay.interrupts`), then those about threads, files and
@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterator
 Call = Callable[[], None]
 
 process = os.getpid()
-"""This process, without asking the system: half a microsecond less, which ``add`` would pay for each row."""
+"""The number of this process, kept since asking the system takes ``add`` half a microsecond more a row."""
 _before: list[Call] = []
 _in_parent: list[Call] = []
 _in_child: list[Call] = []
 
 
 def at_fork(*, before: Call | None = None, in_parent: Call | None = None, in_child: Call | None = None) -> None:
-    """Has these called from now on at each fork: before it, after it in the parent, and in the child."""
+    """Have functions called from now on at each fork: before it, after it in the parent, and in the child."""
     if before is not None:
         _before.append(before)
     if in_parent is not None:
@@ -38,7 +38,7 @@ def at_fork(*, before: Call | None = None, in_parent: Call | None = None, in_chi
 
 
 def _make(calls: Iterator[Call]) -> None:
-    """Makes calls in turn; one that raises, or is interrupted, does not keep the others from being made."""
+    """Make calls in turn, all of them even if one raises or is interrupted."""
     try:
         for call in calls:
             call()

@@ -18,12 +18,12 @@ STREAM_SHIFT = 48
 
 
 def pack(stream: int, row: Any, env: Any, num_envs: int) -> Any:
-    """The id of a row of one environment; ids of arrays of them."""
+    """Return the id of a row of one environment, or the ids of arrays of them."""
     return (stream << STREAM_SHIFT) + row * num_envs + env
 
 
 def unpack(ids: Ids, num_envs: int) -> tuple[Ids, Ids]:
-    """Rows and environments of ids of one stream."""
+    """Return the rows and environments of ids of one stream."""
     local = ids & ((1 << STREAM_SHIFT) - 1)
     if num_envs == 1:
         return local, np.zeros(len(local), np.int64)
@@ -32,7 +32,7 @@ def unpack(ids: Ids, num_envs: int) -> tuple[Ids, Ids]:
 
 
 def checked_ids(index: Any) -> Ids:
-    """Ids that a caller gave, as a new int64 array ``(B,)``; InputError where they are none."""
+    """Return ids that a caller gave as a new int64 array ``(B,)``; raise InputError if they are not ids."""
     given = np.asarray(index)
     if given.shape == (0,):  # of no dtype that says anything: an empty list is an array of floats
         return np.empty(0, np.int64)
@@ -44,5 +44,5 @@ def checked_ids(index: Any) -> Ids:
 
 
 def stream_of(ids: Any) -> Any:
-    """The number of an id's stream; of arrays of ids, theirs."""
+    """Return the number of an id's stream, or of an array of ids."""
     return ids >> STREAM_SHIFT

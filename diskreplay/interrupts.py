@@ -1,4 +1,4 @@
-"""Signals wait while something is changed, so that their handlers run between changes.
+"""The holding back of signals while something is changed, so that their handlers run between changes.
 
 A Python handler, such as the one that raises KeyboardInterrupt, runs between two steps of the main thread, whatever
 that is doing. One that ends what it interrupts, and one that returns after it used a buffer, must not come in the
@@ -34,21 +34,21 @@ from diskreplay.forks import at_fork
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 POLL_SECONDS = 0.02
-"""How long the main thread waits for a lock before it lets handlers run."""
+"""The seconds that the main thread waits for a lock before it lets handlers run."""
 NUMBERS = tuple(sorted(_signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}))
 """The signals that can have handlers."""
 
 Handlers = tuple[tuple[int, Any], ...]
-"""Numbers of signals, and a handler of each."""
+"""The numbers of signals, and a handler of each."""
 
 # The functions of C alone: those of the module `signal` convert to enumerations, which takes several times as long.
 _handler, _install = _signal.getsignal, _signal.signal
 
 _main = threading.main_thread().ident
 _held = False
-"""Whether the main thread is in a block."""
+"""True if the main thread is in a block."""
 _replaced: Handlers = ()
-"""What the outermost of these blocks has to put back."""
+"""The handlers that the outermost of these blocks has to put back."""
 _noted: dict[int, Any] = {}
 """The handler that each signal had when it was last replaced."""
 _came: dict[int, FrameType | None] = {}
@@ -56,15 +56,15 @@ _came: dict[int, FrameType | None] = {}
 _seen: list[Any] = []
 """The handlers of NUMBERS at the last look."""
 _python: Handlers = ()
-"""Those of them that are Python's."""
+"""The handlers at the last look that are Python's, with their signals."""
 
 
 _workers: set[int] = set()
-"""Threads that others wait for while they hold locks."""
+"""The threads that others wait for while they hold locks."""
 
 
 def never_wait() -> None:
-    """From now on, this thread waits for no :class:`Lock`: others wait for it while they hold some."""
+    """Have this thread never wait for a :class:`Lock`: others wait for it while they hold some."""
     _workers.add(get_ident())
 
 
@@ -73,7 +73,7 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def _hold() -> None:
-    """Begins an outermost block, in the main thread."""
+    """Begin an outermost block, in the main thread."""
     global _held, _replaced
     if list(map(_handler, NUMBERS)) != _seen:
         _look()
@@ -90,7 +90,7 @@ def _hold() -> None:
 
 
 def _look() -> None:
-    """Finds the signals that have Python handlers."""
+    """Find the signals that have Python handlers."""
     global _seen, _python
     _seen = list(map(_handler, NUMBERS))
     # In a handler that runs while an outer block begins or ends, some are noted already, by that block.
@@ -102,7 +102,7 @@ def _look() -> None:
 
 
 def _let_go() -> None:
-    """Ends an outermost block: the handlers are back, and those of the signals that came run."""
+    """End an outermost block: the handlers are back, and those of the signals that came run."""
     global _held, _replaced
     replaced, _replaced, _held = _replaced, (), False
     try:
@@ -118,7 +118,7 @@ def _let_go() -> None:
 
 
 def _put_back(replaced: Handlers) -> None:
-    """Gives signals their handlers back, all of them, whatever one that runs meanwhile raises."""
+    """Give signals their handlers back, all of them, whatever one that runs meanwhile raises."""
     try:
         for number, handler in replaced:
             if _handler(number) is _note:
@@ -129,7 +129,7 @@ def _put_back(replaced: Handlers) -> None:
 
 
 def _deliver() -> None:
-    """Runs the handlers of the signals that came, all of them, whatever one raises."""
+    """Run the handlers of the signals that came, all of them, whatever one raises."""
     while _came:
         number = next(iter(_came))
         frame = _came.pop(number)
@@ -142,7 +142,7 @@ def _deliver() -> None:
 
 
 def _forked() -> None:
-    """In a forked child: signals that came before are the parent's; a main thread that is not there holds nothing."""
+    """Forget, in a forked child, signals that are the parent's, and a main thread that is not there."""
     global _main, _held, _replaced
     _came.clear()
     _workers.clear()
@@ -156,7 +156,7 @@ at_fork(in_child=_forked)
 
 
 class held_back:  # reads as a word: `with held_back():`
-    """A block that no handler of a signal interrupts; those of the signals that came run at its end."""
+    """A block that no handler of a signal interrupts; the handlers of signals that came run at its end."""
 
     __slots__ = ("_holds",)
 
@@ -171,7 +171,7 @@ class held_back:  # reads as a word: `with held_back():`
 
 
 def uninterrupted(call: Call) -> Call:
-    """Makes ``call`` a block: for what is made of several changes."""
+    """Make ``call`` a block, as it makes several changes."""
 
     @functools.wraps(call)
     def held(*arguments: Any, **options: Any) -> Any:
@@ -189,9 +189,9 @@ class undisturbed(held_back):
 
     __slots__ = ()
     _blocks = 0
-    """That are under way, in all threads."""
+    """The number of these blocks under way, in all threads."""
     _collects = False
-    """Whether the collector was on before the first of them."""
+    """True if the collector was on before the first of them."""
     _counting = threading.RLock()
 
     def __enter__(self) -> None:
@@ -230,23 +230,23 @@ class Lock:
         self._then = then
         self._busy = False
         self._holds = False
-        """Whether signals are let go when this lock is: who holds it sets and reads that."""
+        """True if signals are let go when this lock is; only its holder sets and reads it."""
         self.exclusive = Block(self)
         """The block of what is not reentrant, such as a draw."""
         self.change = Block(self)
-        """The block of a change, which ``change.stop`` is told of where it is cut short."""
+        """The block of a change, whose ``change.stop`` is called if the change is cut short."""
 
     @property
     def owned(self) -> bool:
-        """Whether this thread holds it."""
+        """True if this thread holds it."""
         return bool(self._lock._is_owned())
 
     def _is_owned(self) -> bool:
-        """As threading.Condition asks."""
+        """Tell whether this thread holds it, as threading.Condition asks."""
         return self.owned
 
     def acquire(self, timeout: float = -1) -> bool:
-        """Takes it, or gives up after so many seconds, and says which; StateError where this thread must not."""
+        """Take it or give up after ``timeout`` seconds, and return which; raise StateError if this thread must not."""
         lock, then = self._lock, self._then
         if lock._is_owned():
             if self._busy or (then is not None and then._busy and then._lock._is_owned()):
@@ -269,7 +269,7 @@ class Lock:
     __enter__ = acquire
 
     def _wait(self, timeout: float) -> bool:
-        """Takes it as the first lock of the main thread: while that waits, handlers run now and then."""
+        """Take it as the first lock of the main thread: while that waits, handlers run now and then."""
         deadline = None if timeout < 0 else time.monotonic() + timeout
         while True:
             left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
@@ -288,16 +288,16 @@ class Lock:
             _let_go()
 
     def release(self) -> None:
-        """Gives it back."""
+        """Give it back."""
         self.__exit__(None, None, None)
 
     def renew(self) -> None:
-        """In a forked child: a thread that is not there held it."""
+        """Make it free in a forked child: a thread that is not there held it."""
         self._lock._at_fork_reinit()
         self._busy = False
 
     def _may_wait(self) -> bool:
-        """True; StateError in a thread that whoever holds the lock may be waiting for."""
+        """Return True; raise StateError in a thread for which the holder of the lock may be waiting."""
         if get_ident() in _workers:
             raise StateError(
                 f"{self._what}: this call came from a finalizer that the garbage collector ran in a thread of "
@@ -313,7 +313,7 @@ class Lock:
 
 
 class Block:
-    """A block of a :class:`Lock`: who holds the lock and is in it does not come into any block of the lock again.
+    """A block of a :class:`Lock`: a thread in it does not come into any block of the lock again.
 
     Attributes:
         stop: is called with what ends the block half-way, before the lock is released; None for nobody.

@@ -1,4 +1,4 @@
-"""What a notebook shows of a buffer and of a batch: small tables and thumbnails, as HTML without scripts.
+"""The HTML that a notebook shows of a buffer and of a batch: small tables and thumbnails, without scripts.
 
 Everything that comes from a store or a program is escaped.
 """
@@ -17,13 +17,13 @@ from diskreplay.pictures import LEAST_STACKED, newest, pictures_of, space_bounds
 
 THUMBNAILS = 8
 SIDE = 72
-"""Pixels of a thumbnail's longer side."""
+"""The pixels of a thumbnail's longer side."""
 
 Array = NDArray[Any]
 
 
 def batch_html(title: str, fields: Mapping[str, Any], lead: int = 1) -> str:
-    """A table of a batch's arrays, and its first observations where those are pictures.
+    """Return a table of a batch's arrays, and its first observations if those are pictures.
 
     ``lead`` counts the axes before an observation's own: entries, steps of a sequence, agents.
     """
@@ -33,7 +33,7 @@ def batch_html(title: str, fields: Mapping[str, Any], lead: int = 1) -> str:
 
 
 def pictures(name: str, observations: Any, lead: int = 1) -> str:
-    """The first of a batch of observations, nested as their space is; empty where none are pictures.
+    """Return the first of a batch of observations, nested as their space is, empty if none are pictures.
 
     Of a sequence the last step is drawn, and of several agents the last one.
     """
@@ -49,14 +49,14 @@ def heading(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of texts; without a header where it is empty."""
+    """Return a table of texts, without a header if that is empty."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{lines}</tbody></table>"
 
 
 def strip(name: str, frames: Sequence[Array]) -> str:
-    """Thumbnails side by side; empty where the frames are no pictures."""
+    """Return thumbnails side by side, empty if the frames are not pictures."""
     while frames and frames[0].ndim > 3:  # of a stack the newest
         frames = [frame[-1] for frame in frames]
     if not frames or not pictures_of(frames[0].shape) or _stacked_vectors(frames[0]):
@@ -77,12 +77,12 @@ def strip(name: str, frames: Sequence[Array]) -> str:
 
 
 def _stacked_vectors(frame: Array) -> bool:
-    """Whether a frame of two axes is a stack of vectors rather than a picture, as far as an array says."""
+    """Tell whether a frame of two axes seems to be a stack of vectors rather than a picture."""
     return frame.ndim == 2 and frame.dtype != np.uint8 and min(frame.shape) < LEAST_STACKED
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The arrays of a field, nested as its space is."""
+    """Yield the arrays of a field, nested as its space is."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _leaves(f"{name}/{key}", part)
@@ -98,7 +98,7 @@ def _shape(value: Any) -> str:
 
 
 def _range(value: Any) -> str:
-    """The least and the largest value, or how many are true; empty of what is no array of numpy."""
+    """Return the least and the largest value, or how many are true, empty for what is not an array of numpy."""
     if not isinstance(value, np.ndarray) or not value.size:
         return ""
     if value.dtype == bool:

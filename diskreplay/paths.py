@@ -12,11 +12,11 @@ SCHEMES = frozenset((
     "abfs", "abfss", "az", "azure", "file", "ftp", "gcs", "gs", "hdfs", "http", "https", "minio", "oss", "r2", "s3",
     "s3a", "s3n", "sftp", "ssh", "wasb", "wasbs",
 ))  # fmt: skip
-"""First words of addresses; the rest of one may be mistyped."""
+"""The first words of addresses; the rest of one may be mistyped."""
 
 
 def check_no_secret(path: object) -> None:
-    """Raises InputError, which repeats nothing, where a path is an address with credentials, mistyped or not."""
+    """Raise InputError, which repeats nothing, if a path is an address with credentials, mistyped or not."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     found = re.match(r"\s*([A-Za-z][\w+.-]+)?\s*([:;]*)\s*([/\\]*)", text) if isinstance(text, str) else None
     if not isinstance(text, str) or found is None:
@@ -37,7 +37,7 @@ def check_no_secret(path: object) -> None:
 
 
 def checked_path(path: PathLike, what: str = "path") -> str:
-    """``path`` as text; InputError where no file can have that name."""
+    """Return ``path`` as text; raise InputError if no file can have that name."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise InputError(f"{what} must be a non-empty text or path, got {path!r}")
@@ -53,7 +53,7 @@ def checked_path(path: PathLike, what: str = "path") -> str:
 
 
 def full_path(path: PathLike) -> str:
-    """``path`` from the root on; links stay as they are, so that the user may move them."""
+    """Return ``path`` from the root on; links stay as they are, so that the user may move them."""
     text = checked_path(path)
     if re.match(r"[A-Za-z][\w+.-]+://", text):
         scheme = text.partition("://")[0]

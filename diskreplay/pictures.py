@@ -1,4 +1,4 @@
-"""Arrays that are pictures: which shapes are, and their pixels.
+"""The arrays that are pictures: which shapes are, and their pixels.
 
 A frame is ``(H, W)``, ``(H, W, channels)`` or ``(channels, H, W)`` with 1 to 4 channels, two of them side by side.
 uint8 is shown as it is, everything else scaled from the bounds of its space, or from what it holds where the space is
@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 from diskreplay.interrupts import undisturbed
 
 CHANNELS = (1, 2, 3, 4)
-"""Numbers of channels that an image may have."""
+"""The numbers of channels that an image may have."""
 
 MOST_STACKED = 64
-"""Channels that a stack of pictures may have."""
+"""The most channels that a stack of pictures may have."""
 LEAST_STACKED = 16
-"""Pixels that the sides of one have at the least; smaller ones are taken for vectors."""
+"""The least pixels of the sides of a stacked picture; smaller ones are taken for vectors."""
 
 Array = NDArray[Any]
 
 
 def is_image(shape: Sequence[int]) -> bool:
-    """Whether values of this shape are pictures; very thin ones are taken for vectors."""
+    """Tell whether values of this shape are pictures; very thin ones are taken for vectors."""
     if len(shape) == 2:
         return min(shape) >= 4
     if len(shape) != 3:
@@ -39,7 +39,7 @@ def is_image(shape: Sequence[int]) -> bool:
 
 
 def pictures_of(shape: Sequence[int]) -> bool:
-    """Whether observations of this shape are shown as pictures: images, and stacks of them along a channel axis."""
+    """Tell whether observations of this shape are shown as pictures: images, and stacks along a channel axis."""
     if is_image(shape):
         return True
     return len(shape) == 3 and any(
@@ -49,7 +49,7 @@ def pictures_of(shape: Sequence[int]) -> bool:
 
 
 def newest(frame: Array) -> Array:
-    """The newest picture of a frame that holds several along its channels; a frame as :func:`to_pixels` takes it.
+    """Return the newest picture of a frame that may hold several along its channels, for :func:`to_pixels`.
 
     Four channels in front are a stack, four behind are colours and opacity; of more, every three are colours.
     """
@@ -64,7 +64,7 @@ def newest(frame: Array) -> Array:
 
 
 def space_bounds(space: gymnasium.Space[Any] | None, dtype: np.dtype[Any]) -> tuple[float, float] | None:
-    """The values that are black and white, as far as dtype and space say; None where only the values can."""
+    """Return the values that are black and white by dtype and space, or None if only the values can tell."""
     if dtype == np.uint8:
         return 0.0, 255.0
     if isinstance(space, gymnasium.spaces.Box):
@@ -79,7 +79,7 @@ def space_bounds(space: gymnasium.Space[Any] | None, dtype: np.dtype[Any]) -> tu
 
 
 def to_pixels(frame: Array, low: float, high: float) -> NDArray[np.uint8]:
-    """``(H, W)`` or ``(H, W, 3 | 4)`` uint8 of a frame in any of the layouts that :func:`is_image` takes."""
+    """Return a frame in any layout that :func:`is_image` takes as ``(H, W)`` or ``(H, W, 3 | 4)`` uint8."""
     if frame.ndim == 3 and frame.shape[2] not in CHANNELS:
         frame = np.moveaxis(frame, 0, -1)
     if frame.ndim == 3 and frame.shape[2] <= 2:
@@ -92,7 +92,7 @@ def to_pixels(frame: Array, low: float, high: float) -> NDArray[np.uint8]:
 
 
 def to_png(pixels: NDArray[np.uint8]) -> bytes:
-    """A PNG of ``(H, W)`` or ``(H, W, 3 | 4)`` uint8."""
+    """Return a PNG of ``(H, W)`` or ``(H, W, 3 | 4)`` uint8."""
     with undisturbed():
         from PIL import Image
 
@@ -102,7 +102,7 @@ def to_png(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def spread(frames: Iterable[Array]) -> tuple[float, float]:
-    """The least and the largest finite value of some frames; 0 and 1 where there are no two."""
+    """Return the least and the largest finite value of some frames, or 0 and 1 if there are no two."""
     low, high = np.inf, -np.inf
     for frame in frames:
         finite = frame[np.isfinite(frame)]

@@ -1,4 +1,4 @@
-"""Items made ahead of their use, in a thread: batches for a learner, blocks of a dataset for an import.
+"""The making of items ahead of their use, in a thread: batches for a learner, blocks of a dataset for an import.
 
 The consumer may be interrupted at any moment and go on. So nothing between the two threads is built of Python's
 conditions, which keep their lock when they are interrupted inside: items go through one of the interpreter's own
@@ -24,7 +24,7 @@ Item = TypeVar("Item", covariant=True)
 
 
 class Prefetcher(Generic[Item]):
-    """What an iterator gives, in the same order, while a thread asks it for more; also a context manager.
+    """The items of an iterator, in the same order, while a thread asks it for more; also a context manager.
 
     :meth:`close` ends the thread, as does forgetting the prefetcher. An error of the iterator is raised by ``next`` in
     its turn, and ends the prefetcher.
@@ -61,7 +61,7 @@ class Prefetcher(Generic[Item]):
         return found[0]
 
     def close(self) -> None:
-        """Stops making items and waits for the thread."""
+        """Stop making items and wait for the thread."""
         if os.getpid() == self._process:
             self._shared.stop()
             self._shared.wake()
@@ -84,7 +84,7 @@ class _End:
 
 
 class _Shared(Generic[Item]):
-    """What the two threads share."""
+    """The state that the two threads share."""
 
     def __init__(self, items: Callable[[], Iterator[Item]], waiting: int) -> None:
         self._items = items
@@ -94,11 +94,11 @@ class _Shared(Generic[Item]):
         self._stopped = False
 
     def stop(self) -> None:
-        """Touches no queue: it runs at the end of forked processes too, where a lock may be held for ever."""
+        """Stop, without a queue: this runs at the end of forked processes too, where a lock may be held for ever."""
         self._stopped = True
 
     def wake(self) -> None:
-        """The thread looks whether there is room, or whether it was stopped."""
+        """Have the thread look whether there is room, or whether it was stopped."""
         if self._taken.empty():
             self._taken.put(None)
 
@@ -113,7 +113,7 @@ class _Shared(Generic[Item]):
         return _End()
 
     def run(self) -> None:
-        """Makes items, in a thread of its own: as many as may wait, and one in its hand."""
+        """Make items, in a thread of its own: as many as may wait, and one in its hand."""
         end = _End()
         try:
             for item in self._items():

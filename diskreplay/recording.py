@@ -34,7 +34,7 @@ from diskreplay.views.view import View
 
 CAPACITY = 1_000_000
 SEED = "seed"
-"""The column of ``seeds=True``."""
+"""The name of the column of ``seeds=True``."""
 NO_SEED = -1
 FINAL_OBS = ("final_obs", "final_observation")
 
@@ -82,11 +82,11 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.buffer = _opened(
             env, path, env.observation_space, env.action_space, 1, capacity, view, sampler, seeds, options
         )
-        """Where the steps go."""
+        """The buffer that takes the steps."""
         self._seeds = bool(seeds)
         self._names = _names(self.buffer, seeds)
         self._at: tuple[Any, int] | None = None
-        """The observation that the next step begins with, and the seed of its episode; None where none is going on."""
+        """The observation that the next step begins with, and the seed of its episode, or None between episodes."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         len(self.buffer)  # ClosedError, before the environment is touched
@@ -117,7 +117,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         return next_obs, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Commits, closes the store, and closes the environment. Closing twice does nothing more."""
+        """Commit, close the store, and close the environment; a second call does nothing more."""
         try:
             self.buffer.close()
         finally:
@@ -125,7 +125,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]
-        """Of the environment that is recorded."""
+        """The spec of the environment that is recorded."""
         return self.env.spec
 
 
@@ -171,12 +171,15 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         self.autoreset_mode = mode
         spaces = envs.single_observation_space, envs.single_action_space
         self.buffer = _opened(envs, path, *spaces, envs.num_envs, capacity, view, sampler, seeds, options)
-        """Where the steps go."""
+        """The buffer that takes the steps."""
         self._seeds = bool(seeds)
         self._names = _names(self.buffer, seeds)
         self._at: tuple[Any, NDArray[np.bool_], NDArray[np.int64]] | None = None
-        """The observations that the next step begins with; which environments have ended and wait for their reset; the
-        seeds of their episodes. None where no episodes are going on."""
+        """The state before the next step, or None if no episodes are going on.
+
+        It holds the observations that the next step begins with, which environments have ended and wait for
+        their reset, and the seeds of their episodes.
+        """
 
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
@@ -228,14 +231,14 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         return next_obs, rewards, terminated, truncated, info
 
     def close(self, **kwargs: Any) -> None:
-        """Commits, closes the store, and closes the environments. Closing twice does nothing more."""
+        """Commit, close the store, and close the environments; a second call does nothing more."""
         try:
             self.buffer.close()
         finally:
             self.env.close(**kwargs)
 
     def _mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
-        """Which environments a reset is for; None for all."""
+        """Return which environments a reset is for, or None for all."""
         if options is None or "reset_mask" not in options:
             return None
         mask = np.array(options["reset_mask"])
@@ -246,7 +249,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         return mask
 
     def _numbers(self, seed: Any) -> NDArray[np.int64]:
-        """The seed of each environment."""
+        """Return the seed of each environment."""
         if not self._seeds or seed is None:
             return np.full(self.num_envs, NO_SEED, np.int64)
         if isinstance(seed, int | np.integer):
@@ -256,7 +259,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         return np.array([_number(one) for one in seed], np.int64)
 
     def _check_finals(self, info: Mapping[str, Any], done: NDArray[np.bool_]) -> None:
-        """InputError where the environments are seen to be in another mode than they say."""
+        """Raise InputError if the environments are seen to be in another mode than they say."""
         finals = next((key for key in FINAL_OBS if key in info), None)
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             if finals is not None:
@@ -273,7 +276,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
     def _column(
         self, info: Mapping[str, Any], name: str, valid: NDArray[np.bool_], done: NDArray[np.bool_]
     ) -> NDArray[Any]:  # fmt: skip
-        """The values ``(num_envs, *shape)`` of a column; any where the step is no transition."""
+        """Return the values ``(num_envs, *shape)`` of a column, any value where the step is no transition."""
         values, has = _of(info, name, self.num_envs)
         if self.autoreset_mode is AutoresetMode.SAME_STEP and done.any():
             finals, final_has = _of(info.get("final_info", {}), name, self.num_envs)
@@ -323,7 +326,7 @@ def _opened(
 
 
 def _capacity(path: PathLike, options: EitherOptions) -> int:
-    """The capacity of the stream that is there, or that a new one gets."""
+    """Return the capacity of the stream that is there, or that a new one gets."""
     store = found(path, options["files"] or LocalFiles())
     if store is None:
         return CAPACITY
@@ -334,12 +337,12 @@ def _capacity(path: PathLike, options: EitherOptions) -> int:
 
 
 def _names(buffer: ReplayBuffer, seeds: bool) -> list[str]:
-    """The columns that come from ``info``."""
+    """Return the columns that come from ``info``."""
     return [column.name for column in buffer.schema.extra_columns if not (seeds and column.name == SEED)]
 
 
 def _number(seed: Any) -> int:
-    """A seed as the column has it; InputError where it cannot hold it."""
+    """Return a seed as the column has it; raise InputError if it cannot hold it."""
     return NO_SEED if seed is None else check_count("seed", seed, least=0, most=(1 << 63) - 1)
 
 
@@ -351,7 +354,7 @@ def _value(info: Mapping[str, Any], name: str) -> Any:
 
 
 def _of(info: Any, name: str, num_envs: int) -> tuple[NDArray[Any] | None, NDArray[np.bool_]]:
-    """The values of a key of a vector environment's ``info``, and which environments have one."""
+    """Return the values of a key of a vector environment's ``info``, and which environments have one."""
     if name not in info:
         return None, np.zeros(num_envs, bool)
     values = np.asarray(info[name])
@@ -359,10 +362,10 @@ def _of(info: Any, name: str, num_envs: int) -> tuple[NDArray[Any] | None, NDArr
 
 
 def _kept(value: Any) -> Any:
-    """A copy of an observation or an action."""
+    """Return a copy of an observation or an action."""
     return map_arrays(np.array, value)
 
 
 def _first(value: Any) -> Any:
-    """What a vector environment of one has for its only environment."""
+    """Return what a vector environment of one has for its only environment."""
     return map_arrays(lambda part: np.asarray(part)[0], value)

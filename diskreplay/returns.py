@@ -1,4 +1,4 @@
-"""Returns and advantages of recorded steps, by backward recursion; pure functions.
+"""The returns and advantages of recorded steps, by backward recursion, as pure functions.
 
 Arrays lead with time and environments, ``(T, E, ...)``. ``next_value`` is the value of the observation after each step:
 of the true final one where the step is a *cut* (terminated, truncated, or the newest), else that of the next step.
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 def gae(
     reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array, gamma: float, gae_lambda: float
 ) -> Floats:
-    """Generalised advantage estimates (Schulman et al. 2016), ``(T, E, ...)``; plus ``value`` they are the returns.
+    """Return generalised advantage estimates (Schulman et al. 2016), ``(T, E, ...)``; add ``value`` for returns.
 
     ``gae_lambda`` 1 gives discounted returns less the value, 0 the errors of one step.
     """
@@ -34,7 +34,7 @@ def gae(
 
 
 def td_lambda(reward: Array, next_value: Array, terminated: Array, cut: Array, gamma: float, lambda_: float) -> Floats:
-    """TD(lambda) targets, ``(T, E, ...)`` (Sutton and Barto 2018, chapter 12): the lambda-returns.
+    """Return TD(lambda) targets, ``(T, E, ...)`` (Sutton and Barto 2018, chapter 12): the lambda-returns.
 
     ``lambda_`` 1 gives discounted returns, 0 the targets of one step. A cut is bootstrapped with its next value.
     """

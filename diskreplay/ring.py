@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 
 FIRST_LENGTH = 1024
 FIRST_VALUES = 1 << 22
-"""Numbers in a new array, at most, as long as that is room for a few ids."""
+"""The most numbers in a new array, as long as that is room for a few ids."""
 NO_LIMIT = 1 << 62
 
 Array = NDArray[Any]
@@ -27,13 +27,13 @@ Ids = NDArray[np.int64]
 
 
 def first_length(shapes: list[tuple[int, ...]], most: int) -> int:
-    """The ids that new arrays have room for: those of the widest value decide for all."""
+    """Return how many ids new arrays have room for: those of the widest value decide for all."""
     widest = max([1, *(math.prod(shape) for shape in shapes)])
     return min(FIRST_LENGTH, max(most, 1), max(4, FIRST_VALUES // widest))
 
 
 def grown(array: Array, length: int, begin: int, end: int) -> Array:
-    """A longer copy that holds the values of ids ``[begin, end)``; the others are undefined."""
+    """Return a longer copy that holds the values of ids ``[begin, end)``; the others are undefined."""
     longer = np.zeros((length, *array.shape[1:]), array.dtype)
     ids = np.arange(begin, end)
     longer[ids % length] = array[ids % len(array)]
@@ -41,13 +41,13 @@ def grown(array: Array, length: int, begin: int, end: int) -> Array:
 
 
 def longer_length(length: int, needed: int, most: int) -> int:
-    """The next length of arrays that must hold ``needed`` ids: twice the old one, as far as that is of use."""
+    """Return the next length of arrays for ``needed`` ids: twice the old one, as far as that is of use."""
     return max(needed, min(2 * length, most))
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Arrays ``(length, *shape)`` by name, all of one length.
+    """The arrays ``(length, *shape)`` by name, all of one length.
 
     It does not know which ids it holds: that stands where they are counted. It is never changed but replaced, by
     :meth:`with_room`, so arrays of different lengths cannot come to stand together.
@@ -56,7 +56,7 @@ class Table:
     length: int
     arrays: dict[str, Array]
     most: int = NO_LIMIT
-    """Ids that will be held at a time, as far as is known; more is no error."""
+    """The number of ids that will be held at a time, as far as is known; more is no error."""
 
     def __post_init__(self) -> None:
         wrong = [name for name, array in self.arrays.items() if len(array) != self.length]
@@ -65,27 +65,27 @@ class Table:
 
     @classmethod
     def new(cls, fields: Mapping[str, tuple[tuple[int, ...], DTypeLike]], most: int = NO_LIMIT) -> Table:
-        """An empty table of arrays with these shapes and dtypes."""
+        """Return an empty table of arrays with these shapes and dtypes."""
         length = first_length([shape for shape, _ in fields.values()], most)
         return cls(length, {name: np.zeros((length, *shape), dtype) for name, (shape, dtype) in fields.items()}, most)
 
     def with_room(self, begin: int, end: int, stop: int) -> Table:
-        """This table, or a longer one with the values of ids ``[begin, end)``, that has room for ``[begin, stop)``."""
+        """Return this table, or a longer one with the values of ids ``[begin, end)`` and room for ``[begin, stop)``."""
         if stop - begin <= self.length:
             return self
         length = longer_length(self.length, stop - begin, self.most)
         return Table(length, {name: grown(array, length, begin, end) for name, array in self.arrays.items()}, self.most)
 
     def without(self, names: Collection[str], most: int) -> Table:
-        """This table without some of its arrays, and with another ``most``."""
+        """Return this table without some of its arrays, and with another ``most``."""
         return Table(self.length, {name: array for name, array in self.arrays.items() if name not in names}, most)
 
     def take(self, name: str, ids: Ids) -> Array:
-        """A copy of the values of ``ids``."""
+        """Return a copy of the values of ``ids``."""
         return self.arrays[name][ids % self.length]
 
     def span(self, name: str, start: int, stop: int) -> Array:
-        """A copy of the values of ``[start, stop)``."""
+        """Return a copy of the values of ``[start, stop)``."""
         return self.take(name, np.arange(start, stop))
 
 
@@ -95,44 +95,44 @@ class Ring:
     __slots__ = ("array", "begin", "end", "length", "most")
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, most: int = NO_LIMIT) -> None:
-        """``most`` is the number of ids that will be held at a time, as far as is known; more is no error."""
+        """Make an empty ring; ``most`` ids will be held at a time, as far as is known, and more is no error."""
         self.most = most
         self.length = first_length([shape], most)
-        """Ids that there is room for."""
+        """The number of ids that there is room for."""
         self.array: Array = np.zeros((self.length, *shape), dtype)
         self.begin = 0
         self.end = 0
 
     def reserve(self, end: int) -> None:
-        """Makes room for ids up to ``end``; their values are undefined until they are set."""
+        """Make room for ids up to ``end``; their values are undefined until they are set."""
         if end - self.begin > self.length:
             length = longer_length(self.length, end - self.begin, self.most)
             self.array, self.length = grown(self.array, length, self.begin, self.end), length
 
     def extend(self, values: Array) -> None:
-        """Appends ``values`` (n, *shape) at ``end``."""
+        """Append ``values`` (n, *shape) at ``end``."""
         self.write(self.end, values)
 
     def write(self, start: int, values: Array) -> None:
-        """Sets the values (n, *shape) of ids from ``start``, at most ``end``, on: nothing is held after them."""
+        """Set the values (n, *shape) of ids from ``start``, at most ``end``, on: nothing is held after them."""
         stop = start + len(values)
         self.reserve(stop)
         self.array[np.arange(start, stop) % self.length] = values
         self.end = stop
 
     def trim(self, begin: int) -> None:
-        """Forgets the ids below ``begin``."""
+        """Forget the ids below ``begin``."""
         self.end = max(self.end, begin)
         self.begin = max(self.begin, begin)
 
     def restart(self, at: int) -> None:
-        """Forgets everything; the next id is ``at``."""
+        """Forget everything; the next id is ``at``."""
         self.begin = self.end = at
 
     def take(self, ids: Ids) -> Array:
-        """A copy of the values of ``ids``."""
+        """Return a copy of the values of ``ids``."""
         return self.array[ids % self.length]
 
     def span(self, start: int, stop: int) -> Array:
-        """A copy of the values of ``[start, stop)``."""
+        """Return a copy of the values of ``[start, stop)``."""
         return self.take(np.arange(start, stop))

@@ -1,4 +1,4 @@
-"""What a store holds: columns with shapes, dtypes, chunk and shard rows, and codecs; frozen, validated once.
+"""The schema of a store: columns with shapes, dtypes, chunk and shard rows, and codecs, frozen and validated once.
 
 A row of a stream is one step of ``num_envs`` environments. Its columns are the leaves of the observation and
 action spaces, ``reward``, ``terminated``, ``truncated``, ``valid`` (the step is a transition), ``start`` (how the
@@ -42,49 +42,48 @@ DTYPES = frozenset(
     | {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
     | {f"float{bits}" for bits in (16, 32, 64)}
 )
-"""The data types of the Zarr v3 core specification."""
+"""The dtypes of the Zarr v3 core specification."""
 
 CHUNK_BYTES = 128 << 10
-"""Decoded bytes a chunk should have: small enough for a CPU's second-level cache."""
+"""The decoded bytes of a chunk: few enough for a CPU's second-level cache."""
 SHARD_BYTES = 64 << 20
-"""Decoded bytes a shard should have."""
+"""The decoded bytes that a shard should have."""
 RESIDENT_ROW_BYTES = 1 << 10
 RESIDENT_COLUMN_BYTES = 128 << 20
 MAX_CHUNK_ROWS = 4096
 MAX_SHARD_ROWS = 65536
 MAX_SHARDS = 4096
 LEAST_SHARD_ROWS = 16
-"""Rows of a shard where nothing else was set, however short the window is."""
+"""The least rows of a shard if nothing else was set, however short the window is."""
 MAX_SET_ROWS = 1 << 24
-"""Rows that a chunk or shard may be set to have."""
+"""The most rows that a chunk or shard may be set to have."""
 PLACE_CHUNK_ROWS, PLACE_SHARD_ROWS = 1024, 16384
 PATCH_CHUNK_ROWS, PATCH_SHARD_ROWS = 256, 4096
 LARGE_PATCH_CHUNK_ROWS, LARGE_PATCH_SHARD_ROWS = 1, 256
-"""Of the patch table: its places, leaves that are resident, and the others. The format fixes them."""
+"""The rows of the patch table's chunks and shards, for places, resident leaves and others, fixed by the format."""
 INFO = "info"
-"""The array of a stream with the facts of its episodes, which no column can be called; there once there are some."""
+"""The name of a stream's array with the facts of its episodes, made with the first; no column can have it."""
 INFO_CHUNK_ROWS, INFO_SHARD_ROWS = 1 << 14, 1 << 20
-"""Of that array, whose rows are bytes. The format fixes them."""
+"""The rows, which are bytes, of that array's chunks and shards, fixed by the format."""
 LATER = "later/values"
-"""The array of a stream with the values that were written to rows after these were added; there once there are some.
+"""The name of a stream's array with the values written after their rows, made with the first.
 
 No column can be called so: names of the user's have no slash, and ``later`` was no reserved name in earlier versions.
 """
 LATER_CHUNK_ROWS, LATER_SHARD_ROWS = 1 << 16, 1 << 23
-"""Of that array, whose rows are bytes, too."""
+"""The rows, which are bytes too, of that array's chunks and shards."""
 LOGS = {INFO: "info", LATER: "later"}
-"""The arrays that are logs of bytes, apart from the rows, and not there before something was logged; and the names of
-what the commit record says of them."""
+"""The arrays that are logs of bytes, each made when something is first logged, and their names in a commit record."""
 KNOWN = "_known"
-"""After the name of a column that is written later: which rows of a batch have a value."""
+"""The suffix of a column that is written later for the array that tells which rows of a batch have a value."""
 
 
 Continuity = Literal["observations", "flags"]
-"""What says that a row goes on with the episode of the one before it; see ``ReplayBuffer.create``."""
+"""The rule that says whether a row continues the episode of the one before it; see ``ReplayBuffer.create``."""
 
 
 class Start(enum.IntEnum):
-    """What stands before a row of one environment, in the column ``start``.
+    """The code in the column ``start`` for what stands before a row of one environment.
 
     A frame stack reaches back from a row to the last row that is not ``CONTINUES``; where it needs older frames than
     that row has, this code says what they are.
@@ -101,13 +100,16 @@ class Start(enum.IntEnum):
 
 
 CONTINUES, ZEROS, REPEAT, PATCHES = (int(code) for code in Start)
-"""The codes, to compare arrays with. Given a member of an enumeration, NumPy looks for methods in its class, which runs
-Python code of the class and swallows what is raised there: a Ctrl-C in that moment would be lost."""
+"""The codes, to compare arrays with.
+
+Given a member of an enumeration, NumPy looks for methods in its class, which runs Python code of the class and swallows
+what is raised there: a Ctrl-C in that moment would be lost.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Codec:
-    """How a chunk is compressed: Blosc with one of its compressors, or nothing.
+    """The compression of a chunk: Blosc with one of its compressors, or nothing.
 
     Attributes:
         name: ``"lz4hc"``, ``"lz4"``, ``"zstd"`` or ``"none"``.
@@ -127,7 +129,11 @@ class Codec:
 
     @classmethod
     def parse(cls, text: str | Codec) -> Codec:
-        """``"zstd"``, ``"lz4hc:5"`` and the like."""
+        """Return the codec of a text such as ``"zstd"`` or ``"lz4hc:5"``; raise SchemaError for another text.
+
+        >>> Codec.parse("lz4hc:5")
+        Codec(name='lz4hc', level=5)
+        """
         if isinstance(text, Codec):
             return text
         if not isinstance(text, str):
@@ -157,7 +163,7 @@ class Column:
         dtype: as stored.
         chunk_rows, shard_rows: rows of a chunk and of a shard file; a shard holds whole chunks.
         codec: compression of its chunks.
-        resident: whether chunks hold all environments, not only one: so it was small enough for RAM when it was made.
+        resident: True if chunks hold all environments, not only one: so it was small enough for RAM when it was made.
     """
 
     name: str
@@ -187,13 +193,13 @@ class Column:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one value."""
+        """The number of bytes of one value."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def is_held(self, window: int) -> bool:
-        """Whether a stream holds its values in RAM, with a window of so many transitions: less than ``resident`` says.
+        """Tell whether a stream with a window of ``window`` transitions holds its values in RAM.
 
-        That was chosen for the window that the store was made with, and a stream may have grown since.
+        ``resident`` was chosen for the window that the store was made with, and a stream may have grown since.
         """
         return self.resident and (self.name in ALWAYS_RESIDENT or _is_small(self.item_bytes, window))
 
@@ -219,7 +225,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """How frames of one observation leaf are stacked.
+    """The way in which the frames of one observation leaf are stacked.
 
     Attributes:
         frames: length of the stack; 1 means none.
@@ -234,7 +240,7 @@ class Stack:
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """Everything about a store that does not change.
+    """The facts of a store that do not change.
 
     Attributes:
         observation_space, action_space: as given.
@@ -244,7 +250,7 @@ class Schema:
         num_envs: environments of the first stream.
         capacity: transitions of the first stream's window when the store was made.
         identity: of the store, which seals its shards; empty until :meth:`Store.create` draws it.
-        finite: whether ``add`` refuses NaN and infinity in observations, actions and columns.
+        finite: True if ``add`` refuses NaN and infinity in observations, actions and columns.
         continuity: what says that a row continues the one before: "observations" (and flags), or "flags" alone.
         later: columns whose values are written after their rows were added; they stand in the log :data:`LATER`.
     """
@@ -290,12 +296,12 @@ class Schema:
 
     @functools.cached_property
     def obs_columns(self) -> tuple[Column, ...]:
-        """Leaves of the observation space."""
+        """The columns of the leaves of the observation space."""
         return self.columns[: len(self.stacks)]
 
     @functools.cached_property
     def action_columns(self) -> tuple[Column, ...]:
-        """Leaves of the action space."""
+        """The columns of the leaves of the action space."""
         first = len(self.stacks)
         return self.columns[first : first + len(spaces.leaves(self.action_tree))]
 
@@ -312,7 +318,7 @@ class Schema:
         return self.columns[len(self.stacks) + len(self.action_columns) + 5 :]
 
     def column(self, name: str) -> Column:
-        """The column of the rows that has this name; KeyError where there is none."""
+        """Return the column of the rows that has this name; raise KeyError if there is none."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -326,12 +332,12 @@ class Schema:
 
     @functools.cached_property
     def context(self) -> int:
-        """Rows before the window that are kept because frame stacks reach back to them."""
+        """The number of rows before the window that are kept because frame stacks reach back to them."""
         return max(stack.frames for stack in self.stacks) - 1
 
     @property
     def patch_columns(self) -> tuple[Column, ...]:
-        """Columns of the patch table: ``place`` (row, environment, offset) and the observation leaves.
+        """The columns of the patch table: ``place`` (row, environment, offset) and the observation leaves.
 
         A patch of offset 1 is the true next observation of its row, offset ``1 + j`` the frame ``j`` steps
         before that one; offset ``-j`` the frame ``j`` steps before the row's own.
@@ -388,7 +394,7 @@ def _check_identity(given: Any) -> str:
 
 
 def check_continuity(given: Any) -> Continuity:
-    """``given`` if it is one of the two, else InputError."""
+    """Return ``given`` if it is one of the two; raise InputError otherwise."""
     if given == "flags":
         return "flags"
     if given == "observations":
@@ -397,7 +403,7 @@ def check_continuity(given: Any) -> Continuity:
 
 
 def later_column(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], window: int) -> Column:
-    """A column that is written later, of a window of so many transitions. It has no array of its own, so no chunks."""
+    """Return a column that is written later, which has no array of its own, and so no chunks."""
     item = math.prod(shape) * dtype.itemsize
     return Column(name, shape, dtype, 1, 1, Codec("none"), _is_small(item, window))
 
@@ -424,7 +430,7 @@ Field = tuple[str, tuple[int, ...], np.dtype[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class StoreSpec:
-    """What a new store is to hold, in the words of ``ReplayBuffer.create``; :func:`build` checks it.
+    """The spec of a new store, in the words of ``ReplayBuffer.create``, which :func:`build` checks.
 
     Attributes:
         provenance: where the steps come from.
@@ -452,7 +458,7 @@ class StoreSpec:
 
 
 def build(spec: StoreSpec) -> Schema:
-    """The schema of a new store; SchemaError or InputError where the spec breaks a rule."""
+    """Return the schema of a new store; raise SchemaError or InputError if the spec breaks a rule."""
     observation_space, action_space, stack_padding = spec.observation_space, spec.action_space, spec.stack_padding
     num_envs = check_count("num_envs", spec.num_envs, most=1 << 20)
     capacity = check_count("capacity", spec.capacity)
@@ -487,7 +493,7 @@ def build(spec: StoreSpec) -> Schema:
 
 
 def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
-    """The leaves of a space, as its values are given."""
+    """Return the leaves of a space, as its values are given."""
     fields = [(key, *spaces.leaf_layout(leaf, key)) for key, leaf in spaces.named_leaves(space, name).items()]
     count = sum(math.prod(shape) for _, shape, _ in fields)
     if count > spaces.MAX_ELEMENTS:
@@ -500,7 +506,7 @@ def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
 def _stacked(
     given: list[Field], frame_stack: int | Mapping[str, int], axis: Literal["auto", 0, -1] | None
 ) -> tuple[list[Stack], list[Field]]:
-    """The stack of each observation leaf, and the field of its single frames, which are what is stored."""
+    """Return the stack of each observation leaf, and the field of its single frames, which are what is stored."""
     stacks, fields = [], []
     for name, shape, dtype in given:
         stack, shape = _stack_of(name, shape, _frames_of(name, frame_stack), axis)
@@ -513,7 +519,7 @@ def _stacked(
 
 
 def _always(reward_dtype: Any) -> list[Field]:
-    """The columns that every store has beside observations and actions."""
+    """Return the columns that every store has beside observations and actions."""
     try:
         reward = np.dtype(reward_dtype)
     except TypeError as error:
@@ -525,7 +531,7 @@ def _always(reward_dtype: Any) -> list[Field]:
 
 
 def _extras(columns: Mapping[str, Any] | None, what: str) -> list[Field]:
-    """The user's own columns, of the argument ``what``."""
+    """Return the user's own columns, of the argument ``what``."""
     if columns is not None and not isinstance(columns, Mapping):
         raise InputError(f"{what} must be a mapping of names to dtypes, got {columns!r}")
     return [_extra(name, value, what) for name, value in (columns or {}).items()]
@@ -534,7 +540,7 @@ def _extras(columns: Mapping[str, Any] | None, what: str) -> list[Field]:
 def _column(
     field: Field, num_envs: int, rows: int, codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None
 ) -> Column:  # fmt: skip
-    """A column of a window of ``rows`` rows; what is None is chosen to suit it."""
+    """Return a column of a window of ``rows`` rows; what is None is chosen to suit it."""
     name, shape, dtype = field
     what = f"of column {name!r}"
     chunk_rows, shard_rows = (
@@ -558,17 +564,17 @@ def _column(
 
 
 def _is_small(item: int, window: int) -> bool:
-    """Whether values of ``item`` bytes, of a window of so many transitions, are held in RAM."""
+    """Tell whether values of ``item`` bytes, of a window of ``window`` transitions, are held in RAM."""
     return item <= RESIDENT_ROW_BYTES and item * window <= RESIDENT_COLUMN_BYTES
 
 
 def _power_of_two(value: int) -> int:
-    """The largest power of two that is not above ``value``."""
+    """Return the largest power of two that is not above ``value``."""
     return 1 << (value.bit_length() - 1)
 
 
 def _settings_of(name: str, obs_names: list[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one column: a mapping names columns, anything else is meant for the observations."""
+    """Return the settings of one column: a mapping names columns, anything else is meant for the observations."""
     return {
         what: setting.get(name) if isinstance(setting, Mapping) else setting if name in obs_names else None
         for what, setting in settings.items()
@@ -590,13 +596,13 @@ def _frames_of(name: str, frame_stack: int | Mapping[str, int]) -> int:
 
 
 COLOURS = (3, 4)
-"""Channels of a colour frame."""
+"""The numbers of channels of a colour frame."""
 
 
 def _stack_of(
     name: str, shape: tuple[int, ...], frames: int, axis: Literal["auto", 0, -1] | None
 ) -> tuple[Stack, tuple[int, ...]]:
-    """The stack of a leaf, and the shape of its single frame.
+    """Return the stack of a leaf, and the shape of its single frame.
 
     ``"auto"`` takes observations of two or more axes whose first (else last) axis has just ``frames`` entries for
     stacked; ``stack_axis=None`` says that they are single frames all the same. Where one of the two could as well hold
@@ -628,7 +634,7 @@ def _stack_of(
 
 
 def _extra(name: str, value: Any, what: str) -> Field:
-    """A user's column: a dtype, ``(shape, dtype)``, or a leaf space."""
+    """Return a user's column from a dtype, ``(shape, dtype)``, or a leaf space."""
     check_key(name, what)
     if name in RESERVED:
         raise SchemaError(f"{what}: {name!r} is a name of the store's own; choose another")

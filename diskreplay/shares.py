@@ -1,4 +1,4 @@
-"""Fixed shares of what is drawn: how many of a batch each part gives.
+"""The fixed shares of what is drawn: how many of a batch each part gives.
 
 A part with the share ``w`` of ``n`` that were ever drawn has given ``floor(n w)`` or ``ceil(n w)``, after every batch
 and for batches of any sizes: the quota of apportionment. Where a batch does not divide, the batches take turns. Shares
@@ -27,7 +27,7 @@ class Shares:
     weights: tuple[int, ...]
 
     def counts(self, given: Sequence[int], size: int) -> list[int]:
-        """How many of the next ``size`` each part gives, after it has given so many."""
+        """Return how many of the next ``size`` each part gives, after it has given ``given``."""
         whole, after = sum(self.weights), sum(given) + size
         upto, left = [], after
         for have, weight in zip(given, self.weights, strict=True):
@@ -41,7 +41,7 @@ class Shares:
         return [stop - start for start, stop in zip(given, upto, strict=True)]
 
     def checked(self, given: Any) -> list[int]:
-        """Stored counts of what each part has given; ValueError where they cannot have come from :meth:`counts`."""
+        """Return stored counts of what each part has given; raise ValueError if :meth:`counts` cannot give them."""
         whole, parts = sum(self.weights), len(self.weights)
         numbers = isinstance(given, list) and all(type(each) is int and each >= 0 for each in given)
         if not numbers or len(given) != parts:
@@ -53,7 +53,7 @@ class Shares:
 
 
 def of(what: str, weights: Any, parts: int) -> Shares:
-    """Shares in proportion to weights: a number above 0 for each part, else InputError, which names ``what``.
+    """Return shares in proportion to weights, a number above 0 each; raise InputError, naming ``what``, otherwise.
 
     A float stands for the decimal number that Python prints for it: 0.1 is a tenth.
     """

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as columns: which arrays a space needs, and how nested values go in and come out.
+"""Gymnasium spaces as columns: the arrays that a space needs, and how nested values go in and come out.
 
 A Box, Discrete, MultiDiscrete or MultiBinary space is one *leaf*. Dict and Tuple spaces nest: the leaf of
 ``Dict(camera=..., joints=Tuple(...))`` under ``obs`` are ``obs/camera``, ``obs/joints/0``, ``obs/joints/1``.
@@ -25,11 +25,11 @@ Tree = str | dict[str, Any] | tuple[Any, ...]
 """A leaf's name, or a dict or tuple of trees."""
 
 MAX_VALUE_BYTES = 1 << 30
-"""Of one value of a leaf: more does not fit into a chunk."""
+"""The most bytes of one value of a leaf: more does not fit into a chunk."""
 MAX_ELEMENTS = 1 << 28
-"""Of one value of a space, all leaves together: a space keeps bounds of each, however short its document is."""
+"""The most elements of one value of a space: it keeps bounds of each, however short its document is."""
 MAX_DEPTH = 100
-"""Of Dict and Tuple spaces in each other: far from what a reader's stack holds."""
+"""The most Dict and Tuple spaces within each other: far from what a reader's stack holds."""
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 ADVICE = {
     "Text": "encode the text to a fixed-length integer Box first",
@@ -40,11 +40,11 @@ ADVICE = {
 
 
 TYPED_DISCRETE = "dtype" in inspect.signature(spaces.Discrete.__init__).parameters
-"""Older versions of Gymnasium know Discrete spaces of int64 alone."""
+"""False in older versions of Gymnasium, which know Discrete spaces of int64 alone."""
 
 
 def discrete(n: int, start: int, dtype: np.dtype[Any]) -> gymnasium.Space[Any]:
-    """A Discrete space of a dtype; a Box of the same numbers where Gymnasium knows no such."""
+    """Return a Discrete space of a dtype, or a Box of the same numbers if Gymnasium has no such Discrete."""
     if dtype == np.int64:
         return spaces.Discrete(n, start=start)
     if not TYPED_DISCRETE:
@@ -54,7 +54,7 @@ def discrete(n: int, start: int, dtype: np.dtype[Any]) -> gymnasium.Space[Any]:
 
 
 def unbounded(shape: tuple[int, ...], dtype: DTypeLike) -> spaces.Box:
-    """The Box of all values of a shape and dtype."""
+    """Return the Box of all values of a shape and dtype."""
     kind: np.dtype[Any] = np.dtype(dtype)
     if kind.kind in "fb":
         low, high = (-np.inf, np.inf) if kind.kind == "f" else (0, 1)
@@ -64,7 +64,7 @@ def unbounded(shape: tuple[int, ...], dtype: DTypeLike) -> spaces.Box:
 
 
 def tree(space: gymnasium.Space[Any], name: str) -> Tree:
-    """The structure of ``space`` with its leaves named under ``name``; SchemaError where a leaf cannot be stored."""
+    """Return the structure of ``space``, its leaves named under ``name``; raise SchemaError for a bad leaf."""
     if name.count("/") > MAX_DEPTH:
         raise SchemaError(f"{name[:80]}...: Dict and Tuple spaces may be {MAX_DEPTH} deep; flatten the space")
     if isinstance(space, spaces.Dict):
@@ -83,7 +83,7 @@ def tree(space: gymnasium.Space[Any], name: str) -> Tree:
 
 
 def leaves(structure: Tree) -> list[str]:
-    """Leaf names in storage order."""
+    """Return leaf names in storage order."""
     if isinstance(structure, str):
         return [structure]
     children = structure.values() if isinstance(structure, dict) else structure
@@ -91,7 +91,7 @@ def leaves(structure: Tree) -> list[str]:
 
 
 def leaf_spaces(space: gymnasium.Space[Any]) -> list[gymnasium.Space[Any]]:
-    """The leaf spaces in the order of :func:`leaves`."""
+    """Return the leaf spaces in the order of :func:`leaves`."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         children = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return [leaf for child in children for leaf in leaf_spaces(child)]
@@ -99,12 +99,12 @@ def leaf_spaces(space: gymnasium.Space[Any]) -> list[gymnasium.Space[Any]]:
 
 
 def named_leaves(space: gymnasium.Space[Any], name: str) -> dict[str, gymnasium.Space[Any]]:
-    """The leaves of ``space`` by their names under ``name``."""
+    """Return the leaves of ``space`` by their names under ``name``."""
     return dict(zip(leaves(tree(space, name)), leaf_spaces(space), strict=True))
 
 
 def flatten(structure: Tree, value: Any, what: str) -> list[Any]:
-    """The leaves of a nested ``value``; InputError where its structure is not that of the space."""
+    """Return the leaves of a nested ``value``; raise InputError if its structure is not that of the space."""
     if isinstance(structure, str):
         return [value]
     if isinstance(structure, dict):
@@ -119,7 +119,7 @@ def flatten(structure: Tree, value: Any, what: str) -> list[Any]:
 
 
 def unflatten(structure: Tree, values: Sequence[Any]) -> Any:
-    """The nested value whose leaves are ``values``: the inverse of :func:`flatten`."""
+    """Return the nested value whose leaves are ``values``: the inverse of :func:`flatten`."""
     if isinstance(structure, str):  # as mostly
         return values[0]
     return _build(structure, iter(values))
@@ -135,7 +135,7 @@ def _build(node: Tree, remaining: Iterator[Any]) -> Any:
 
 
 def leaf_layout(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of one value of a leaf space."""
+    """Return the shape and dtype of one value of a leaf space."""
     shape, dtype = space.shape, space.dtype
     if shape is None or dtype is None:
         raise SchemaError(f"{name}: the space {space} has no shape or dtype")
@@ -145,7 +145,7 @@ def leaf_layout(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int, ...]
 
 
 def choices(space: gymnasium.Space[Any]) -> tuple[Any, Any] | None:
-    """The least and the largest value of a discrete leaf space: integers, or arrays of its shape; None of a Box."""
+    """Return the least and largest value of a discrete leaf space, numbers or arrays of its shape; None for a Box."""
     match space:
         case spaces.Discrete():
             return int(space.start), int(space.start) + int(space.n) - 1
@@ -162,7 +162,7 @@ def choices(space: gymnasium.Space[Any]) -> tuple[Any, Any] | None:
 
 
 def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
-    """A JSON document that :func:`from_json` turns into an equal space."""
+    """Return a JSON document that :func:`from_json` turns into an equal space."""
     match space:
         case spaces.Dict():
             return {"kind": "Dict", "spaces": {key: to_json(sub) for key, sub in space.spaces.items()}}
@@ -196,7 +196,7 @@ def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
 
 
 def from_json(document: Any) -> gymnasium.Space[Any]:
-    """The space of a document by :func:`to_json`; CorruptionError where it is none."""
+    """Return the space of a document by :func:`to_json`; raise CorruptionError if it is none."""
     try:
         if (count := _elements(document)) > MAX_ELEMENTS:
             raise ValueError(f"a value of {count:,} elements is too large; at most {MAX_ELEMENTS:,} are read")
@@ -206,7 +206,7 @@ def from_json(document: Any) -> gymnasium.Space[Any]:
 
 
 def _elements(document: Any) -> int:
-    """Elements of a value, as a document says."""
+    """Return the number of elements of a value, as a document says."""
     if document["kind"] in ("Dict", "Tuple"):
         parts = document["spaces"]
         return sum(map(_elements, parts.values() if document["kind"] == "Dict" else parts))

@@ -77,7 +77,7 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
             self._reader.close()
             raise
         self.fingerprint = zlib.crc32(self._ids.tobytes())
-        """Of the items; a state of a pass is good for the same ones."""
+        """A number that stands for the items; a state of a pass is good for the same items."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -88,7 +88,7 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
         return _item(batch, 0) if positions.ndim == 0 else batch
 
     def __getitems__(self, indices: Any) -> list[Tensors]:
-        """The items of a batch, read at once; torch's ``collate_fn`` puts them together."""
+        """Return the items of a batch, read at once; torch's ``collate_fn`` puts them together."""
         positions = np.asarray(indices)
         if positions.ndim > 1:
             raise InputError("the sampler gives whole batches: give the DataLoader batch_size=None")
@@ -108,11 +108,11 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
 
     @property
     def index(self) -> NDArray[np.int64]:
-        """The ``index`` of each item in batches of the store, int64 ``(len,)``. A copy."""
+        """A copy of the ``index`` of each item in batches of the store, int64 ``(len,)``."""
         return self._ids.copy()
 
     def close(self) -> None:
-        """Closes the store; the copies of workers are their own."""
+        """Close the store; the copies of workers are their own."""
         self._reader.close()
 
     def __enter__(self) -> Self:
@@ -156,7 +156,7 @@ class PassSampler(RankedPass, Sampler[NDArray[np.int64]]):  # type: ignore[misc]
 
 
 def _opened(path: PathLike, **options: Any) -> Any:
-    """A reader of the store, of whichever class made it."""
+    """Return a reader of the store, of whichever class made it."""
     reader = ReplayBuffer.open(path, mode="r", **options)
     if AGENTS not in reader.engine.store.settings:
         return reader
@@ -169,7 +169,7 @@ def _tensors(batch: Arrays) -> Tensors:
 
 
 def _item(value: Any, at: int) -> Any:
-    """One entry of every tensor."""
+    """Return one entry of every tensor."""
     if isinstance(value, Mapping):
         kind = Tensors if isinstance(value, Tensors) else dict
         return kind({name: _item(part, at) for name, part in value.items()})

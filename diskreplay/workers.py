@@ -1,4 +1,4 @@
-"""One pool of threads for compiled work, which runs without the interpreter's lock: compressing, decoding, copying.
+"""The pool of threads for compiled work without the interpreter's lock: compressing, decoding, copying.
 
 Nothing depends on the threads. Whoever needs what a task gives does the task, unless a thread is at it already. So the
 thread that asks does all of the work where the processors are busy, in a process that was forked, and at the end of the
@@ -26,16 +26,16 @@ from diskreplay.interrupts import never_wait
 
 Result = TypeVar("Result")
 Work = Callable[[int, int], int]
-"""Does ``begin`` to ``end``, and says how far it came."""
+"""A function that works from ``begin`` to ``end``, and returns how far it came."""
 
 WAIT_SECONDS = 0.1
-"""How long to wait before looking whether the thread that is at a task is still there."""
+"""The seconds between two looks whether the thread that is at a task is still there."""
 MOST_HELPERS = 7
-"""More threads than that copy no faster: they wait for the memory."""
+"""The most threads that help: more copy no faster, since they wait for the memory."""
 
 
 def processors() -> int:
-    """Those that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -43,7 +43,7 @@ THREADS = min(MOST_HELPERS + 1, processors())
 """The threads of the pool."""
 
 _helpers = THREADS - 1
-"""Threads that help the one that calls :func:`side_by_side`."""
+"""The number of threads that help the one that calls :func:`side_by_side`."""
 
 
 class Task(Generic[Result]):
@@ -59,15 +59,15 @@ class Task(Generic[Result]):
         self._process = os.getpid()
         self._result: Result | None = None
         self._turn = threading.RLock()
-        """Held by the thread that makes the call: one that is interrupted before or after the call may ask again."""
+        """The lock of the thread that makes the call; one interrupted before or after the call may ask again."""
 
     @property
     def done(self) -> bool:
-        """Whether the result is there."""
+        """True if the result is there."""
         return self._call is None
 
     def run(self) -> None:
-        """Makes the call, unless that is done, or another thread is at it."""
+        """Make the call, unless that is done, or another thread is at it."""
         if self._turn.acquire(blocking=False):
             try:
                 self._make()
@@ -75,14 +75,14 @@ class Task(Generic[Result]):
                 self._turn.release()
 
     def wait(self) -> None:
-        """Waits for the thread that is at it, if one is."""
+        """Wait for the thread that is at it, if one is."""
         while not self._turn.acquire(timeout=WAIT_SECONDS):
             if os.getpid() != self._process or sys.is_finalizing():  # that thread is not here, or will not go on
                 self._turn = threading.RLock()
         self._turn.release()
 
     def result(self) -> Result:
-        """Returns what the call gave; waits for the thread that is at it, and makes the call here where none is."""
+        """Return what the call gave, after waiting for the thread that is at it, or after making the call here."""
         while self._call is not None:
             self.run()
             self.wait()
@@ -99,7 +99,7 @@ _started = 0
 
 
 def submit(call: Callable[[], Result]) -> Task[Result]:
-    """Hands a call to the next thread that is free. The queue takes it in the handler of a signal, too."""
+    """Hand a call to the next thread that is free; the queue takes it even in the handler of a signal."""
     task = Task(call)
     _give(task)
     return task
@@ -113,7 +113,7 @@ def _give(task: Task[Any]) -> None:
 
 
 def _start() -> None:
-    """One more thread, if the system has one to give. It ends with the process and keeps nobody waiting."""
+    """Start one more thread, if the system has one to give, which ends with the process and keeps nobody waiting."""
     global _started
     if not sys.is_finalizing():  # where a thread that is started may never run
         with contextlib.suppress(RuntimeError):
@@ -129,7 +129,7 @@ def _serve(tasks: queue.SimpleQueue[Task[Any]]) -> None:
 
 
 def _forked() -> None:
-    """In a forked child: the threads are its parent's, and the queue's lock may have been held."""
+    """Forget, in a forked child, the threads, which are the parent's, and a queue whose lock may be held."""
     global _tasks, _started
     _tasks, _started = queue.SimpleQueue(), 0
 
@@ -138,12 +138,12 @@ at_fork(in_child=_forked)
 
 
 def count() -> int:
-    """Threads that work at once in :func:`side_by_side`, the one that calls counted."""
+    """Return how many threads work at once in :func:`side_by_side`, with the one that calls."""
     return _helpers + 1
 
 
 def side_by_side(work: Work, borders: Sequence[int]) -> int:
-    """Does the parts between the borders, several at once; the first place to which the work did not come, or the end.
+    """Do the parts between the borders, several at once; return the place up to which all is done.
 
     What a part raises is raised once all are over. Whoever is interrupted leaves threads that go on for a moment.
     """

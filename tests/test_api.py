@@ -1,9 +1,10 @@
-"""The public names: sorted, complete, documented; and the example on the front page runs."""
+"""The public names: sorted, complete, documented; and the examples in their docstrings run."""
 
 from __future__ import annotations
 
 import doctest
 import inspect
+import sys
 import types
 
 import pytest
@@ -64,3 +65,9 @@ def test_the_example_of_the_package_runs() -> None:
     outcome = doctest.testmod(diskreplay, raise_on_error=True)
     assert outcome.attempted > 3
     assert outcome.failed == 0
+
+
+def test_the_examples_of_public_names_run() -> None:
+    modules = {sys.modules[value.__module__] for _, value in members() if hasattr(value, "__module__")}
+    outcomes = [doctest.testmod(module, raise_on_error=True) for module in modules]
+    assert sum(outcome.attempted for outcome in outcomes) > 3

@@ -1,4 +1,4 @@
-"""``python -m diskreplay_cli``: the command ``diskreplay``."""
+"""The command ``diskreplay`` as a module: ``python -m diskreplay_cli``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that show a store in a browser: as a file, or from a local server."""
+"""The commands that show a store in a browser: as a file, or from a local server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands about checkpoints: listed, dropped, gone back to."""
+"""The commands that list and drop checkpoints, and go back to one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands about datasets: out of stores and into them, and what episodes and rows they hold."""
+"""The commands for datasets, out of stores and into them, and for episodes and rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENDINGS = {".npz": "npz", ".parquet": "parquet", ".zarr": "diffusion-policy", ".
 
 @contextlib.contextmanager
 def counting(what: str, left: Callable[[], str] = str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the rate: call it with steps done and steps in all.
+    """Show a bar with the rate; call it with steps done and steps in all.
 
     Args:
         what: in front of the bar.
@@ -43,7 +43,7 @@ def counting(what: str, left: Callable[[], str] = str) -> Iterator[Callable[[int
 
 
 def written_to(*outs: str) -> Callable[[], str]:
-    """What is left of writing datasets, each of which appears whole or not at all; asked for now, and told later."""
+    """Return a function that tells what became of writing datasets, each of which appears whole or not at all."""
 
     def found() -> list[tuple[int, int] | None]:
         facts = [pathlib.Path(out).stat() if os.path.lexists(out) else None for out in outs]
@@ -61,7 +61,7 @@ def written_to(*outs: str) -> Callable[[], str]:
 
 
 def added_to(path: str) -> Callable[[], str]:
-    """What is left of adding to a store, all or nothing."""
+    """Return a function that tells what became of adding to a store, all or nothing."""
     from diskreplay.ops.inspect import row_ends
 
     before = row_ends(path)
@@ -69,7 +69,7 @@ def added_to(path: str) -> Callable[[], str]:
 
 
 class EpisodeRange(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """Numbers of episodes as Python counts: ``7``, ``10:20``, ``-5:``."""
+    """Numbers of episodes as Python counts them: ``7``, ``10:20``, ``-5:``."""
 
     name = "episodes"
 
@@ -266,7 +266,7 @@ def split(
 
 
 def _facts(facts: dict[str, Any]) -> str:
-    """Facts as JSON, on one line; nothing where there are none."""
+    """Return facts as JSON, on one line, empty if there are none."""
     return text.as_json(facts) if facts else ""
 
 
@@ -339,7 +339,7 @@ def head(path: str, rows: int, episode: int | None, as_json: bool) -> None:
 
 
 def _cell(value: Any) -> str:
-    """A value of a table: arrays of more than a few elements by their shape and range."""
+    """Return a value of a table, with arrays of more than a few elements by their shape and range."""
     import numpy as np
 
     if isinstance(value, np.ndarray) and value.size > 8:
@@ -354,10 +354,10 @@ def _cell(value: Any) -> str:
 @click.argument("other", type=click.Path())
 @output.json_option
 def diff(one: str, other: str, as_json: bool) -> int:
-    """Find the first difference between the stores at ONE and OTHER. Exit status 1 when there is one.
+    """Find the first difference between the stores at ONE and OTHER.
 
-    Episodes are compared bit for bit, in order, then the facts of them, then what was written to steps later; how they
-    are spread over streams, environments and chunks does not count.
+    The exit status is 1 when there is one. Episodes are compared bit for bit, in order, then the facts of them, then
+    what was written to steps later; how they are spread over streams, environments and chunks does not count.
     """
     from diskreplay.ops.diff import diff as run
 

@@ -1,4 +1,4 @@
-"""The group that all commands hang on: errors are one line on stderr, and the exit status says what kind.
+"""The group of all commands: errors are one line on stderr, and the exit status says what kind.
 
 0 is success; 1, ``verify`` found a problem; 2, bad input, a store that cannot be opened, a fault of the disk; 130, an
 interrupt.
@@ -28,7 +28,7 @@ class Interrupted(click.Abort):
 
 @contextlib.contextmanager
 def ending_interrupts() -> Iterator[None]:
-    """SIGTERM and SIGHUP do what Ctrl-C does while the block runs, but where they are ignored or handled already."""
+    """Have SIGTERM and SIGHUP do what Ctrl-C does in the block, unless they are ignored or handled already."""
     ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
         ending = []
@@ -43,7 +43,7 @@ def ending_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Warnings of the library stand on stderr without a place in its code; others are shown as Python shows them."""
+    """Show the library's warnings without a place in its code, and others as Python shows them."""
     with warnings.catch_warnings():
         shown = warnings.showwarning
 
@@ -94,13 +94,13 @@ class OneLineErrors(click.Group):
 
 
 def fail(text: str, status: int = MISUSED) -> None:
-    """One line on stderr, and out."""
+    """Print one line on stderr, and exit."""
     click.echo(f"diskreplay: {' '.join(text.split())}", err=True)
     sys.exit(status)
 
 
 def message(error: Exception) -> str:
-    """An error's text; of the system's errors without their number, and with commands in the place of Python."""
+    """Return an error's text, without the system's number, and with commands in place of Python."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         named = not isinstance(error, DiskReplayError) and error.filename is not None
@@ -123,4 +123,4 @@ COMMANDS = {
     "frame_stack belongs": "--frame-stack belongs",
     ", or open it with mode='r'": "",
 }  # fmt: skip
-"""What errors of the library say to programs, and what to people at a command line."""
+"""The words of the library's errors to programs, and to people at a command line."""

@@ -189,7 +189,7 @@ def verify(path: str, repairs: bool, as_json: bool) -> int:
 
 
 def foreseen(path: str) -> RepairPlan | None:
-    """What a repair would give up; None where a store cannot be repaired."""
+    """Return what a repair would give up, or None if a store cannot be repaired."""
     from diskreplay.ops.repair.plan import plan
 
     try:

@@ -1,4 +1,4 @@
-"""Where output goes: facts to stdout, progress and errors to stderr; colours and bars only for a terminal."""
+"""The places of output: facts to stdout, progress and errors to stderr, colours and bars only for a terminal."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MEASURED_ROWS = 1_000
-"""Of a table, which say how wide its columns are, and how many of its lines are printed at once."""
+"""The rows of a table that decide how wide its columns are; as many lines are printed at once."""
 
 
 def out_option(help: str, default: str | None = None) -> Callable[[Command], Command]:
-    """The option of a command that writes one file; without a default it must be given."""
+    """Return the option of a command that writes one file, required without a default."""
     return click.option(
         "-o", "--out", type=click.Path(), metavar="FILE", required=default is None, default=default,
         show_default=default is not None, help=help,
@@ -52,24 +52,24 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the fa
 
 
 def console() -> Console:
-    """Of stdout. Markup is off: paths and names are printed as they are."""
+    """Return the console of stdout, without markup: paths and names are printed as they are."""
     return Console(markup=False, highlight=False, emoji=False)
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """JSON has no infinities; ours never get into the facts, so that one would be a defect."""
+    """Print JSON, which has no infinities; ours never get into the facts, so that one would be a defect."""
     click.echo(json.dumps(document, indent=2, allow_nan=False))
 
 
 def printed_json(found: Result | Mapping[str, Any], as_json: bool) -> bool:
-    """Prints what a command found or did as one document, where that is asked for; whether it was."""
+    """Print what a command found or did as one document, and return True, if that is asked for."""
     if as_json:
         print_json(found if isinstance(found, Mapping) else found.to_json())
     return as_json
 
 
 def print_wrapped(line: str) -> None:
-    """A line, broken between words where a terminal is not wide enough for it; paths stay in one piece."""
+    """Print a line, broken between words if the terminal is too narrow; paths stay in one piece."""
     stdout = console()
     if stdout.is_terminal:
         start = len(line) - len(line.lstrip(" 0123456789."))
@@ -82,7 +82,7 @@ def print_wrapped(line: str) -> None:
 
 
 def print_table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """A table, or a block for each row where the terminal is too narrow for that.
+    """Print a table, or a block for each row if the terminal is too narrow for that.
 
     It is printed as the rows come: the first of them say how wide the columns are.
     """
@@ -100,7 +100,7 @@ def print_table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Non
 
 
 def print_csv(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Comma-separated values, printed as the rows come."""
+    """Print comma-separated values as the rows come."""
     waiting = itertools.chain([header], rows)
     while some := list(itertools.islice(waiting, MEASURED_ROWS)):
         file = io.StringIO()
@@ -109,13 +109,13 @@ def print_csv(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
 
 
 def _line(cells: Iterable[str], widths: Sequence[int]) -> str:
-    """The cells of a row, as far apart as those of the others."""
+    """Return the cells of a row, as far apart as those of the others."""
     filled = (cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True))
     return "  ".join(filled).rstrip()
 
 
 def _print_blocks(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """A table that is wider than the terminal: a line for each cell, an empty one between rows."""
+    """Print a table that is wider than the terminal: a line for each cell, an empty one between rows."""
     width = max(map(len, header))
     for number, row in enumerate(rows):
         lines = [f"{name:<{width}}  {cell}" for name, cell in zip(header, row, strict=True)]
@@ -123,7 +123,7 @@ def _print_blocks(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> N
 
 
 def plain_bars() -> bool:
-    """Whether the output cannot carry block characters."""
+    """Tell whether the output cannot carry block characters."""
     return "utf" not in (sys.stdout.encoding or "").lower()
 
 
@@ -152,14 +152,14 @@ class Bar(Progress):
 
 
 class Progressing:
-    """How far a command is: a bar on stderr, if that is a terminal. While it shows, nothing else may be printed.
+    """The progress of a command, a bar on stderr if that is a terminal; nothing else may be printed meanwhile.
 
     Call it with what is done, what there is in all, and a note. The bar shows from :meth:`show` on, or the next call,
     to :meth:`hide`, and leaves no trace.
     """
 
     def __init__(self, what: str, *, counted: bool) -> None:
-        """``what`` stands in front of the bar; ``counted``: whether to print the two numbers, too."""
+        """Make a bar with ``what`` in front of it and, if it is ``counted``, with the two numbers."""
         self._what = what
         self._counted = counted
         self._bar: Bar | None = None
@@ -197,7 +197,7 @@ class Progressing:
 
 @contextlib.contextmanager
 def progress(what: str, *, counted: bool) -> Iterator[Progressing]:
-    """A bar that shows while the block runs; see :class:`Progressing`."""
+    """Show a bar while the block runs; see :class:`Progressing`."""
     bar = Progressing(what, counted=counted)
     bar.show()
     try:

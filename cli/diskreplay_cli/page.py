@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_CHECKPOINTS = 5
 MAX_STREAMS = 8
 MAX_SPACE = 240
-"""Characters of a space; all of it is in the JSON."""
+"""The most characters of a space; all of it is in the JSON."""
 CONTINUITY = {
     "observations": "observations: an episode goes on while obs is the last next_obs",
     "flags": "flags: an episode goes on until it is terminated, truncated or cut",
@@ -27,7 +27,7 @@ CONTINUITY = {
 
 
 def print_page(console: Console, facts: Facts, plain: bool, indent: int = 0) -> None:
-    """Prints the page; ``plain`` avoids block characters, ``indent`` moves it to the right."""
+    """Print the page; ``plain`` avoids block characters, ``indent`` moves it to the right."""
     console.print(Padding(Group(*_parts(facts, plain)), (0, 0, 0, indent), expand=False))
 
 
@@ -99,7 +99,7 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
 
 
 def _mixture(stored: dict[str, Any] | None) -> str:
-    """What a checkpoint says of a mixture of stores."""
+    """Return what a checkpoint says of a mixture of stores."""
     if stored is None:
         return ""
     given = stored.get("given")
@@ -107,7 +107,7 @@ def _mixture(stored: dict[str, Any] | None) -> str:
 
 
 def _space(space: str) -> str:
-    """A space on one line; the JSON has all of a long one."""
+    """Return a space on one line; the JSON has all of a long one."""
     cut = text.shortened(space, MAX_SPACE)
     return cut if len(cut) == len(" ".join(space.split())) else f"{cut} (in full: --json)"
 
@@ -122,7 +122,7 @@ def _settings(facts: Facts) -> str:
 
 
 def _call(stored: object) -> str:
-    """A view or sampler as it is written in Python; those in a list within it too."""
+    """Return a view or sampler as it is written in Python, also those in a list within it."""
     if isinstance(stored, list):
         return f"[{', '.join(map(_call, stored))}]"
     if not isinstance(stored, dict):
@@ -132,7 +132,7 @@ def _call(stored: object) -> str:
 
 
 def _episodes(facts: EpisodeTotals, plain: bool) -> RenderableType:
-    """Lengths and returns of the complete episodes, each with its histogram."""
+    """Return the lengths and returns of the complete episodes, each with its histogram."""
     parts = [f"{facts.complete:,} complete"]
     parts += [f"{count:,} {what}" for count, what in ((facts.running, "going on"), (facts.cut_off, "cut off")) if count]
     title = f"{text.plural(facts.count, 'episode')}: {', '.join(parts)}"

@@ -1,4 +1,4 @@
-"""Commands about stores under a URL: push, pull, gc."""
+"""The commands for stores under a URL: push, pull, gc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def seconds(context: click.Context, parameter: click.Parameter, value: str) -> float:
-    """A time such as 30m, 12h or 1d."""
+    """Return the seconds of a time such as 30m, 12h or 1d."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value)
     if found is None:
         raise click.BadParameter(f"{value!r} is no time such as 30m, 12h or 1d", context, parameter)

@@ -1,4 +1,4 @@
-"""Where the command begins: before anything large is imported, so that Ctrl-C is heard without a traceback at once.
+"""The start of the command, before anything large is imported, so that Ctrl-C is heard at once, without a traceback.
 
 While the libraries are imported there is nothing to put in order: an interrupt ends the process as the system does,
 which shells report as status 130. From then on the commands hear it.
@@ -13,7 +13,7 @@ import sys
 
 
 def prepare_output() -> None:
-    """Has every text go out, whatever the locale: letters that it lacks are written as ``\\xe9``.
+    r"""Have every text go out, whatever the locale: letters that it lacks are written as ``\xe9``.
 
     Where the caller closed stdout or stderr, as ``>&-`` does, what is printed goes nowhere.
     """
@@ -26,7 +26,7 @@ def prepare_output() -> None:
 
 
 def main() -> None:
-    """Runs the command line; never returns."""
+    """Run the command line, and never return."""
     prepare_output()
     hears = (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler

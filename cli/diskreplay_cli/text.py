@@ -1,4 +1,4 @@
-"""Numbers and times as people read them, and small pictures of numbers made of characters."""
+"""The words for numbers and times, and small pictures of numbers made of characters."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from diskreplay.ops.repair.stream_repair import StreamLoss
 
 LINE = 300
-"""Characters of a line that a store may fill."""
+"""The most characters of a line that a store may fill."""
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-~=+*#"
 
 
 def size(count: float) -> str:
-    """Bytes in decimal units: ``1.5 MB``."""
+    """Return a number of bytes in decimal units: ``1.5 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -29,21 +29,21 @@ def size(count: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number in at most about seven characters."""
+    """Return a number in at most about seven characters."""
     if value == int(value) and abs(value) < 1e9:
         return f"{int(value):,}"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def ratio(value: float) -> str:
-    """``93x``, ``4.1x``; a dash where nothing is stored."""
+    """Return a ratio such as ``93x`` or ``4.1x``, or a dash if nothing is stored."""
     if not value:
         return "-"
     return f"{value:,.0f}x" if value >= 9.95 else f"{value:.1f}x"
 
 
 def shortened(line: str, most: int) -> str:
-    """A text on one line, cut in its middle where it is longer than ``most`` characters."""
+    """Return a text on one line, cut in its middle if it is longer than ``most`` characters."""
     line = " ".join(line.split())
     return line if len(line) <= most else f"{line[: most * 2 // 3 - 3]} ... {line[len(line) - most // 3 + 2 :]}"
 
@@ -53,23 +53,23 @@ def plural(count: int, noun: str) -> str:
 
 
 def ends(streams: Mapping[str, int]) -> str:
-    """The row that each stream ends at."""
+    """Return the row that each stream ends at."""
     return ", ".join(f"{name}: {end:,}" for name, end in streams.items())
 
 
 def attachments(files: Mapping[str, int]) -> str:
-    """The files of a checkpoint with their sizes: ``learner.pt (1.2 MB)``."""
+    """Return the files of a checkpoint with their sizes: ``learner.pt (1.2 MB)``."""
     return ", ".join(f"{name} ({size(length)})" for name, length in files.items())
 
 
 def moment(seconds: float) -> str:
-    """A time as the local clock shows it, and how long ago that is."""
+    """Return a time as the local clock shows it, and how long ago that is."""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     return f"{clock} ({ago(time.time() - seconds)})"  # noqa: TID251  beside the time itself
 
 
 def ago(seconds: float) -> str:
-    """``just now``, ``5 minutes ago``."""
+    """Return how long ago something was: ``just now``, ``5 minutes ago``."""
     for unit, length in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0), ("second", 1.0)):
         if seconds >= length:
             return f"{plural(int(seconds / length), unit)} ago"
@@ -77,13 +77,13 @@ def ago(seconds: float) -> str:
 
 
 def histogram(counts: Sequence[int], plain: bool = False) -> str:
-    """One character a bin, as high as its count; a space where there is none."""
+    """Return one character a bin, as high as its count, and a space for none."""
     bars, most = PLAIN_BARS if plain else BARS, max(counts, default=0)
     return "".join(bars[-(-count * len(bars) // most) - 1] if count else " " for count in counts)
 
 
 def provenance(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Where a store's steps come from: a name and a line for each thing that is known. It may be anything."""
+    """Yield the origin of a store's steps, which may be anything: a name and a line for each thing known."""
     spec = told.get("env_spec")
     spec = spec if isinstance(spec, dict) else {}
     if told.get("env_id"):
@@ -103,7 +103,7 @@ def provenance(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def as_json(value: Any) -> str:
-    """JSON on one line, in letters that a terminal only shows: a store's text may hold others."""
+    """Return JSON on one line, in letters that a terminal only shows: a store's text may hold others."""
     return printable(json.dumps(value, ensure_ascii=False))
 
 
@@ -112,12 +112,12 @@ def printable(line: str) -> str:
 
 
 def cut(line: str) -> str:
-    """A line that is not too long."""
+    """Return a line, cut if it is too long."""
     return line if len(line) <= LINE else f"{line[: LINE - 3]}..."
 
 
 def repaired(result: Repaired) -> Iterator[str]:
-    """What a repair gave up, a line for each thing."""
+    """Yield what a repair gave up, a line for each thing."""
     if not result.changed:
         yield "nothing to repair"
         return
@@ -130,7 +130,7 @@ def repaired(result: Repaired) -> Iterator[str]:
 
 
 def planned(plan: RepairPlan, path: str) -> Iterator[str]:
-    """How to repair a store, and what that would give up, a line for each thing."""
+    """Yield how to repair a store, and what that would give up, a line for each thing."""
     command = shlex.join(["diskreplay", "verify", "--repair", path])
     if not (plan.streams or plan.checkpoints):
         yield f"'{command}' makes the store whole again; nothing would be given up"
@@ -143,7 +143,7 @@ def planned(plan: RepairPlan, path: str) -> Iterator[str]:
 
 
 def lost(losses: Iterable[StreamLoss]) -> Iterator[str]:
-    """What is given up of streams, a line for each."""
+    """Yield what is given up of streams, a line for each."""
     for loss in losses:
         if loss.whole:
             yield f"stream {loss.stream!r} given up: its commit record cannot be read, and no checkpoint has it"

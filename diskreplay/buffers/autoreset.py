@@ -38,6 +38,10 @@ def final_observations(next_obs: Any, info: Mapping[str, Any]) -> Any:
 
     Returns:
         A copy of ``next_obs`` with the final observations in their places; ``next_obs`` itself where none ended.
+
+    >>> info = {"final_obs": np.array([None, np.ones(2)], object), "_final_obs": np.array([False, True])}
+    >>> final_observations(np.zeros((2, 2)), info).tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
     """
     key = "final_obs" if "final_obs" in info else "final_observation"
     if key not in info:

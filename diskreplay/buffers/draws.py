@@ -34,12 +34,12 @@ class Draws(Generic[SomeBatch]):
         view: says what an item is.
         shown: makes the batches: the view, or one over it.
         sampler: chooses the items.
-        updated: whether the sampler knows priorities that somebody gave it.
+        updated: True if the sampler knows priorities that somebody gave it.
 
     Attributes:
         view, shown, sampler, updated: as they were given; ``updated`` changes.
         priorities: the sampler, if it has some.
-        ready: whether priorities may be updated; see :mod:`diskreplay.buffers.keeping`.
+        ready: True if priorities may be updated; see :mod:`diskreplay.buffers.keeping`.
     """
 
     def __init__(self, engine: Engine, view: View, shown: View[SomeBatch], sampler: Sampler, updated: bool) -> None:

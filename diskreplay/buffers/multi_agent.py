@@ -74,7 +74,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
             capacity: transitions (rows x environments) that can be sampled.
             num_envs: environments that step in lockstep.
             state_space: of the global state; None where there is none.
-            available_actions: whether each step says which of the Discrete actions each agent can take.
+            available_actions: True if each step says which of the Discrete actions each agent can take.
             rewards: "team", one reward for all, or "agent", one for each.
             mean_action_shape: of the mean-field action probabilities that come with each step, such as
                 ``(n_agents, n_actions)``; None where there are none.

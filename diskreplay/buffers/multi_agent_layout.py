@@ -44,8 +44,8 @@ class Agents:
     Attributes:
         n_agents: agents of each environment.
         rewards: "team", one reward for all, or "agent", one for each.
-        state: whether there is a global state.
-        available_actions: whether there are masks of actions.
+        state: True if there is a global state.
+        available_actions: True if there are masks of actions.
         mean_action_shape: of the mean-field action probabilities; None where there are none.
         n_actions, first_action: of a Discrete action space; None and 0 of another.
     """

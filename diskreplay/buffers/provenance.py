@@ -59,6 +59,9 @@ def provenance(env: Any) -> dict[str, Any]:
 
     Returns a mapping of JSON values: ``env_id``, ``env_spec``, ``num_envs``, ``action_meanings`` and ``versions``,
     as far as they are known.
+
+    >>> provenance(gymnasium.make("CartPole-v1"))["env_id"]
+    'CartPole-v1'
     """
     vector = isinstance(env, gymnasium.vector.VectorEnv)
     parts = getattr(env.unwrapped, "envs", None) if vector else None

@@ -58,7 +58,7 @@ class Rules:
         kept: called with the schema and ``shown``: what a new store keeps of them in its settings.
         check: called with the class, the settings and the schema of a store that is there, its path, ``take_over`` and
             ``shown``: NotAStoreError for another class's store, InputError where ``shown`` do not go with it.
-        grows: whether ``open_or_create`` gives a stream the capacity that it asks for, where it has less.
+        grows: True if ``open_or_create`` gives a stream the capacity that it asks for, where it has less.
     """
 
     modes: tuple[str, ...] = ("r", "r+")

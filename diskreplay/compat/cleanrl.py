@@ -275,7 +275,7 @@ class ReplayBuffer:
         Args:
             obs, next_obs: observations; floating point ones in any precision.
             action, reward: likewise.
-            done: whether a step terminated.
+            done: True if a step terminated.
             infos: a dict for each environment, or that of a vector environment; see ``handle_timeout_termination``.
 
         Raises InputError, with nothing added, for wrong shapes, values that their space cannot hold, and rewards that

@@ -271,7 +271,7 @@ class ReplayBuffer:
             idx: of the newest frame, as ``store_frame`` returned it. A second call for it replaces the first.
             action: int32.
             reward: float32, finite.
-            done: whether the episode ended.
+            done: True if the episode ended.
 
         Raises InputError, with nothing changed, for another frame's index: that one's row is written already, or its
         place was given to another frame.

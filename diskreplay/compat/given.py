@@ -56,7 +56,7 @@ def numbers(
         value: numbers.
         shape, dtype: of the array.
         within: the space that each value must lie in, where it is a discrete one.
-        finite: whether NaN and infinity are refused.
+        finite: True if NaN and infinity are refused.
 
     Raises InputError for anything else.
     """

@@ -191,7 +191,7 @@ class Keeper:
         The buffer has taken the priorities over already.
 
         Args:
-            draws: whether the random state comes back too.
+            draws: True if the random state comes back too.
             checkpoint: that the buffer was opened at, whose state counts instead.
         """
         buffer, keeping = self.buffer, self.buffer.keeping

@@ -196,8 +196,8 @@ class EpisodePlace(NamedTuple):
         stride: from the id of one step to that of the next.
         step: of the transition, 0 for the first one.
         steps: of the episode.
-        terminated: whether its last step is.
-        newest: whether no step of its environment came after it.
+        terminated: True if its last step is.
+        newest: True if no step of its environment came after it.
         facts: what is known of the episode, of one that was not terminated.
     """
 

@@ -38,7 +38,7 @@ def open_or_create(
         options: the caller's, all for ``create``; ``open`` takes those of ``OPEN_OPTIONS``.
         create: further arguments of ``create``.
         facts: what a store that is there must be for, see :func:`check_alike`; ``create`` if None.
-        grows: whether a store that is there may become larger: nothing of it tells where a row stands in a ring.
+        grows: True if a store that is there may become larger: nothing of it tells where a row stands in a ring.
         **settings: arguments of both.
 
     Raises InputError, the store closed again, where it was made for another buffer.

@@ -96,7 +96,7 @@ class _Env:
         store: a ``diskreplay.ReplayBuffer`` of one environment.
         ring: the positions of its rows.
         left: the rows before this one are of an episode that nobody goes on with.
-        restored: whether what is in RAM goes on from what was kept of these rows.
+        restored: True if what is in RAM goes on from what was kept of these rows.
     """
 
     def __init__(self, store: Store, ring: RingPositions, restored: bool) -> None:

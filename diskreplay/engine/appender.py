@@ -51,7 +51,7 @@ class Appender:
 
     Attributes:
         arguments: the rules for what :meth:`add` is given.
-        single_frames: whether no observation leaf is given as stacks.
+        single_frames: True if no observation leaf is given as stacks.
         watch: looks for signs of misuse.
     """
 

@@ -38,9 +38,9 @@ class OneEnvironment:
 
     Attributes:
         goes_on: the start codes of a row that goes on everywhere.
-        going: whether it is known to go on everywhere, if observations do; False until a row was added.
-        ended: whether that row ended an episode, or was no transition.
-        follows: whether its next stack follows from its stack.
+        going: True if it is known to go on everywhere, if observations do; False until a row was added.
+        ended: True if that row ended an episode, or was no transition.
+        follows: True if its next stack follows from its stack.
         pending: the newest next stack of each leaf; None where the leaf is given as single frames.
     """
 
@@ -66,7 +66,7 @@ class OneEnvironment:
         Args:
             given: its observation by leaf, as stacks where it is given so.
             frames: the newest frames of the pending observation.
-            valid: whether it is a transition.
+            valid: True if it is a transition.
             cut: the environments that begin anew whatever they show; None for none.
             flags: another observation may go on, too, where older frames are the same.
         """

@@ -94,8 +94,8 @@ class Engine:
         hooks, companion, keeping: what goes with the rows; see :mod:`diskreplay.engine.hooks`.
         restored: the checkpoint that it was opened at.
         stays_at: a checkpoint that a reader stays at until a refresh: what it pins cannot be outrun.
-        closed: whether everything was given back.
-        ending: whether the last commit was made, and the store is open until it is pushed.
+        closed: True if everything was given back.
+        ending: True if the last commit was made, and the store is open until it is pushed.
         refused: why a copy in a forked process cannot be used.
         call_off: takes back the promise to close it when its buffer is forgotten.
     """

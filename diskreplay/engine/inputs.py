@@ -60,8 +60,8 @@ class Slot:
         name: of the argument, for messages.
         shape, dtype: of one value.
         num_envs: environments.
-        lossy: whether values are rounded to the dtype.
-        finite: whether values must be finite.
+        lossy: True if values are rounded to the dtype.
+        finite: True if values must be finite.
         choices: the least and the largest value, of all elements or of each; None for any.
     """
 

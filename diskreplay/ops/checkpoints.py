@@ -72,7 +72,7 @@ class Restoration(Result):
         stream: that went back.
         row: that it ends at now.
         discarded: rows after that.
-        dropped: whether the checkpoint went, too: it was the mark of an import.
+        dropped: True if the checkpoint went, too: it was the mark of an import.
     """
 
     checkpoint: str

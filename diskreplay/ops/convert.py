@@ -132,7 +132,7 @@ def export(
         format: name of one.
         selection: which part.
         allow_loss: go on where the format cannot hold all of it.
-        overwrite: whether a dataset that is there may be replaced.
+        overwrite: True if a dataset that is there may be replaced.
         compression: one that the format knows; its own choice if None.
         progress: called with transitions done and in all.
 

@@ -34,7 +34,7 @@ class EpisodeLine(Result):
         length: its steps.
         total_reward: undiscounted.
         end: which flags its last step has; "cut" when another step came without one, "running" when it still goes on.
-        complete: whether its first step is in the window.
+        complete: True if its first step is in the window.
         facts: what a program said of it, by name.
     """
 

@@ -1,4 +1,4 @@
-"""Large output arrays, used again when nobody holds them any more.
+"""The large output arrays, used again when nobody holds them any more.
 
 Memory that is fresh from the system costs a page fault every few kB, which for a batch of frames is a good part of the
 time that sampling takes. So each thread keeps its last few blocks, and gives one out again once its reference count
@@ -24,7 +24,7 @@ _counted = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """As ``numpy.empty``: uninitialised, and referred to by nobody else."""
+    """Return an array as ``numpy.empty``: uninitialised, and referred to by nobody else."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size < LEAST_BYTES or not _counted:
         return np.empty(shape, dtype)

@@ -1,4 +1,4 @@
-"""An append-only log of bytes beside the rows of a stream: what it holds, what of that is dead, what no commit has yet.
+"""The append-only log of bytes beside a stream's rows: what it holds, what of it is dead, what no commit has yet.
 
 The bytes are records, one behind another. What they say, and which of them count, is the business of a
 :class:`Content`; :data:`CONTENTS` has the kinds. All that follows from being a log is done here, once:
@@ -31,21 +31,21 @@ from diskreplay.schema import INFO, LATER, Schema
 from diskreplay.storage.column import ColumnReader, ColumnWriter
 
 LOOK_SHARE = 4
-"""So many times the bytes that the log has grown by are looked through with a commit, and this part of the slack."""
+"""The share of old records that a commit looks through: so many times the bytes that came, a part of the slack."""
 READ_BYTES = 1 << 22
-"""Of a log that are read at once, unless a record has more."""
+"""The bytes of a log that are read at once, unless a record has more."""
 
 Bytes = NDArray[np.uint8]
 
 
 class Content(Protocol):
-    """What the records of a log say, in RAM. A record is any object whose ``after`` is one past its last byte.
+    """The content in RAM of the records of a log; a record is an object whose ``after`` is one past its last byte.
 
     Attributes:
         what: it is, for messages.
         slack: bytes by which the log may exceed twice what lives, before it is looked through.
         log: the rows that it belongs to.
-        unwritten: whether :meth:`news` has something.
+        unwritten: True if :meth:`news` has something.
     """
 
     what: str
@@ -56,38 +56,38 @@ class Content(Protocol):
     def unwritten(self) -> bool: ...
 
     def restart(self) -> None:
-        """Forgets what came from the log."""
+        """Forget what came from the log."""
 
     def records(self, data: Bytes, at: int) -> Iterator[Any]:
-        """The whole records that stand at byte ``at`` of the log. Raises ValueError for what begins none."""
+        """Yield the whole records at byte ``at`` of the log; raise ValueError for what is not a record."""
 
     def take(self, record: Any) -> None:
-        """Takes over the next record of the log; done twice, it is as done once."""
+        """Take over the next record of the log, also twice without harm."""
 
     def news(self, at: int) -> tuple[Bytes, Sequence[Any] | None]:
-        """What is known and no record says: bytes for byte ``at`` of the log, and their records if they are at hand."""
+        """Return bytes for byte ``at`` of the log that no record has yet, and their records if at hand."""
 
     def again(self, record: Any) -> bytes:
-        """What of a record lives, as records."""
+        """Return what of a record lives, as records."""
 
     def living_bytes(self) -> int:
-        """Bytes of the records that count. What is in RAM of others may be forgotten."""
+        """Return the bytes of the records that count; what is in RAM of others may be forgotten."""
 
     def problems(self) -> Iterator[str]:
-        """What the records say and no writer may."""
+        """Yield what the records say and no writer may."""
 
 
 CONTENTS: dict[str, Callable[[Schema, StreamLog], Content]] = {
     INFO: lambda schema, log: EpisodeFacts(log),
     LATER: lambda schema, log: LaterValues(schema.later, log),
 }
-"""What makes the content of each kind of log, by the paths of :data:`~diskreplay.schema.LOGS`."""
+"""The function that makes the content of each kind of log, by path of :data:`~diskreplay.schema.LOGS`."""
 
 
 def read_records(
     content: Content, column: ColumnReader, start: int, stop: int, size: int | None = None
 ) -> Iterator[Any]:
-    """The committed records of bytes ``[start, stop)``, ``size`` bytes read at once; ValueError for what are none."""
+    """Yield the committed records of bytes ``[start, stop)``, read ``size`` at a time; raise ValueError for others."""
     size = READ_BYTES if size is None else size
     while start < stop:
         data = column.read_rows(start, min(stop, start + size)).reshape(-1)
@@ -118,10 +118,10 @@ class ByteLog:
         self.begin = self.end = 0
         self.waiting: list[tuple[int, Bytes]] = []
         self._looked = 0, content.log.begin, 0
-        """The log's end and the window's begin when it was counted what of it lives, and the bytes of that."""
+        """The log's end and the window's begin when living bytes were counted, and their number."""
 
     def catch_up(self, begin: int, end: int) -> None:
-        """Takes over what was committed: the log of a commit has bytes ``[begin, end)``.
+        """Take over what was committed: the log of a commit has bytes ``[begin, end)``.
 
         Raises ValueError for what are no records.
         """
@@ -144,22 +144,22 @@ class ByteLog:
 
     @property
     def unwritten(self) -> bool:
-        """Whether a commit has something to write."""
+        """True if a commit has something to write."""
         return bool(self.waiting) or self.content.unwritten
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes in RAM that wait for a commit."""
+        """The number of bytes in RAM that wait for a commit."""
         return self.end - self.waiting[0][0] if self.waiting else 0
 
     def append(self, data: Bytes, records: Sequence[Any] | None = None) -> None:
-        """Puts records behind the others, and has the content take them over."""
+        """Put records behind the others, and have the content take them over."""
         if len(data):
             self.waiting.append((self.end, data))
             self._take(self.content.records(data, self.end) if records is None else records)
 
     def put(self, column: ColumnWriter) -> int:
-        """Has the log's column take what waits, for a commit; the log's first byte that is needed.
+        """Have the log's column take what waits, for a commit, and return the log's first byte that is needed.
 
         What the content knows and no record says is appended before, and what is dead is looked for.
         """
@@ -174,11 +174,11 @@ class ByteLog:
         return self.begin
 
     def durable(self) -> None:
-        """Forgets the bytes that waited and that a commit holds."""
+        """Forget the bytes that waited and that a commit holds."""
         self.waiting = [one for one in self.waiting if one[0] >= self.column.committed]
 
     def take_waiting(self, at: Ids, place: Ids, out: Bytes) -> NDArray[np.bool_]:
-        """Copies what no commit holds, of the bytes from ``at`` (n,) on, to rows ``place`` of ``out``.
+        """Copy what no commit holds, of the bytes from ``at`` (n,) on, to rows ``place`` of ``out``.
 
         Which ones these are, ``(n,)``.
         """
@@ -192,7 +192,7 @@ class ByteLog:
     # What is dead
 
     def _living(self) -> int:
-        """Bytes that count; counted anew when the log has grown by as much, or the window moved on by its length."""
+        """Return the bytes that count, counted anew after the log has grown by as much, or the window moved on."""
         end, begin, living = self._looked
         log = self.content.log
         if self.end - end > max(self.content.slack, living) or log.begin - begin > log.rows:
@@ -201,7 +201,7 @@ class ByteLog:
         return living
 
     def _clean(self) -> None:
-        """Looks through some of the oldest records, where much of the log is dead."""
+        """Look through some of the oldest records, if much of the log is dead."""
         content, committed = self.content, self.column.committed
         most = 2 * self._living() + content.slack
         left = LOOK_SHARE * (self.end - committed) + content.slack // LOOK_SHARE

@@ -1,4 +1,4 @@
-"""Observations of sampled rows: frame stacks and next observations, made from frames that are stored once.
+"""The observations of sampled rows: frame stacks and next observations, made from frames that are stored once.
 
 For a sample at row ``r`` of one environment, step ``s`` means the frame of row ``r + s``; a stack of ``k`` frames is
 steps ``1 - k`` to 0, its next observation's stack is steps ``2 - k`` to 1, so one block of steps ``1 - k`` to 1 holds
@@ -43,7 +43,7 @@ class ObsSource:
 def fill(
     reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids, first_step: int, last_step: int
 ) -> None:
-    """Fills the places of ``out`` with steps ``first_step`` to ``last_step`` (at most 1) of the rows.
+    """Fill the places of ``out`` with steps ``first_step`` to ``last_step`` (at most 1) of the rows.
 
     Needs the buffer's lock; what stands in RAM is copied at once, the rest is for ``reads``.
     """
@@ -69,7 +69,7 @@ def fill(
 
 
 def fill_next(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids) -> None:
-    """Fills the places of ``out`` with the stacks that follow the rows, ``frames`` steps each; as :func:`fill`."""
+    """Fill the places of ``out`` with the stacks that follow the rows, ``frames`` steps each, as :func:`fill`."""
     frames, older = source.stack.frames, source.log.next_older_patches
     if not older or source.stack.axis is None:
         fill(reads, source, out, place, rows, envs, 2 - frames, 1)
@@ -88,7 +88,7 @@ def fill_next(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Id
 def _copy(
     reads: Reads, source: ObsSource, out: Target, place: Ids, envs: Ids, first: Ids, last: Ids, base: Ids
 ) -> None:
-    """Rows ``first`` to ``last`` (inclusive) of each sample, row ``base`` being the first step of ``out``."""
+    """Copy rows ``first`` to ``last`` (inclusive) of each sample, row ``base`` being the first step of ``out``."""
     log, resident = source.log, source.name in source.log.resident
     if not resident:
         reads.fetch(source.rows, Requests(place, envs, first, last, base), out, source.cache)
@@ -103,7 +103,7 @@ def _copy(
 
 
 def _copy_patches(reads: Reads, source: ObsSource, out: Target, place: Ids, step: int | Ids, patch: Ids) -> None:
-    """The observation of each patch to its place and step."""
+    """Copy the observation of each patch to its place and step."""
     if source.name in source.log.patches.arrays:
         out.put_each(place, step, source.log.patches.take(source.name, patch))
         return
@@ -112,7 +112,7 @@ def _copy_patches(reads: Reads, source: ObsSource, out: Target, place: Ids, step
 
 
 def pad(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids, depth: Ids, older: int) -> None:
-    """The steps before the histories of rows, which have ``depth`` steps, fewer than ``older``."""
+    """Fill in the steps before the histories of rows, which have ``depth`` steps, fewer than ``older``."""
     log = source.log
     firsts = rows - depth
     codes = log.take(START, firsts, envs)

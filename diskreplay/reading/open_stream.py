@@ -1,4 +1,4 @@
-"""One stream as a view sees it: rows on disk, index in RAM, chunks in a cache; opened beside whoever writes it."""
+"""One stream as a view sees it: rows on disk, index in RAM, chunks in a cache, opened beside whoever writes it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from diskreplay.storage.stream import StreamReader, StreamWriter
 Array = NDArray[Any]
 
 OUTRUN_SECONDS = 60.0
-"""How long a reader tries to open a stream whose writer replaces the window faster than it is read."""
+"""The seconds for which a reader tries to open a stream whose writer replaces the window faster than it is read."""
 
 
 class OpenStream:
@@ -51,20 +51,20 @@ class OpenStream:
         ]
         self.resident = Resident(schema, self.log)
         self.logs = {path: ByteLog(CONTENTS[path](schema, self.log), column) for path, column in disk.logs.items()}
-        """What is logged beside the rows, by the paths of the logs."""
+        """The logs of bytes beside the rows, by path."""
         self.facts = cast(EpisodeFacts, self.logs[INFO].content)
-        """What was said of the episodes."""
+        """The facts of the episodes."""
         self._spans = Spans(self.log)
         self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
         self.catch_up()
 
     def resize(self, capacity: int) -> None:
-        """Lets the window hold more, or fewer."""
+        """Let the window hold more transitions, or fewer."""
         self.log.resize(capacity)
         self._spans = Spans(self.log)
 
     def catch_up(self) -> None:
-        """Takes what is committed and not yet in RAM into the index."""
+        """Take what is committed and not yet in RAM into the index."""
         commit, log = self.disk.commit_record, self.log
         if commit.capacity != log.capacity:
             self.resize(commit.capacity)
@@ -92,16 +92,16 @@ class OpenStream:
             raise CorruptionError(f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name)
 
     def spans(self) -> Spans:
-        """The episodes of the window, up to date."""
+        """Return the episodes of the window, up to date."""
         self._spans.catch_up()
         return self._spans
 
     def large_columns(self) -> list[ColumnReader]:
-        """The columns that are not mirrored in RAM."""
+        """Return the columns that are not mirrored in RAM."""
         return [column for name, column in self.disk.rows.items() if name not in self.log.resident]
 
     def pending(self) -> list[Array] | None:
-        """The newest next stacks, ``(num_envs, frames, *shape)`` a leaf; None when there is no row."""
+        """Return the newest next stacks, ``(num_envs, frames, *shape)`` a leaf, or None if there is no row."""
         log = self.log
         if log.end == log.floor:
             return None
@@ -118,14 +118,14 @@ class OpenStream:
         return found
 
     def with_cache(self, cache: ChunkCache) -> OpenStream:
-        """The same stream, its chunks decoded into another cache."""
+        """Return the same stream, its chunks decoded into another cache."""
         other = copy.copy(self)
         other.cache = cache
         other.sources = [dataclasses.replace(source, cache=cache) for source in self.sources]
         return other
 
     def window_bytes(self) -> int:
-        """Decoded bytes of the large columns in the window."""
+        """Return the number of decoded bytes of the large columns in the window."""
         wide = sum(column.column.item_bytes for column in self.large_columns())
         held = all(column.name in self.log.later for column in self.schema.later)
         later = 0 if held else self.logs[LATER].end - self.logs[LATER].begin
@@ -133,7 +133,7 @@ class OpenStream:
 
 
 def open_stream(store: Store, name: str, cache: ChunkCache, cut: Commit | None = None) -> OpenStream:
-    """The stream as of its newest commit, or of a checkpoint's, with its index in RAM.
+    """Return the stream as of its newest commit, or of a checkpoint's, with its index in RAM.
 
     Shards are opened one after another, so its writer may evict one, or go back, before it was read. Then a newer
     commit needs that shard no more, and the stream is read anew.

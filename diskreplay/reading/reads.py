@@ -1,4 +1,4 @@
-"""What is still to be read of a batch: planned under the buffer's lock, read without it."""
+"""The work that is left to read of a batch: planned under the buffer's lock, done without it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from diskreplay.reading.target import Target
 from diskreplay.storage.column import ColumnReader
 
 Empty = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
-"""As :func:`diskreplay.reading.blocks.empty`."""
+"""A function such as :func:`diskreplay.reading.blocks.empty`."""
 
 
 class Reads:
@@ -29,17 +29,17 @@ class Reads:
 
     def __init__(self, empty: Empty = blocks.empty, tables: Tables | None = None) -> None:
         self.empty = empty
-        """Makes the large arrays that are filled."""
+        """The function that makes the large arrays that are filled."""
         self.tables = tables
-        """Those of other streams may be given before the batch is planned."""
+        """The tables of the streams; those of other streams may be given before the batch is planned."""
         self._steps: list[Callable[[], None]] = []
         self._plans: list[list[gather.Plan]] = []
-        """Of the columns, each in the parts that it is read in; no step refers to this object, so that loans end."""
+        """The plans of the columns, each in parts as it is read; no step refers to this object, so that loans end."""
         self._begun = 0
-        """Plans of which the downloads have begun."""
+        """The number of plans whose downloads have begun."""
 
     def fetch(self, column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> None:
-        """Copies what of the requests is in RAM, and takes up the rest; as :func:`gather.plan`. Needs the lock."""
+        """Copy what is in RAM of the requests, and take up the rest by :func:`gather.plan`, with the lock held."""
         self.take_up(gather.plan(column, requests, out, cache), cache)
 
     def take_up(self, plan: gather.Plan, cache: ChunkCache) -> None:
@@ -50,11 +50,11 @@ class Reads:
             self.then(functools.partial(gather.run, parts, cache))
 
     def then(self, step: Callable[[], None]) -> None:
-        """A step that needs the arrays of those before it."""
+        """Take up a step that needs the arrays of those before it."""
         self._steps.append(step)
 
     def begin(self) -> None:
-        """What is remote begins to be downloaded, of all columns at once; needs no lock."""
+        """Begin to download what is remote, of all columns at once; this needs no lock."""
         for at in range(self._begun, len(self._plans)):
             self._plans[at][:] = [part for plan in self._plans[at] for part in gather.begin(plan)]
             self._begun = at + 1

@@ -30,15 +30,15 @@ from diskreplay.schema import START, VALID, Schema
 Array = NDArray[Any]
 
 ALIGNED = 64
-"""Each array begins at a multiple of so many bytes."""
+"""The number of bytes to whose multiples the beginning of each array is aligned."""
 MOST_BYTES = 1 << 20
-"""Of a batch that is copied in one call; what is larger is copied column by column."""
+"""The most bytes of a batch that is copied in one call; a larger one is copied column by column."""
 
 
 PLACE = np.dtype(np.int64)
-"""Of the places of values that were written later."""
+"""The dtype of the places of values that were written later."""
 NEXT = ".next "
-"""Before the names of observations: their true next values. No column has a name that starts with a point."""
+"""The prefix of an observation's name for its true next values; no column's name starts with a point."""
 
 
 class BlockLayout(NamedTuple):
@@ -46,12 +46,12 @@ class BlockLayout(NamedTuple):
 
     size: int
     dtype: np.dtype[Any]
-    """Of the block; each of its fields is a column's array."""
+    """The dtype of the block; each of its fields is a column's array."""
     offsets: Ids
 
 
 class Sources(NamedTuple):
-    """Where the columns of a table, and of its patches, stand in memory."""
+    """The places in memory of the columns of a table, and of its patches."""
 
     table: Table
     patches: Table
@@ -68,7 +68,7 @@ class Resident:
         self._choose()
 
     def _choose(self) -> None:
-        """Chooses the columns, of those that the log holds now."""
+        """Choose the columns, of those that the log holds now."""
         schema, log = self._schema, self.log
         self._held = log.held
         frames = {c.name: stack.frames for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)}
@@ -89,12 +89,12 @@ class Resident:
         self._layout: BlockLayout | None = None
 
     def catch_up(self) -> None:
-        """Chooses anew where the log was resized."""
+        """Choose anew if the log was resized."""
         if self._held is not self.log.held:
             self._choose()
 
     def sources(self) -> Sources:
-        """Of the log's tables, which are replaced where they grow."""
+        """Return the sources of the log's tables, which are replaced when they grow."""
         self.catch_up()
         table, patches, found = self.log.table, self.log.patches, self._sources
         if found is None or found.table is not table or found.patches is not patches:
@@ -106,7 +106,7 @@ class Resident:
         return found
 
     def layout(self, size: int) -> BlockLayout:
-        """Of a block for ``size`` rows."""
+        """Return the layout of a block for ``size`` rows."""
         if self._layout is None or self._layout.size != size:
             ends = np.cumsum(-(-self.row_bytes * size // ALIGNED) * ALIGNED)
             offsets = np.concatenate([[0], ends])
@@ -141,7 +141,7 @@ class ResidentTable:
         self._patches = self._arrays.copy()
 
     def _catch_up(self, drawn: Sequence[int]) -> bool:
-        """Brings the streams up to date; False where one of them holds other columns than the first of all."""
+        """Bring the streams up to date; return False if one of them holds other columns than the first."""
         if self._residents[0].log.held is not self.held:
             self._choose()
         for at in drawn:
@@ -159,7 +159,7 @@ class ResidentTable:
     def gather(
         self, streams: Ids, drawn: Sequence[int], ids: Ids, place: Ids, size: int, *, partial: bool
     ) -> Array | None:
-        """The columns of rows: one structured value whose fields are arrays ``(size, *shape)``; None where numpy must.
+        """Return the columns of rows, one structured value with fields ``(size, *shape)``, or None if numpy must copy.
 
         Args:
             streams: of :mod:`diskreplay.index.addresses`, up to date.
@@ -167,7 +167,7 @@ class ResidentTable:
             ids: of the rows.
             place: where in the arrays each of them goes.
             size: of the arrays.
-            partial: whether there are places that no row stands at, which are zeros.
+            partial: True if there are places that no row stands at, which are zeros.
         """
         if "diskreplay.index.jit" not in sys.modules:
             return None

@@ -1,4 +1,4 @@
-"""From rows to arrays: the transitions that a batch is made of, whatever its view.
+"""The way from rows to arrays: the transitions that a batch is made of, whatever its view.
 
 Resident columns are copied at once, under the buffer's lock; large ones are left to :class:`~.reads.Reads`, which reads
 and decodes without it.
@@ -56,7 +56,7 @@ class Samples:
         self._partial = self.size > len(ids)
         self._gathered: Array | None = None
         self._left: set[str] = set()
-        """Names of what is gathered and was not given out: nobody else may write to what a caller was given."""
+        """The names of columns that are gathered and not yet returned: a returned array belongs to the caller."""
 
     @functools.cached_property
     def groups(self) -> list[Group]:
@@ -65,7 +65,7 @@ class Samples:
 
     @functools.cached_property
     def _drawn(self) -> Sequence[int]:
-        """Which of the streams of the tables there are samples of."""
+        """The streams of the tables that there are samples of."""
         assert self._tables is not None
         return self._tables.drawn(self.ids)
 
@@ -91,7 +91,7 @@ class Samples:
         return found
 
     def values(self, column: Column) -> Array:
-        """A column's values ``(size, *shape)`` at the rows themselves."""
+        """Return a column's values ``(size, *shape)`` at the rows themselves."""
         if self._is_held(column.name):
             return self.resident(column.name)
         out = self._empty((self.size, 1, *column.shape), column.dtype)
@@ -102,14 +102,14 @@ class Samples:
         return out[:, 0]
 
     def _read_plainly(self, name: str, out: Target) -> bool:
-        """Has a column's values at the rows read by compiled code; False, with nothing done, where that cannot be."""
+        """Have compiled code read a column's values at the rows; return False, with nothing done, if it cannot."""
         if self._tables is None:
             return False
         short = plain.fill(self.reads, self._tables, self._drawn, name, out, self.ids, self.place, 0, 0)
         return short is not None
 
     def resident(self, name: str) -> Array:
-        """A resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
+        """Return a resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
         if name in self._left:
             return self._take(name)
         if len(self.groups) == 1 and not self._partial:  # no lists: each column asks, of each batch
@@ -118,14 +118,14 @@ class Samples:
         return self.scatter([stream.log.at(name, positions) for (stream, *_), positions in at])
 
     def extra(self) -> dict[str, Array]:
-        """The user's own columns at the rows, ``(size, *shape)`` by name: those of ``add``, and those written later.
+        """Return the user's own columns at the rows, ``(size, *shape)`` by name, also those that are written later.
 
         A value that is not known is zeros; beside each column that is written later it stands which are.
         """
         return {**{column.name: self.values(column) for column in self.schema.extra_columns}, **self.written_later()}
 
     def written_later(self) -> dict[str, Array]:
-        """The columns that are written later alone, and which values are known, as :meth:`extra` has them."""
+        """Return only the columns that are written later, and which values are known, as :meth:`extra` has them."""
         found: dict[str, Array] = {}
         for column in self.schema.later:
             places = self.resident(place_of(column.name))
@@ -137,7 +137,7 @@ class Samples:
         return found
 
     def _logged(self, column: Column, places: Array, known: Array) -> Array:
-        """Values of a column that is written later and is too large for RAM; ``places`` are bytes of the log."""
+        """Return values of a column that is written later and too large for RAM; ``places`` are bytes of the log."""
         size = column.item_bytes
         values = self.reads.empty((self.size, *column.shape), column.dtype)
         values[~known] = 0
@@ -152,11 +152,11 @@ class Samples:
         return values
 
     def each(self, function: Callable[[OpenStream, Ids, Ids], Array]) -> Array:
-        """What a function gives for the rows and environments of each stream, ``(size, ...)``."""
+        """Return what a function gives for the rows and environments of each stream, ``(size, ...)``."""
         return self.scatter([function(stream, rows, envs) for stream, _, rows, envs in self.groups])
 
     def observe(self, leaf: int, last_rows: Sequence[Ids] | None = None) -> tuple[Array, Array]:
-        """Observations of a leaf at the rows, and next ones of ``last_rows``, by default of the rows themselves.
+        """Return observations of a leaf at the rows, and next ones of ``last_rows``, by default the rows.
 
         The frames that two stacks have in common are read once; the arrays share no memory.
         """
@@ -179,7 +179,7 @@ class Samples:
         return self._layout(obs, stack), self._layout(following, stack)
 
     def current(self, leaf: int) -> Array:
-        """Observations of a leaf at the rows."""
+        """Return observations of a leaf at the rows."""
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         if self._in_ram(leaf):
             return self.resident(column.name)
@@ -188,7 +188,7 @@ class Samples:
         return self._layout(out, stack)
 
     def observe_next(self, leaf: int, last_rows: Sequence[Ids]) -> Array:
-        """Next observations of a leaf, of ``last_rows``."""
+        """Return next observations of a leaf, of ``last_rows``."""
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         if self._in_ram(leaf):
             return self._resident_next(column.name, last_rows)
@@ -201,7 +201,7 @@ class Samples:
         return self._layout(out, stack)
 
     def frames(self, leaf: int, step: int) -> Array:
-        """Single frames of a leaf, ``(size, *frame_shape)``: of the rows (step 0), or of their next ones (step 1)."""
+        """Return single frames of a leaf, ``(size, *frame_shape)``: the rows' (step 0), or their next ones (1)."""
         column = self.schema.obs_columns[leaf]
         out = self._empty((self.size, 1, *column.shape), column.dtype)
         self._fill(leaf, Target(out), step, step)
@@ -210,7 +210,7 @@ class Samples:
     def _fill(
         self, leaf: int, out: Target, first_step: int, last_step: int, last_rows: Sequence[Ids] | None = None
     ) -> None:
-        """Steps of a leaf's frames, from the rows or from ``last_rows`` on; as :func:`.observations.fill`."""
+        """Fill in steps of a leaf's frames, from the rows or from ``last_rows`` on, as :func:`.observations.fill`."""
         name = self.schema.obs_columns[leaf].name
         if self._tables is not None and not self._is_held(name):
             ids, place = self._ids_of(last_rows)
@@ -223,16 +223,16 @@ class Samples:
             observations.fill(self.reads, stream.sources[leaf], out, at, rows, envs, first_step, last_step)
 
     def _pad(self, leaf: int, out: Target, older: int, ids: Ids, place: Ids, depth: Ids) -> None:
-        """The steps before the histories of rows that have ``depth`` steps in the place of ``older``."""
+        """Fill in the steps before the histories of rows that have ``depth`` steps instead of ``older``."""
         for stream, which, rows, envs in _by_stream(self._streams, ids, np.arange(len(ids))):
             observations.pad(self.reads, stream.sources[leaf], out, place[which], rows, envs, depth[which], older)
 
     def _lasts(self, last_rows: Sequence[Ids] | None) -> Sequence[Ids]:
-        """Of the groups, by default their rows themselves."""
+        """Return the last rows of the groups, by default their rows themselves."""
         return [rows for _, _, rows, _ in self.groups] if last_rows is None else last_rows
 
     def _ids_of(self, last_rows: Sequence[Ids] | None) -> tuple[Ids, Ids]:
-        """Ids and places of ``last_rows``."""
+        """Return the ids and places of ``last_rows``."""
         if last_rows is None:
             return self.ids, self.place
         at = zip(self.groups, last_rows, strict=True)
@@ -247,17 +247,17 @@ class Samples:
         )
 
     def _in_ram(self, leaf: int) -> bool:
-        """Whether a leaf's observations are single frames of a resident column."""
+        """Tell whether a leaf's observations are single frames of a resident column."""
         return self._is_held(self.schema.obs_columns[leaf].name) and self.schema.stacks[leaf].frames == 1
 
     def _is_held(self, name: str) -> bool:
-        """Whether all of the streams hold a column in RAM."""
+        """Tell whether all of the streams hold a column in RAM."""
         if self._gathered is not None and self._tables is not None:  # no loop: each column asks, of each batch
             return name in self._tables.resident.held
         return all(name in stream.log.held for stream, *_ in self.groups)
 
     def _has_odd_stacks(self, stack: Stack, last_rows: Sequence[Ids] | None = None) -> bool:
-        """Whether one of the next stacks does not follow from its stack."""
+        """Tell whether one of the next stacks does not follow from its stack."""
         if stack.axis is None:
             return False
         if self._tables is not None and not any([stream.log.next_older_patches for stream in self._streams]):
@@ -270,12 +270,12 @@ class Samples:
         )
 
     def later(self, name: str, rows: Sequence[Ids]) -> Array:
-        """A resident column's values at other rows of the same environments."""
+        """Return a resident column's values at other rows of the same environments."""
         taken = [stream.log.take(name, at, envs) for (stream, _, _, envs), at in zip(self.groups, rows, strict=True)]
         return self.scatter(taken)
 
     def full(self, value: float, dtype: DTypeLike) -> Array:
-        """One value at the places of the rows, ``(size,)``."""
+        """Return one value at the places of the rows, ``(size,)``."""
         out = np.zeros(self.size, dtype) if self._partial else np.empty(self.size, dtype)
         if self._partial:
             out[self.place] = value
@@ -284,7 +284,7 @@ class Samples:
         return out
 
     def scatter(self, values: Sequence[Array]) -> Array:
-        """Values of the groups at their places."""
+        """Return values of the groups at their places."""
         if len(values) == 1 and not self._partial:
             return values[0]
         out = np.zeros((self.size, *values[0].shape[1:]), values[0].dtype)
@@ -302,7 +302,7 @@ class Samples:
         return out
 
     def _layout(self, frames: Array, stack: Stack) -> Array:
-        """``(size, frames, *frame_shape)`` in the layout of the observations that were given."""
+        """Return ``(size, frames, *frame_shape)`` in the layout of the observations that were given."""
         if stack.frames == 1:
             return frames[:, 0]
         if stack.axis is None or (stack.axis == 0 and not stack.channels):

@@ -1,4 +1,4 @@
-"""Memory for the chunks that a thread is decoding: used again and again, so that it stays in the processor's cache."""
+"""The memory for chunks that a thread is decoding, used again and again, so that it stays in the processor's cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def scratch(size: int) -> Iterator[NDArray[np.uint64]]:
-    """Room for ``size`` bytes and a word more, uninitialised, for whoever is inside, and nobody else.
+    """Yield room for ``size`` bytes and a word more, uninitialised, for whoever is inside, and nobody else.
 
     A signal's handler that reads a batch meanwhile, in the same thread, gets other memory.
     """

@@ -1,4 +1,4 @@
-"""Where the steps of sampled rows go: observations and next observations are filled at once, each in memory of its own.
+"""The places of the steps of sampled rows: observations and next observations are filled at once, in separate memory.
 
 A stack of ``k`` frames and the next one are ``k + 1`` consecutive steps, of which ``k - 1`` are in both. They are read
 once and written twice: who normalises the one in place must not find the other changed.
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Consecutive steps of each sample, of one shape ``shape`` and type.
+    """The consecutive steps of each sample, of one shape ``shape`` and type.
 
     Attributes:
         first: ``(batch, frames, *shape)``, takes the steps from 0 on.
@@ -35,17 +35,17 @@ class Target:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """Those that are filled."""
+        """The arrays that are filled."""
         return (self.first,) if self.following is None else (self.first, self.following)
 
     @property
     def steps(self) -> int:
-        """Of a sample, in all."""
+        """The number of steps of a sample, in all."""
         return int(self.first.shape[1]) + len(self.arrays) - 1
 
     @functools.cached_property
     def bytes(self) -> list[NDArray[np.uint8]] | None:
-        """The arrays as bytes, ``(batch, frames * row_bytes)``; None where they are laid out in another way."""
+        """The arrays as bytes, ``(batch, frames * row_bytes)``, or None if they are laid out in another way."""
         found = []
         for array in self.arrays:
             if not array.flags.c_contiguous or not array.size:
@@ -54,18 +54,18 @@ class Target:
         return found
 
     def holds(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-        """Whether its steps are of this type and shape."""
+        """Tell whether its steps are of this type and shape."""
         return self.first.dtype == dtype and self.first.shape[2:] == shape
 
     def put(self, place: int, step: int, values: Array) -> None:
-        """Consecutive steps ``(n, *shape)`` of one sample."""
+        """Put consecutive steps ``(n, *shape)`` of one sample."""
         for shift, array in enumerate(self.arrays):
             low = max(step, shift)
             high = max(low, min(step + len(values), shift + array.shape[1]))
             array[place, low - shift : high - shift] = values[low - step : high - step]
 
     def put_each(self, place: Any, step: int | Ids, values: Array) -> None:
-        """One step ``(n, *shape)`` of some samples; a step for all, or one for each."""
+        """Put one step ``(n, *shape)`` of some samples, the same step for all, or one for each."""
         for shift, array in enumerate(self.arrays):
             if isinstance(step, int):
                 if 0 <= step - shift < array.shape[1]:
@@ -75,5 +75,5 @@ class Target:
             array[place[here], step[here] - shift] = values[here]
 
     def repeat(self, place: int, count: int) -> None:
-        """The first ``count`` steps of a sample become what the next one is."""
+        """Make the first ``count`` steps of a sample what the next one is."""
         self.put(place, 0, np.broadcast_to(self.first[place, count], (count, *self.first.shape[2:])))

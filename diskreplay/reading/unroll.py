@@ -1,4 +1,4 @@
-"""Several consecutive steps an item: what sequences and episodes share."""
+"""The consecutive steps of an item, which sequences and episodes share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def unroll(
     schema: Schema, streams: Sequence[OpenStream], ids: Ids, held: Callable[[OpenStream, Ids, Ids], Ids], steps: int,
     reads: Reads | None = None,
 ) -> tuple[Samples, NDArray[np.bool_]]:  # fmt: skip
-    """The steps of items that begin at ``ids``, and a mask ``(B, steps)`` of those that are there.
+    """Return the steps of items that begin at ``ids``, and a mask ``(B, steps)`` of those that are there.
 
     ``held`` says of rows and environments how many steps their items have; steps that are no transition are left out.
     """

@@ -41,7 +41,7 @@ class RemoteRecord:
     Attributes:
         commit: what the record says; None before it was looked at, or where there is none.
         origin: of the stream; "" before it was looked at.
-        written: whether this push has put the record since :meth:`begin`.
+        written: True if this push has put the record since :meth:`begin`.
     """
 
     def __init__(self, store: Store, name: str, objects: Objects) -> None:

@@ -44,7 +44,7 @@ def explained(text: str, refused: bool = False) -> str:
 
     Args:
         text: all of it.
-        refused: whether obstore takes it for a refusal of credentials.
+        refused: True if obstore takes it for a refusal of credentials.
     """
     said = code(text)
     status = re.search(r"status code: (\d{3}[A-Za-z -]*)", text)

@@ -32,7 +32,7 @@ def document(title: str, data: str, *, live: bool = False) -> str:
     Args:
         title: of the window.
         data: as of :func:`to_text`.
-        live: whether it asks the server that it came from for what it shows.
+        live: True if it asks the server that it came from for what it shows.
     """
     parts = {
         "title": html.escape(title.encode(errors="replace").decode()),

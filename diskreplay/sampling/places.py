@@ -93,7 +93,7 @@ class Places:
     """The runs of all streams ever seen.
 
     Args:
-        by_env: whether each environment's slots lie side by side and are a group of their own; else all slots are one.
+        by_env: True if each environment's slots lie side by side and are a group of their own; else all slots are one.
     """
 
     def __init__(self, by_env: bool = False) -> None:

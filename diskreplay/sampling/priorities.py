@@ -44,7 +44,7 @@ class Priorities(Prioritized, Generic[Tree]):
     Args:
         beta: how much of the bias the weights take back.
         most: the largest priority that is taken.
-        by_env: whether each environment has a distribution of its own.
+        by_env: True if each environment has a distribution of its own.
     """
 
     _array: ClassVar[str]

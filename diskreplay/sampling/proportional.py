@@ -46,7 +46,7 @@ class Proportional(Priorities["WideSumTree"]):
         beta_schedule: ``(final_beta, calls)``: beta goes in a straight line from ``beta`` to ``final_beta`` over the
             first ``calls`` calls of ``sample``, and stays there; None keeps it.
         epsilon: added to every TD error, above 0, so that each transition can be drawn.
-        by_env: whether to draw from each environment by itself, equally many from each. A batch then begins with the
+        by_env: True to draw from each environment by itself, equally many from each. A batch then begins with the
             transitions of environment 0 and goes on in order, the environments of a stream after those of the streams
             that were seen before it. All streams that hold rows count; the batch size must be a multiple of their
             environments.

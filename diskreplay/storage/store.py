@@ -66,7 +66,7 @@ class Checkpoint:
         id: a random name: a checkpoint that was dropped and made again has another; empty in older ones.
         maker: the stream whose writer made it; None where a reader of a remote store did.
         attachments: files that it took along, by name.
-        kept: whether newer ones of its maker that are made with ``keep`` drop it.
+        kept: True if newer ones of its maker that are made with ``keep`` drop it.
     """
 
     name: str

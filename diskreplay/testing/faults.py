@@ -49,7 +49,7 @@ class FaultyFiles(Files):
         inner: the file system below.
         operations: all since the last :meth:`heal`, those that failed among them.
         decide: asked before each operation: an errno to fail with, or None to go on; may raise :class:`Crash`.
-        crashed: whether it did; then every further operation raises it too, and the locks are given back.
+        crashed: True if it did; then every further operation raises it too, and the locks are given back.
     """
 
     def __init__(self, inner: Files | None = None) -> None:

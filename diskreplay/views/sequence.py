@@ -40,6 +40,9 @@ class Sequence(View[SequenceBatch]):
             with the episode; sequences then begin at multiples of ``stride`` alone, and their rows that are no
             transition, such as a reset, are masked.
         gamma: discount factor, 0 to 1, of the field ``discount``.
+
+    >>> Sequence(length=8, burn_in=4).steps
+    12
     """
 
     length: int

@@ -22,7 +22,7 @@ class StepsRead:
     Attributes:
         observations: whose observations are read, ascending.
         actions: whose actions are, likewise.
-        each_reward: whether rewards are read one by one, and a step that nobody took must not have one.
+        each_reward: True if rewards are read one by one, and a step that nobody took must not have one.
     """
 
     observations: tuple[int, ...]

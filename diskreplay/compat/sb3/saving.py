@@ -131,7 +131,7 @@ def load(
         path: of the store, or of the zip.
         env: to train in, as of SB3's ``load``; SB3 resets it.
         checkpoint: of the store; the newest that has a model if None.
-        restore_random: whether the generators of Python, numpy and torch go on from where they were.
+        restore_random: True if the generators of Python, numpy and torch go on from where they were.
         **options: further ones of SB3's ``load``.
 
     Raises InputError for a zip that :func:`save` did not write, and CheckpointError where its checkpoint is gone or has

@@ -30,7 +30,7 @@ class Field:
         part: the names that lead to it in a batch of the store; none where it is in RAM.
         after: the names that lead to what follows each step, where an episode has one more of them than of steps.
         time: the axis of the steps of an entry that is an episode.
-        optional: whether a step may leave it out, which is the same as ``fill``.
+        optional: True if a step may leave it out, which is the same as ``fill``.
     """
 
     shape: Shape = ()

@@ -74,7 +74,7 @@ class EpisodeBlock:
         number: of the episode.
         start: of these steps in it.
         steps: all of the same episode.
-        ends: whether the episode ends here.
+        ends: True if the episode ends here.
     """
 
     number: int

@@ -71,9 +71,9 @@ class Format:
     Attributes:
         name: as the command line knows it.
         title: one line about it.
-        kind: whether a dataset is a file or a directory.
+        kind: "file" or "directory", which a dataset is.
         holds: what it can hold.
-        recognise: whether a path holds a dataset of this format; looks at as little as it can. Raises InputError only
+        recognise: tells whether a path holds a dataset of this format; looks at as little as it can. Raises InputError only
             for a file that nobody can read.
         read: opens a dataset as a source, until the context ends; raises InputError for what is wrong in it. None where
             datasets only go out.

@@ -35,8 +35,8 @@ def replacing(
     Args:
         target: the file or directory to be.
         kind: "file" or "directory".
-        overwrite: whether a dataset that is there may be replaced.
-        recognise: whether a directory is such a dataset; others are never replaced, unless they are empty.
+        overwrite: True if a dataset that is there may be replaced.
+        recognise: tells whether a directory is such a dataset; others are never replaced, unless they are empty.
 
     Raises InputError when something is there that is not to be replaced, or no directory to write into; DiskFullError,
     which names the target, whatever a format's library says of a full disk.

@@ -202,7 +202,7 @@ class Logs:
     Attributes:
         parts: the checkpoints in order.
         layout: of the steps.
-        described: whether diskreplay wrote them: the layout then stands beside them, and padding is not looked for.
+        described: True if diskreplay wrote them: the layout then stands beside them, and padding is not looked for.
         cut, both: rows that end an episode in neither flag, or in both, by the checkpoint's number.
     """
 

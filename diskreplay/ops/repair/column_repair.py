@@ -52,7 +52,7 @@ class ColumnRepair:
         Args:
             lengths: committed bytes of shards that checkpoints rely on, by shard.
             predicate: which values the column may have; None for all.
-            newer: whether an index of more rows than ``end`` will do.
+            newer: True if an index of more rows than ``end`` will do.
         """
         self.reader = reader
         self.column = reader.column

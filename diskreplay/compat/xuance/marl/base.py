@@ -63,7 +63,7 @@ class MultiAgentBuffer(DiskBuffer, BaseBuffer):
             the others are numpy arrays, which may be rewritten in place.
         keys: of ``data``.
         data_shapes: shapes by key.
-        store_global_state: whether there is a global state.
+        store_global_state: True if there is a global state.
         engine: the store, a :class:`diskreplay.MultiAgentReplayBuffer`.
     """
 
