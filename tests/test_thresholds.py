@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "diskreplay"
 PAGE = ROOT / "tests/README.md"
 ENGINE = [
+    PACKAGE / "loading.py",
     PACKAGE / "prefetch.py",
     PACKAGE / "ring.py",
     PACKAGE / "schema.py",
@@ -77,6 +78,7 @@ NO_THRESHOLD = {
     "index.sum_tree.SHIFT": "the tree's shape, as FANOUT",
     "engine.forks.FORK_SECONDS": "how long a fork waits for other threads",
     "engine.unclosed.EXIT_SECONDS": "how long the end of the interpreter waits for other threads",
+    "loading.POLL_SECONDS": "how often is looked whether a thread that is waited for has ended",
     "prefetch.POLL_SECONDS": "how often a thread looks whether it is to end",
     "buffers.multi_agent_layout.MAX_AGENTS": LIMIT,
     "engine.facts.MAX_BYTES": LIMIT,
@@ -247,6 +249,8 @@ TESTED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
      (SMALL_BUFFERS, SMALL_VIEWS)),
     ("engine.compiled_row.LOAD_AFTER engine.compiled_row.LOOK_EVERY",
      ("engine/test_compiled_row.py::test_it_is_loaded_when_it_is_worth_it",),
+     (SMALL_BUFFERS, "engine/test_compiled_row.py::test_both_ways_write_the_same")),
+    ("loading.WAIT_SECONDS", ("test_loading.py::test_python_goes_on_meanwhile",),
      (SMALL_BUFFERS, "engine/test_compiled_row.py::test_both_ways_write_the_same")),
     ("engine.compiled_row.STAGED_BYTES", ("engine/test_compiled_row.py::test_large_values_are_read_where_they_are",),
      (SMALL_BUFFERS,)),
