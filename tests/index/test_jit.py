@@ -32,7 +32,9 @@ def test_an_interrupt_waits_until_it_is_compiled(monkeypatch: pytest.MonkeyPatch
     assert compiled(3) == 7
 
 
-def test_what_is_kept_for_one_processor_is_no_other_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def test_what_is_kept_for_one_processor_is_no_other_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     """Two machines that write to one folder at once: numba would point the one's entry to the other's code."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     kept = []
