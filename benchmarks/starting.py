@@ -145,7 +145,8 @@ def meanwhile(paths: dict[str, str], scratch: pathlib.Path, rounds: int) -> str:
         rows.append(
             (
                 label, kind, f"{opened:.2f} s", f"{1e3 * first:.2f} ms", f"{1e6 * tenth:.0f} us",
-                f"{1e3 * longest:.1f} ms", "-" if at is None else f"{at:.1f} s, {after:,.0f} calls", f"{1e6 * last:.0f} us",
+                f"{1e3 * longest:.1f} ms", "-" if at is None else f"{at:.1f} s, {after:,.0f} calls",
+                f"{1e6 * last:.0f} us",
             )
         )  # fmt: skip
     header = (

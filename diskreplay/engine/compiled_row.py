@@ -1,9 +1,10 @@
 """A row that goes on is added in one compiled call, from when on that is worth it.
 
 Loading numba and the kernel takes a processor as long as adding some hundred thousand rows in Python, and some ten
-thousand where another part has loaded numba. So a thread loads it (:mod:`diskreplay.loading`) when a writer has added so
-many: whoever adds less never pays for it. Both ways write the same bits. A row that begins an episode somewhere goes the way of Python, and so does
-the next observation of a row that ends a chunk, and all if the kernel cannot be loaded or frames are given as stacks.
+thousand where another part has loaded numba. So a thread loads it (:mod:`diskreplay.loading`) when a writer has added
+so many: whoever adds less never pays for it. Both ways write the same bits. A row that begins an episode somewhere goes
+the way of Python, and so does the next observation of a row that ends a chunk, and all if the kernel cannot be loaded
+or frames are given as stacks.
 
 What ``add`` was given is first copied into a place of its own, *staged*, whose address is known: to ask numpy for an
 address takes longer than the copy, unless that is a large one.
@@ -47,7 +48,7 @@ KERNEL = Late(_load)
 
 
 def load(rows: int) -> types.ModuleType | None:
-    """The kernel, if it is worth it after so many rows; None where it is not, or this process does not have it (yet)."""
+    """The kernel, if it is worth it after so many rows; None where it is not, or this process has it not (yet)."""
     worth = rows >= LOAD_AFTER or "diskreplay.index.jit" in sys.modules
     return KERNEL.begin() if worth else None
 

@@ -26,9 +26,10 @@ def kernel(function: F, **options: Any) -> F:
     """``function`` compiled on its first call and kept on disk for the next process; ``options`` are numba's.
 
     Where nothing can be kept (a read-only installation in an account without a home), each process compiles anew.
-    A kernel may call kernels of its own module only: what is kept is renewed when its own file changes. What is kept has
-    the processor in its name: numba knows several of them in one file, but loses track where machines that share a
-    folder write at once, and would run the one's code on the other.
+    A kernel may call kernels of its own module only: what is kept is renewed when its own file changes.
+
+    What is kept has the processor in its name. numba tells several of them apart in one index, but may lose track where
+    machines that share a folder write at once, and run the one's code on the other.
 
     Signals wait while it compiles, some seconds at most, and so does the garbage collector: numba, interrupted there,
     keeps kernels that are half made, and asked for another one, ends the process.
