@@ -2,8 +2,8 @@
 
 50,000 Atari steps, 84x84 uint8 frames, stacks of 4. Between two batches the device multiplies matrices, as a training
 step does; each turn ends when the device is done. What is lost per batch is the time of a turn with a batch, less that
-of the product alone. cpprb's batch goes there by `torch.from_numpy(...).to(device)`, each array by itself; SB3's buffer is
-made with `device=`. The kinds alternate in blocks; each buffer's batches are looked at once.
+of the product alone. cpprb's batch goes there by `torch.from_numpy(...).to(device)`, each array by itself; SB3's buffer
+is made with `device=`. The kinds alternate in blocks; each buffer's batches are looked at once.
 
 It runs where torch finds a CUDA device, and says so where it finds none.
 """
@@ -18,7 +18,6 @@ from typing import Any
 import contenders
 import frames
 import harness
-import numpy as np
 import torch
 import workload
 
@@ -43,7 +42,7 @@ def turns(step: Callable[[], Any]) -> float:
 
 def samplers(store: Any, steps: int, scratch: str, batch_size: int, loader: Any) -> dict[str, Callable[[], Any]]:
     """What gets a batch to the device: stacks as obs and next_obs, and the rest."""
-    cpprb, unpack_cpprb = contenders.cpprb(steps, scratch)
+    cpprb, _ = contenders.cpprb(steps, scratch)
     sb3, unpack_sb3 = contenders.stable_baselines3(steps, scratch, optimize=True, device=DEVICE)
 
     def by_cpprb() -> Any:
@@ -55,10 +54,13 @@ def samplers(store: Any, steps: int, scratch: str, batch_size: int, loader: Any)
         "cpprb, `torch.from_numpy(...).to(device)`": by_cpprb,
         "SB3, `optimize_memory_usage`": lambda: sb3(batch_size),
     }
-    contenders.check(*(np.moveaxis(by_cpprb()[name].cpu().numpy(), -1, 1) for name in ("obs", "next_obs")), batch_size)
-    contenders.check(*(stacks.cpu().numpy() for stacks in unpack_sb3(sb3(batch_size))), batch_size)
-    batch = next(loader)
-    contenders.check(batch.obs.cpu().numpy(), batch.next_obs.cpu().numpy(), batch_size)
+    cpprbs, ours = by_cpprb(), next(loader)
+    for stacks in (
+        [cpprbs[name].movedim(-1, 1) for name in ("obs", "next_obs")],
+        unpack_sb3(sb3(batch_size)),
+        (ours.obs, ours.next_obs),
+    ):
+        contenders.check(*(each.cpu().numpy() for each in stacks), batch_size)
     return made
 
 
