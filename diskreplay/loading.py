@@ -10,6 +10,7 @@ compiler takes the process along.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -23,8 +24,10 @@ from diskreplay.interrupts import undisturbed
 Code = TypeVar("Code")
 
 POLL_SECONDS = 0.005
-WAIT_SECONDS = 0.0
-"""How long who begins waits for the code, instead of going on without."""
+FORK_SECONDS = 120.0
+"""How long a fork waits. It would wait for ever where it is made in the middle of an import that the thread needs."""
+IN_BACKGROUND = 1
+"""0: who begins waits for the code, instead of going on without."""
 
 _unkept = False
 """Something was compiled that is kept nowhere, of which nobody was told yet."""
@@ -48,14 +51,14 @@ class Late(Generic[Code]):
         self._loading = threading.Lock()
         """Held from the start of the thread to its end."""
         self._thread = 0
-        at_fork(before=self._wait, in_child=self._forked)
+        at_fork(before=lambda: self._wait(FORK_SECONDS), in_child=self._forked)
 
     def begin(self) -> Code | None:
         """The code, if it is there; else a thread loads it from now on, if none does."""
         if self.code is None and not self.missing:
             if self._found is None:
                 self._start()
-                self._wait(WAIT_SECONDS)
+                self._wait(0 if IN_BACKGROUND else math.inf)
             if self._found is not None:
                 self.code = self._found
                 warn_if_unkept()
@@ -70,11 +73,13 @@ class Late(Generic[Code]):
     def _start(self) -> None:
         """Starts the thread, if the system has one to give, and none is at it."""
         with undisturbed():
-            if self._loading.acquire(blocking=False):
-                try:
+            if not self._loading.acquire(blocking=False):
+                return
+            if self._found is None and not self.missing:  # nor did one end since that was looked at
+                with contextlib.suppress(RuntimeError):
                     threading.Thread(target=self._run, name="diskreplay-compiled", daemon=False).start()
-                except RuntimeError:
-                    self._loading.release()
+                    return
+            self._loading.release()
 
     def _run(self) -> None:
         self._thread = threading.get_ident()
@@ -90,7 +95,7 @@ class Late(Generic[Code]):
             self._loading.release()
 
     def _wait(self, seconds: float = math.inf) -> None:
-        """Waits while the thread is at it; it may fork itself."""
+        """Waits while the thread is at it; that one does not wait for itself."""
         end = time.monotonic() + seconds
         while self._loading.locked() and time.monotonic() < end and self._thread != threading.get_ident():
             time.sleep(POLL_SECONDS)

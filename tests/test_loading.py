@@ -50,12 +50,30 @@ def test_many_threads_begin_it_once() -> None:
     slow = Slow()
     late = Late(slow)
     threads = [threading.Thread(target=late.begin) for _ in range(8)]
-    with mock.patch.object(loading, "WAIT_SECONDS", 0):
+    with mock.patch.object(loading, "IN_BACKGROUND", 1):
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     slow.leave.set()
+    assert late.now() == 7
+    assert slow.calls == 1
+
+
+def test_one_that_ends_while_another_begins_is_enough() -> None:
+    slow = Slow()
+    slow.leave.set()
+    late = Late(slow)
+    start = late._start
+
+    def start_late() -> None:
+        with mock.patch.object(late, "_start", start):
+            assert late.now() == 7
+        late.code = None
+        start()
+
+    with mock.patch.object(late, "_start", start_late):
+        late.begin()
     assert late.now() == 7
     assert slow.calls == 1
 
@@ -80,7 +98,7 @@ def test_where_memory_or_threads_lack_it_is_tried_again() -> None:
 def test_a_fork_waits_until_it_is_there() -> None:
     slow = Slow()
     late = Late(slow)
-    with mock.patch.object(loading, "WAIT_SECONDS", 0):
+    with mock.patch.object(loading, "IN_BACKGROUND", 1):
         assert late.begin() is None
     threading.Timer(0.05, slow.leave.set).start()
     child = os.fork()
@@ -88,6 +106,20 @@ def test_a_fork_waits_until_it_is_there() -> None:
         os._exit(int(late.begin() != 7))
     assert os.waitpid(child, 0)[1] == 0
     assert late.begin() == 7
+
+
+def test_a_fork_waits_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "FORK_SECONDS", 0.02)
+    monkeypatch.setattr(loading, "IN_BACKGROUND", 1)
+    slow = Slow()
+    late = Late(slow)
+    assert late.begin() is None
+    child = os.fork()
+    if not child:
+        os._exit(int(late.now() is not None or not late.missing))
+    assert os.waitpid(child, 0)[1] == 0
+    slow.leave.set()
+    assert late.now() == 7
 
 
 def test_what_forks_while_it_is_loaded_gives_a_child_without() -> None:

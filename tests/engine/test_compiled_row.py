@@ -47,7 +47,7 @@ def compiled(*, ever: bool = True) -> Iterator[list[bool]]:
         mock.patch.object(compiled_row, "LOAD_AFTER", 0),
         mock.patch.object(compiled_row, "LOOK_EVERY", 0),
         mock.patch.object(compiled_row, "KERNEL", Late(compiled_row._load if ever else lambda: None)),
-        mock.patch.object(loading, "WAIT_SECONDS", 60),
+        mock.patch.object(loading, "IN_BACKGROUND", 0),
         mock.patch.object(CompiledRow, "add", noted),
     ):
         yield answers
@@ -185,7 +185,7 @@ def test_large_values_are_read_where_they_are(tmp_path: pathlib.Path) -> None:
 
 def test_it_is_loaded_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_row, "KERNEL", Late(compiled_row._load))
-    monkeypatch.setattr(loading, "WAIT_SECONDS", 60)
+    monkeypatch.setattr(loading, "IN_BACKGROUND", 0)
     monkeypatch.delitem(sys.modules, "diskreplay.index.jit", raising=False)
     assert compiled_row.load(compiled_row.LOAD_AFTER - 1) is None
     kernel = compiled_row.load(compiled_row.LOAD_AFTER)
@@ -198,7 +198,7 @@ def test_rows_are_added_in_python_while_it_is_loaded_and_then_compiled(tmp_path:
     leave = threading.Event()
     with (
         compiled() as answers,
-        mock.patch.object(loading, "WAIT_SECONDS", 0),
+        mock.patch.object(loading, "IN_BACKGROUND", 1),
         mock.patch.object(compiled_row, "KERNEL", Late(lambda: (leave.wait(), compiled_row._load())[1])),
         dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb,
     ):
@@ -218,7 +218,7 @@ def test_forked_children(tmp_path: pathlib.Path, ready: bool) -> None:
     leave = threading.Event()
     with (
         compiled() as answers,
-        mock.patch.object(loading, "WAIT_SECONDS", 0),
+        mock.patch.object(loading, "IN_BACKGROUND", 1),
         mock.patch.object(compiled_row, "KERNEL", Late(lambda: (leave.wait(), compiled_row._load())[1])),
     ):
         assert compiled_row.load(0) is None

@@ -73,7 +73,7 @@ def in_kernel(wholly: bool = True) -> Iterator[list[int]]:
 
     with (
         mock.patch.object(compiled, "LOAD_AFTER", 0),
-        mock.patch.object(loading, "WAIT_SECONDS", 60),
+        mock.patch.object(loading, "IN_BACKGROUND", 0),
         mock.patch.object(compiled, "reader", reader),
     ):
         yield counts
@@ -527,7 +527,7 @@ import sys
 import diskreplay as dr
 from diskreplay import loading
 from diskreplay.reading import compiled
-loading.WAIT_SECONDS = 60
+loading.IN_BACKGROUND = 0
 path, batches = sys.argv[1], int(sys.argv[2])
 with dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer:
     for _ in range(batches):
@@ -562,7 +562,7 @@ def test_without_a_compiler_all_is_left_to_python(path: str) -> None:
     with (
         mock.patch.object(compiled, "KERNEL", Late(compiled._load_kernel)),
         mock.patch.object(compiled, "LOAD_AFTER", 0),
-        mock.patch.object(loading, "WAIT_SECONDS", 60),
+        mock.patch.object(loading, "IN_BACKGROUND", 0),
         mock.patch.object(kernel, "FOUND", None),
         dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
     ):
