@@ -91,12 +91,12 @@ def open_store(path: str, **options: Any) -> Any:
     return dr.ReplayBuffer.open(path, **options)
 
 
-def stable_baselines3(steps: int, scratch: str, optimize: bool) -> tuple[Sample, Unpack]:
+def stable_baselines3(steps: int, scratch: str, optimize: bool, device: str = "cpu") -> tuple[Sample, Unpack]:
     from gymnasium import spaces
     from stable_baselines3.common.buffers import ReplayBuffer
 
     buffer = ReplayBuffer(
-        steps, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(18), device="cpu",
+        steps, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(18), device=device,
         optimize_memory_usage=optimize, handle_timeout_termination=not optimize,
     )  # fmt: skip
     for episode in workload.mixture(steps):

@@ -31,7 +31,7 @@ RESULTS = HERE / "RESULTS.md"
 RECORD = HERE / "results.json"
 SECTIONS = (
     "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel", "spent",
-    "loading", "starting", "report", "mixtures",
+    "loading", "device", "starting", "report", "mixtures",
     "selections", "later", "remote", "streams", "growth", "ray_data", "ray_collectors",
 )  # fmt: skip
 PREFACE = """# Measured

@@ -43,7 +43,7 @@ KINDS = ("Python", "kernel", "one thread", "never told", "always told", "planned
 
 def symbols(**changed: int) -> contextlib.AbstractContextManager[Any]:
     """The kernel with other addresses of system calls: 0 where it is to do without."""
-    kernel = compiled.load()
+    kernel = compiled.KERNEL.now()
     assert kernel is not None
     found = kernel.SYMBOLS.copy()
     for name, address in changed.items():
@@ -190,7 +190,7 @@ def main() -> None:
     arguments = parser.parse_args()
     games = tuple(arguments.games.split(","))
     frames.ensure(games, steps=arguments.steps)
-    kernel = compiled.load()
+    kernel = compiled.KERNEL.now()
     assert kernel is not None, "there is no kernel here"
     compiled.LOAD_AFTER = 0
     rows, beside = [], []

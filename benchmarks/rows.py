@@ -132,6 +132,8 @@ def serve(compiled: bool) -> None:
         pass
     else:
         compiled_row.LOAD_AFTER = compiled_row.LOOK_EVERY = 0 if compiled else 1 << 62
+        if compiled and hasattr(compiled_row, "KERNEL"):  # a checkout of before loads it at the first row
+            compiled_row.KERNEL.now()
     known: dict[int, list[tuple[Any, ...]]] = {}
     for line in sys.stdin:
         number = int(line)

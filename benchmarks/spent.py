@@ -233,7 +233,7 @@ def check(appender: Appender, obs: Any, action: Any, reward: Any, next_obs: Any,
 def main() -> None:
     parser = harness.parser(__doc__, STEPS)
     arguments = parser.parse_args()
-    assert compiled.load() is not None, "there is no kernel here"
+    assert compiled.KERNEL.now() is not None, "there is no kernel here"
     rows, floors, adds = [], [], []
     with harness.scratch() as scratch:
         path = scratch / "store"

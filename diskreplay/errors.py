@@ -51,6 +51,10 @@ class RemoteWarning(UserWarning):
     """Something is not in the remote store yet, and is safe where it is."""
 
 
+class CompilerWarning(UserWarning):
+    """Compiled code can be kept nowhere, so each process compiles it again."""
+
+
 class InputError(DiskReplayError, ValueError):
     """An argument breaks a rule, and nothing was changed."""
 

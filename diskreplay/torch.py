@@ -7,7 +7,7 @@ numbers of a batch's items, and a worker reads them at once. Needs torch: ``pip 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -16,9 +16,11 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
+from diskreplay.buffers.loader import Loader, loading
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
@@ -153,6 +155,26 @@ class PassSampler(RankedPass, Sampler[NDArray[np.int64]]):  # type: ignore[misc]
             grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
             rank, world_size = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if grouped else (0, 1)
         super().__init__(len(dataset), batch_size, rank, world_size, seed, drop_last, dataset.fingerprint)
+
+
+def to_device(batches: Iterable[Any], device: Any, *, prefetch: int = 2) -> Loader[Any]:
+    """Batches on a device, copied by a thread of their own while the program learns from those before.
+
+    As ``loader(n, device=...)`` of a buffer, for what gives batches otherwise: a ``DataLoader`` over a
+    :class:`DiskDataset`, which needs no ``pin_memory`` then, or ``buffer.shuffled(n)``. Gone through once, in that
+    thread. What is given: close it, or leave its ``with`` block, where it is left early.
+
+    Args:
+        batches: of :class:`Tensors` on the CPU, or of this package's batches.
+        device: of torch, such as ``"cuda"``.
+        prefetch: batches on the device that may wait.
+
+    Raises InputError for a device that torch cannot use.
+    """
+    check_count("prefetch", prefetch, most=1 << 16)
+    if device is None:
+        raise InputError("device must be one of torch's, such as 'cuda', got None")
+    return loading(lambda: iter(batches), prefetch, device)
 
 
 def _opened(path: PathLike, **options: Any) -> Any:

@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "diskreplay"
 PAGE = ROOT / "tests/README.md"
 ENGINE = [
+    PACKAGE / "loading.py",
     PACKAGE / "prefetch.py",
     PACKAGE / "ring.py",
     PACKAGE / "schema.py",
@@ -73,9 +74,10 @@ NO_THRESHOLD = {
     "the tree's shape, compiled in; its tests have trees of one leaf to seven levels": (
         "index.sum_tree.FANOUT index.sum_tree.SHIFT"
     ),
-    "how long a fork waits for other threads": "engine.forks.FORK_SECONDS",
+    "how long a fork waits for other threads": "engine.forks.FORK_SECONDS loading.FORK_SECONDS",
     "how long the end of the interpreter waits for other threads": "engine.unclosed.EXIT_SECONDS",
     "how often a thread looks whether it is to end": "prefetch.POLL_SECONDS",
+    "how often is looked whether a thread that is waited for has ended": "loading.POLL_SECONDS",
     "how much of the log is looked through at once; no result depends on it": "reading.bytelog.LOOK_SHARE",
     "which texts in RAM are one object; no result depends on it": "index.facts.SHARED_LENGTH",
     "how often is looked at what another process has done": "buffers.limiter.POLL_SECONDS",

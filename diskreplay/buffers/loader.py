@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from diskreplay.interrupts import undisturbed
 from diskreplay.prefetch import Prefetcher
 from diskreplay.views.batch import SomeBatch
 
@@ -19,8 +21,36 @@ class Loader(Prefetcher[SomeBatch]):
     An error of sampling is raised by ``next``, and ends the loader.
     """
 
-    def __init__(self, sample: Callable[[], SomeBatch], prefetch: int) -> None:
-        super().__init__(lambda: (sample() for _ in itertools.repeat(None)), prefetch, "loader")
+    def __init__(
+        self, batches: Callable[[], Iterator[Any]], prefetch: int, take: Callable[[Any], SomeBatch] | None = None
+    ) -> None:
+        super().__init__(batches, prefetch, "loader")
+        self._take = take
+
+    def __next__(self) -> SomeBatch:
+        found = super().__next__()
+        return found if self._take is None else self._take(found)
+
+
+def loading(batches: Callable[[], Iterator[SomeBatch]], prefetch: int, device: Any) -> Loader[SomeBatch]:
+    """A loader of batches; with a device of tensors on it.
+
+    Before anything begins: InputError where torch cannot use the device, ModuleNotFoundError where there is no torch.
+    """
+    if device is None:
+        return Loader(batches, prefetch)
+    try:
+        with undisturbed():
+            from diskreplay.buffers.device import sender_to
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("a loader's device needs torch: pip install 'diskreplay[torch]'") from error
+    sender = sender_to(device)
+    return Loader(lambda: sender.sent(batches()), prefetch, sender.take)
+
+
+def endless(sample: Callable[[], SomeBatch]) -> Callable[[], Iterator[SomeBatch]]:
+    """Batches, as long as somebody asks for them."""
+    return lambda: (sample() for _ in itertools.repeat(None))
 
 
 def begun_ahead(begin: Callable[[], Callable[[], SomeBatch]], count: int) -> Callable[[], SomeBatch]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from diskreplay import shares
 from diskreplay.buffers.joining import Joint
-from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.loader import Loader, endless, loading
 from diskreplay.buffers.opening import find_checkpoint, written_stream
 from diskreplay.buffers.options import Opening, of
 from diskreplay.buffers.owners import store_key
@@ -308,16 +308,17 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         found: SomeBatch = joined.map(lambda array: array[back])
         return found
 
-    def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader[SomeBatch]:
+    def loader(self, batch_size: int, *, prefetch: int = 2, device: Any = None) -> Loader[SomeBatch]:
         """Return an endless iterator of batches that a background thread samples ahead.
 
         Args:
             batch_size: of each.
             prefetch: batches that may wait; a checkpoint holds the random states with them already drawn.
+            device: as of a buffer's ``loader``.
         """
         batch_size = check_count("batch_size", batch_size)
         check_count("prefetch", prefetch, most=1 << 16)
-        return Loader(lambda: self.sample(batch_size), prefetch)
+        return loading(endless(lambda: self.sample(batch_size)), prefetch, device)
 
     # What is kept
 

@@ -12,7 +12,7 @@ from diskreplay import notebooks
 from diskreplay.buffers import copies, owners, shuffle
 from diskreplay.buffers.draws import Draws
 from diskreplay.buffers.keeping import Keeping
-from diskreplay.buffers.loader import MOST_BEGUN, Loader, begun_ahead
+from diskreplay.buffers.loader import MOST_BEGUN, Loader, begun_ahead, endless, loading
 from diskreplay.buffers.opening import APPEND
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.selection import Selection
@@ -229,7 +229,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             found: NDArray[np.int64] = ids[self.draws.standing(ids) == NOW]
             return found
 
-    def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader[SomeBatch]:
+    def loader(self, batch_size: int, *, prefetch: int = 2, device: Any = None) -> Loader[SomeBatch]:
         """Return an endless iterator of batches that a background thread samples ahead.
 
         Args:
@@ -237,13 +237,18 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             prefetch: batches that may wait. They were drawn before rows that were added since; a checkpoint holds the
                 random state with them already drawn. Of a remote store as many again, up to 4, are
                 being downloaded.
+            device: of torch, such as ``"cuda"``: batches are tensors there, copied while the program learns from those
+                before; None for arrays.
+
+        Raises InputError for a device that torch cannot use, ModuleNotFoundError where there is no torch.
         """
         batch_size = check_count("batch_size", batch_size)
         check_count("prefetch", prefetch, most=1 << 16)
         if not self.engine.store.files.remote:
-            return Loader(lambda: self.sample(batch_size), prefetch)
+            return loading(endless(lambda: self.sample(batch_size)), prefetch, device)
         engine, draft = self.engine, self.draws.draft
-        return Loader(begun_ahead(lambda: engine.begin(draft, batch_size), min(prefetch, MOST_BEGUN)), prefetch)
+        ahead = begun_ahead(lambda: engine.begin(draft, batch_size), min(prefetch, MOST_BEGUN))
+        return loading(endless(ahead), prefetch, device)
 
     def shuffled(
         self, batch_size: int, epochs: int = 1, *, within: Selection | None = None,

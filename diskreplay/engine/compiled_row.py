@@ -1,9 +1,10 @@
 """A row that goes on is added in one compiled call, from when on that is worth it.
 
-Loading numba and the kernel takes a program as long as adding some hundred thousand rows in Python, and some ten
-thousand where another part has loaded numba. So it is loaded when a writer has added so many: whoever adds less never
-pays for it. Both ways write the same bits. A row that begins an episode somewhere goes the way of Python, and so does
-the next observation of a row that ends a chunk, and all if the kernel cannot be loaded or frames are given as stacks.
+Loading numba and the kernel takes a processor as long as adding some hundred thousand rows in Python, and some ten
+thousand where another part has loaded numba. So a thread loads it (:mod:`diskreplay.loading`) when a writer has added
+so many: whoever adds less never pays for it. Both ways write the same bits. A row that begins an episode somewhere goes
+the way of Python, and so does the next observation of a row that ends a chunk, and all if the kernel cannot be loaded
+or frames are given as stacks.
 
 What ``add`` was given is first copied into a place of its own, *staged*, whose address is known: to ask numpy for an
 address takes longer than the copy, unless that is a large one.
@@ -12,7 +13,6 @@ address takes longer than the copy, unless that is a large one.
 from __future__ import annotations
 
 import sys
-import threading
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.engine.arguments import Row
-from diskreplay.forks import at_fork
-from diskreplay.interrupts import undisturbed
+from diskreplay.loading import Late
 from diskreplay.schema import START, VALID
 from diskreplay.storage.column import ColumnWriter
 
@@ -37,39 +36,21 @@ LOOK_EVERY = 10_000
 STAGED_BYTES = 1 << 14
 """Bytes of the largest value of a row that is staged."""
 
-_kernel: types.ModuleType | None = None
-_missing = False
-_loading = threading.Lock()
+
+def _load() -> types.ModuleType:
+    from diskreplay.index import row_writes
+
+    row_writes.compile_now()
+    return row_writes
+
+
+KERNEL = Late(_load)
 
 
 def load(rows: int) -> types.ModuleType | None:
-    """The kernel, if it is worth it after so many rows; None where it is not, or this process cannot have it (yet)."""
-    global _kernel, _missing
+    """The kernel, if it is worth it after so many rows; None where it is not, or this process has it not (yet)."""
     worth = rows >= LOAD_AFTER or "diskreplay.index.jit" in sys.modules
-    if _kernel is None and not _missing and worth and _loading.acquire(blocking=False):
-        try:
-            with undisturbed():
-                from diskreplay.index import row_writes
-
-                row_writes.compile_now()
-                _kernel = row_writes
-        except MemoryError:
-            raise
-        except Exception:  # numba is for some versions of Python and numpy only: what Python writes is as right
-            _missing = True
-        finally:
-            _loading.release()
-    return _kernel
-
-
-def _forked() -> None:
-    """In a forked child: the thread that was loading is not there any more, and keeps numba's locks for ever."""
-    global _missing, _loading
-    if _loading.locked():
-        _missing, _loading = True, threading.Lock()
-
-
-at_fork(in_child=_forked)
+    return KERNEL.begin() if worth else None
 
 
 class CompiledRow:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import extending
+from numba.core import config
 
+from diskreplay import loading
 from diskreplay.interrupts import undisturbed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,17 +28,30 @@ def kernel(function: F, **options: Any) -> F:
     Where nothing can be kept (a read-only installation in an account without a home), each process compiles anew.
     A kernel may call kernels of its own module only: what is kept is renewed when its own file changes.
 
+    What is kept has the processor in its name. numba tells several of them apart in one index, but may lose track where
+    machines that share a folder write at once, and run the one's code on the other.
+
     Signals wait while it compiles, some seconds at most, and so does the garbage collector: numba, interrupted there,
     keeps kernels that are half made, and asked for another one, ends the process.
     """
     options = {"error_model": "numpy", **options}
+    function.__qualname__ += f"-{_processor()}"
     try:
         compiled: F = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no folder to keep it in
+        loading.unkept()
         compiled = numba.njit(**options)(function)
     dispatcher: Any = compiled
     dispatcher.compile = _whole(dispatcher.compile)
     return compiled
+
+
+def _processor() -> str:
+    """A short name of the processor that is compiled for."""
+    name, features = config.CPU_NAME, config.CPU_FEATURES
+    with contextlib.suppress(RuntimeError):  # LLVM does not know this one's
+        name, features = name or binding.get_host_cpu_name(), features or binding.get_host_cpu_features().flatten()
+    return f"{zlib.crc32(f'{name} {features}'.encode()):08x}"
 
 
 def _whole(function: F) -> F:

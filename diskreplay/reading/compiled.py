@@ -1,8 +1,8 @@
 """Whether a plan is read by compiled code, and from when on.
 
-Loading numba and the kernel takes a program as long as reading some thousand chunks in Python. So they are loaded when
-that many were read, or copied from the cache, which is then known to be worth it: whoever reads less never pays for it,
-and nobody pays more than twice what would have been best.
+Loading numba and the kernel takes a processor as long as reading some thousand chunks in Python. So a thread loads them
+(:mod:`diskreplay.loading`) when that many were read, or copied from the cache, which is then known to be worth it:
+whoever reads less never pays for it.
 
 The kernel reads local files only. It does not apply where a file has no descriptor of the system's, or the batch is
 laid out in another way; nor anywhere in a process in which it cannot be loaded.
@@ -11,7 +11,6 @@ laid out in another way; nor anywhere in a process in which it cannot be loaded.
 from __future__ import annotations
 
 import math
-import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import workers
-from diskreplay.forks import at_fork
 from diskreplay.ids import Ids
-from diskreplay.interrupts import undisturbed
+from diskreplay.loading import Late
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
 from diskreplay.storage.chunks import OVERHEAD_BYTES
@@ -40,68 +38,55 @@ LEAST_HITS = 64
 
 _pieces = 0
 """Pieces that were asked for so far; threads that count at once may miss some."""
-_kernel: types.ModuleType | None = None
-_planner: types.ModuleType | None = None
-_missing = False
-_loading = threading.Lock()
 
 
-def load() -> types.ModuleType | None:
-    """The kernel, loaded and compiled; None where this process cannot have it, and while another thread loads it."""
-    global _kernel, _planner, _missing
-    if _kernel is None and not _missing and _loading.acquire(blocking=False):
-        try:
-            with undisturbed():
-                from diskreplay.reading import kernel, planner
+def _load_planner() -> types.ModuleType:
+    from diskreplay.reading import planner
 
-                _missing = not kernel.FOUND
-                if kernel.FOUND:
-                    kernel.compile_now()
-                    planner.compile_now()
-                    _planner, _kernel = planner, kernel
-        except MemoryError:
-            raise
-        except Exception:  # numba is for some versions of Python and numpy only: what Python reads is as right
-            _missing = True
-        finally:
-            _loading.release()
-    return _kernel
+    planner.compile_now()
+    return planner
 
 
-def _forked() -> None:
-    """In a forked child: the thread that was loading is not there any more, and keeps numba's locks for ever."""
-    global _missing, _loading
-    if _loading.locked():
-        _missing, _loading = True, threading.Lock()
+def _load_kernel() -> types.ModuleType | None:
+    from diskreplay.reading import kernel
+
+    if not kernel.FOUND:
+        return None
+    _load_planner()
+    kernel.compile_now()
+    return kernel
 
 
-at_fork(in_child=_forked)
+PLANNER = Late(_load_planner)
+"""Of :mod:`.planner`, which plans, and copies columns in RAM."""
+KERNEL = Late(_load_kernel)
+"""Of :mod:`.kernel`, which reads."""
 
 
 def _is_due(pieces: int = 0) -> bool:
     """Whether the kernel is loaded, or worth it by now, with so many more pieces."""
     global _pieces
-    if _kernel is None:
+    if KERNEL.code is None:
         _pieces += pieces
-    return _kernel is not None or (not _missing and _pieces > LOAD_AFTER)
+    return KERNEL.code is not None or (not KERNEL.missing and _pieces > LOAD_AFTER)
 
 
 def load_if_due() -> None:
-    """Loads the kernel where it is worth it; without a lock that others wait for."""
-    if _kernel is None and _is_due():
-        load()
+    """Has the kernel loaded where it is worth it; without a lock that others wait for."""
+    if KERNEL.code is None and _is_due():
+        KERNEL.begin()
 
 
 def planner() -> types.ModuleType | None:
-    """:mod:`.planner`; None where the compiled code is not loaded."""
-    return None if _kernel is None else _planner
+    """:mod:`.planner`; None where the kernel that reads what it plans is not loaded."""
+    return None if KERNEL.code is None else PLANNER.begin()
 
 
 def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places: Locations) -> Read | None:
     """What reads the pieces ``(7, n)`` of a plan into ``out``; None where that is left to Python."""
     if not _is_due(len(places)):
         return None
-    kernel = load()
+    kernel = KERNEL.begin()
     given = column.column
     files = [loan.file.descriptor() for loan in places.loans]
     rows = out.bytes if out.holds(given.dtype, given.shape) else None
@@ -124,9 +109,9 @@ def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places:
 
 def split(requests: NDArray[np.int64], chunk_rows: int) -> NDArray[np.int64] | None:
     """The pieces of requests, as :func:`.kernel.split`; None where the kernel is not loaded."""
-    if _kernel is None:
+    if KERNEL.code is None:
         return None
-    pieces: NDArray[np.int64] = _kernel.split(requests, chunk_rows)
+    pieces: NDArray[np.int64] = KERNEL.code.split(requests, chunk_rows)
     return pieces
 
 
@@ -142,7 +127,7 @@ def take(
     Returns how many it copied; the others are left to Python.
     """
     chunk_rows, shape = like.shape[1], like.shape[2:]
-    kernel, rows = _kernel, out.bytes if _is_due(len(slots)) and out.holds(like.dtype, shape) else None
+    kernel, rows = KERNEL.code, out.bytes if _is_due(len(slots)) and out.holds(like.dtype, shape) else None
     if kernel is None or rows is None:
         return 0
     row_bytes = math.prod(shape) * like.itemsize

@@ -1,9 +1,9 @@
 """The columns in RAM that transitions show, copied in one compiled call.
 
 numpy takes a column in a microsecond or more, however few its rows, which is most of the time of a small batch. The
-kernel needs numba, which takes a program half a second to load. So it is used where another part has loaded numba
-already, as samplers with priorities do, and where a batch is small: of a large one the time is that of the memory. Both
-ways give the same bits.
+kernel needs numba, which takes a processor half a second to load. So it is used where another part loads numba, as
+samplers with priorities do, and where a batch is small: of a large one the time is that of the memory. Both ways give
+the same bits.
 
 The arrays of a batch are then parts of one block of memory.
 """
@@ -11,10 +11,8 @@ The arrays of a batch are then parts of one block of memory.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import sys
-import types
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +21,7 @@ from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
 from diskreplay.index.log import StreamLog, place_of
-from diskreplay.interrupts import undisturbed
+from diskreplay.reading import compiled
 from diskreplay.ring import Table
 from diskreplay.schema import START, VALID, Schema
 
@@ -169,21 +167,15 @@ class ResidentTable:
             size: of the arrays.
             partial: True if there are places that no row stands at, which are zeros.
         """
-        if "diskreplay.index.jit" not in sys.modules:
+        planner = compiled.PLANNER.begin() if "diskreplay.index.jit" in sys.modules else None
+        if planner is None:
             return None
         first = self._residents[0]
         if not self._catch_up(drawn) or size * first.all_row_bytes >= MOST_BYTES:
             return None
         layout = first.layout(size)
         block = (np.zeros if partial else np.empty)(layout.dtype.itemsize, np.uint8)
-        done = _planner().gather(
+        done = planner.gather(
             streams, self._arrays, self._patches, first.row_bytes, first.following, ids, place, block, layout.offsets
         )  # fmt: skip
         return np.ndarray((), layout.dtype, block) if done else None
-
-
-@functools.cache
-def _planner() -> types.ModuleType:
-    with undisturbed():
-        from diskreplay.reading import planner
-    return planner

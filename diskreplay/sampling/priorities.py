@@ -21,6 +21,7 @@ from diskreplay.checks import checked_number
 from diskreplay.errors import StateError
 from diskreplay.ids import Ids, checked_ids
 from diskreplay.interrupts import undisturbed
+from diskreplay.loading import warn_if_unkept
 from diskreplay.sampling.window import (
     Prioritized,
     Remembered,
@@ -70,6 +71,7 @@ class Priorities(Prioritized, Generic[Tree]):
         from diskreplay.sampling import places  # noqa: F401
 
         self._new_tree(0)
+        warn_if_unkept()
 
     @property
     def is_new(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -178,6 +179,18 @@ def test_bad_loaders(path: str, wrong: Any) -> None:
             buffer.loader(8, prefetch=wrong)
         with pytest.raises(InputError, match="batch_size"):
             buffer.loader(wrong)
+    assert threads() == []
+
+
+def test_a_loader_to_a_device_without_torch(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "diskreplay.buffers.device", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with FRAMES.create(path) as buffer:
+        Recording(FRAMES).add(buffer, 50)
+        state = buffer.engine.rng.bit_generator.state
+        with pytest.raises(ModuleNotFoundError, match=r"diskreplay\[torch\]"):
+            buffer.loader(8, device="cuda")
+        assert buffer.engine.rng.bit_generator.state == state
     assert threads() == []
 
 

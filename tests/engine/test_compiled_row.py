@@ -20,10 +20,12 @@ from helpers.model import KINDS, arguments
 from helpers.recording import Recording, reopen
 
 import diskreplay as dr
-from diskreplay import index
+from diskreplay import index, loading
 from diskreplay.engine import compiled_row, engine
 from diskreplay.engine.compiled_row import CompiledRow
 from diskreplay.errors import InputError
+from diskreplay.index import jit
+from diskreplay.loading import Late
 from diskreplay.testing import small_thresholds
 
 BOX = gymnasium.spaces.Box(-9, 9, (3,), np.float32)
@@ -44,8 +46,8 @@ def compiled(*, ever: bool = True) -> Iterator[list[bool]]:
     with (
         mock.patch.object(compiled_row, "LOAD_AFTER", 0),
         mock.patch.object(compiled_row, "LOOK_EVERY", 0),
-        mock.patch.object(compiled_row, "_missing", not ever),
-        mock.patch.object(compiled_row, "_kernel", None),
+        mock.patch.object(compiled_row, "KERNEL", Late(compiled_row._load if ever else lambda: None)),
+        mock.patch.object(loading, "IN_BACKGROUND", 0),
         mock.patch.object(CompiledRow, "add", noted),
     ):
         yield answers
@@ -182,22 +184,49 @@ def test_large_values_are_read_where_they_are(tmp_path: pathlib.Path) -> None:
 
 
 def test_it_is_loaded_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_row, "_kernel", None)
-    monkeypatch.setattr(compiled_row, "_missing", False)
+    monkeypatch.setattr(compiled_row, "KERNEL", Late(compiled_row._load))
+    monkeypatch.setattr(loading, "IN_BACKGROUND", 0)
     monkeypatch.delitem(sys.modules, "diskreplay.index.jit", raising=False)
     assert compiled_row.load(compiled_row.LOAD_AFTER - 1) is None
     kernel = compiled_row.load(compiled_row.LOAD_AFTER)
     assert kernel is not None
+    monkeypatch.setitem(sys.modules, "diskreplay.index.jit", jit)
     assert compiled_row.load(0) is kernel
 
 
-@pytest.mark.parametrize("loading", [False, True], ids=["", "while a thread loads the kernel"])
-def test_forked_children(tmp_path: pathlib.Path, loading: bool) -> None:
-    with mock.patch.object(compiled_row, "_loading", threading.Lock()), compiled() as answers:
-        if loading:
-            compiled_row._loading.acquire()
-            assert compiled_row.load(0) is None  # this thread goes on in Python
-            assert not compiled_row._missing
+def test_rows_are_added_in_python_while_it_is_loaded_and_then_compiled(tmp_path: pathlib.Path) -> None:
+    leave = threading.Event()
+    with (
+        compiled() as answers,
+        mock.patch.object(loading, "IN_BACKGROUND", 1),
+        mock.patch.object(compiled_row, "KERNEL", Late(lambda: (leave.wait(), compiled_row._load())[1])),
+        dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb,
+    ):
+        for name in range(5):
+            rb.add(**step(name))
+        assert answers == []
+        leave.set()
+        compiled_row.KERNEL._wait()
+        for name in range(5, 9):
+            rb.add(**step(name))
+        assert answers == [True] * 4
+        assert rb.get(rb.items()).obs[:, 0].tolist() == [step(name)["obs"][0] for name in range(9)]
+
+
+@pytest.mark.parametrize("ready", [True, False], ids=["", "while a thread loads the kernel"])
+def test_forked_children(tmp_path: pathlib.Path, ready: bool) -> None:
+    leave = threading.Event()
+    with (
+        compiled() as answers,
+        mock.patch.object(loading, "IN_BACKGROUND", 1),
+        mock.patch.object(compiled_row, "KERNEL", Late(lambda: (leave.wait(), compiled_row._load())[1])),
+    ):
+        assert compiled_row.load(0) is None
+        if ready:
+            leave.set()
+            assert compiled_row.KERNEL.now() is not None
+        else:
+            threading.Timer(0.05, leave.set).start()  # the fork waits for it
 
         def add() -> list[bool]:
             with dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb:
@@ -205,7 +234,7 @@ def test_forked_children(tmp_path: pathlib.Path, loading: bool) -> None:
                     rb.add(**step(name))
             return answers
 
-        assert forked(add) == ([] if loading else [True, True])
+        assert forked(add) == [True, True]
 
 
 def test_rows_are_counted_now_and_then(tmp_path: pathlib.Path) -> None:
@@ -228,7 +257,7 @@ def test_without_a_compiler_all_is_left_to_python(tmp_path: pathlib.Path, monkey
     ):
         for name in range(5):
             rb.add(**step(name))
-        assert compiled_row._missing
+        assert compiled_row.KERNEL.missing
         assert answers == []
         assert len(rb) == 5
 

@@ -109,15 +109,14 @@ def _compile() -> None:
     from gymnasium import spaces
 
     import diskreplay as dr
-    from diskreplay.index import row_writes
-    from diskreplay.reading import kernel, planner
+    from diskreplay.engine import compiled_row
+    from diskreplay.reading import compiled
 
     for name in dr.__all__:
         getattr(dr, name)
-    if kernel.FOUND:
-        kernel.compile_now()
-    planner.compile_now()
-    row_writes.compile_now()
+    compiled_row._load()
+    compiled._load_planner()
+    compiled._load_kernel()
     for sampler in (dr.Proportional(), dr.RankBased()):
         with (
             tempfile.TemporaryDirectory() as folder,

@@ -236,6 +236,7 @@ def main() -> None:
     base = pickle.loads(pathlib.Path(pickled).read_bytes())
     os.fsync = lambda fd: None  # type: ignore[assignment]  # nobody cuts the power here
     compiled.LOAD_AFTER = 0  # batches are read by compiled code wherever it applies
+    compiled.KERNEL.now()
     resource.setrlimit(resource.RLIMIT_AS, (int(address_bytes), int(address_bytes)))
     for number in range(int(first), int(stop)):
         done, ended = attempt(base, pathlib.Path(folder), int(seed), number)

@@ -30,3 +30,22 @@ def test_an_interrupt_waits_until_it_is_compiled(monkeypatch: pytest.MonkeyPatch
         compiled(3)
     assert len(compiled.signatures) == 1
     assert compiled(3) == 7
+
+
+def test_what_is_kept_for_one_processor_is_no_other_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """Two machines that write to one folder at once: numba would point the one's entry to the other's code."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    kept = []
+    for name in ("", "generic"):
+        monkeypatch.setattr(numba.config, "CPU_NAME", name)
+
+        def plus(value: int) -> int:
+            return value + 1
+
+        assert kernel(plus)(3) == 4
+        kept.append({file.name for file in tmp_path.rglob("*.nb?")})
+    both = [kept[0], kept[1] - kept[0]]
+    assert [len(names) for names in both] == [2, 2]  # an index and its code
+    assert len({name.rpartition(".py3")[0] for name in kept[1]}) == 2

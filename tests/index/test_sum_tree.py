@@ -11,6 +11,7 @@ from helpers.effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diskreplay import loading
 from diskreplay.index import jit, sum_tree
 from diskreplay.index.sum_tree import WideSumTree
 
@@ -181,4 +182,6 @@ def test_a_folder_where_nothing_can_be_kept_is_no_failure(monkeypatch: pytest.Mo
         return compile_without(**options)
 
     monkeypatch.setattr(jit.numba, "njit", refuse_to_keep)
+    monkeypatch.setattr(loading, "_unkept", False)
     assert jit.kernel(lambda number: number + 1)(2) == 3
+    assert loading._unkept

@@ -67,9 +67,9 @@ def cells(wanted: Requests) -> dict[tuple[int, int], tuple[int, int]]:
 @given(wanted=requests(), chunk_rows=st.integers(1, 9))
 @settings(max_examples=examples(200), deadline=None)
 def test_pieces_are_the_requests_cut_at_chunk_borders(wanted: Requests, chunk_rows: int) -> None:
-    with mock.patch.object(compiled, "_kernel", None):
+    with mock.patch.object(compiled.KERNEL, "code", None):
         unsorted = gather.split(wanted, chunk_rows)
-    assert compiled.load() is not None
+    assert compiled.KERNEL.now() is not None
     np.testing.assert_array_equal(gather.split(wanted, chunk_rows), unsorted)
     pieces = gather.by_chunk(unsorted)
     found = {}
@@ -97,6 +97,7 @@ def test_rows_wherever_they_stand(
     cache = ChunkCache(budget)
     cache.resize_window(min(budget, 1))
     load_after = 0 if way == "compiled" else 1 << 60
+    assert compiled.KERNEL.now() is not None
     with mock.patch.object(compiled, "LOAD_AFTER", load_after), mock.patch.object(compiled, "LEAST_PIECES", 1):
         if way == "Python":
             only = mock.patch.object(compiled, "reader", return_value=None)

@@ -30,8 +30,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskreplay as dr
+from diskreplay import loading
 from diskreplay.errors import CorruptionError, ReadFailedError
-from diskreplay.reading import compiled, gather, kernel, scratch
+from diskreplay.loading import Late
+from diskreplay.reading import compiled, gather, kernel, planner, scratch
 from diskreplay.schema import Codec
 from diskreplay.storage import chunks
 from diskreplay.storage.local_files import LocalFile, LocalFiles
@@ -70,7 +72,11 @@ def in_kernel(wholly: bool = True) -> Iterator[list[int]]:
 
         return counted
 
-    with mock.patch.object(compiled, "LOAD_AFTER", 0), mock.patch.object(compiled, "reader", reader):
+    with (
+        mock.patch.object(compiled, "LOAD_AFTER", 0),
+        mock.patch.object(loading, "IN_BACKGROUND", 0),
+        mock.patch.object(compiled, "reader", reader),
+    ):
         yield counts
 
 
@@ -305,9 +311,14 @@ def check(batch: Any, frames: np.ndarray) -> None:
 
 def test_what_is_loaded_is_compiled() -> None:
     """Else the first batch would compile, with the buffer's lock held."""
-    with mock.patch.object(compiled, "_kernel", None), mock.patch.object(kernel, "compile_now") as compiling:
-        assert compiled.load() is kernel
+    with mock.patch.object(compiled, "KERNEL", Late(compiled._load_kernel)):
+        with (
+            mock.patch.object(kernel, "compile_now") as compiling,
+            mock.patch.object(planner, "compile_now") as compiling_plans,
+        ):
+            assert compiled.KERNEL.now() is kernel
         compiling.assert_called_once_with()
+        compiling_plans.assert_called_once_with()
 
 
 def test_what_the_kernel_cannot_read_python_reads(path: str) -> None:
@@ -515,12 +526,14 @@ def test_room_is_used_again_and_never_shared() -> None:
 SAMPLING = """
 import sys
 import diskreplay as dr
+from diskreplay import loading
 from diskreplay.reading import compiled
+loading.IN_BACKGROUND = 0
 path, batches = sys.argv[1], int(sys.argv[2])
 with dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer:
     for _ in range(batches):
         buffer.sample(100)
-print("numba" in sys.modules, compiled._kernel is not None)
+print("numba" in sys.modules, compiled.KERNEL.code is not None)
 """
 
 
@@ -548,38 +561,41 @@ def test_it_is_loaded_when_it_is_worth_it(path: str, batches: int, before: str, 
 def test_without_a_compiler_all_is_left_to_python(path: str) -> None:
     frames = filled(path)
     with (
-        mock.patch.object(compiled, "_kernel", None),
-        mock.patch.object(compiled, "_missing", False),
+        mock.patch.object(compiled, "KERNEL", Late(compiled._load_kernel)),
         mock.patch.object(compiled, "LOAD_AFTER", 0),
+        mock.patch.object(loading, "IN_BACKGROUND", 0),
         mock.patch.object(kernel, "FOUND", None),
         dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
     ):
         check(buffer.sample(50), frames)
-        assert compiled._missing
+        assert compiled.KERNEL.missing
         check(buffer.sample(50), frames)
 
 
-@pytest.mark.parametrize("loading", [False, True], ids=["", "while a thread loads the kernel"])
-def test_forked_children(path: str, loading: bool) -> None:
+@pytest.mark.parametrize("ready", [True, False], ids=["", "while a thread loads the kernel"])
+def test_forked_children(path: str, ready: bool) -> None:
     frames = filled(path)
+    leave = threading.Event()
     with (
-        mock.patch.object(compiled, "_kernel", None),
-        mock.patch.object(compiled, "_missing", False),
-        mock.patch.object(compiled, "_loading", threading.Lock()),
+        mock.patch.object(compiled, "KERNEL", Late(lambda: (leave.wait(), compiled._load_kernel())[1])),
         mock.patch.object(compiled, "LOAD_AFTER", 0),
         dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
     ):
-        if loading:
-            compiled._loading.acquire()
-            check(buffer.sample(50), frames)  # another thread, meanwhile
-            assert compiled._kernel is None
-            assert not compiled._missing
+        for _ in range(3):
+            check(buffer.sample(50), frames)  # in Python, meanwhile
+        assert compiled.KERNEL.code is None
+        assert not compiled.KERNEL.missing
+        if ready:
+            leave.set()
+            assert compiled.KERNEL.now() is kernel
+        else:
+            threading.Timer(0.05, leave.set).start()  # the fork waits for it
 
-        def is_python() -> bool:
+        def is_compiled() -> bool:
             check(buffer.sample(50), frames)
-            return compiled._kernel is None
+            return compiled.KERNEL.code is kernel
 
-        assert forked(is_python) is loading
+        assert forked(is_compiled)
 
 
 def test_an_interrupt_is_noticed_within_a_batch(path: str) -> None:

@@ -69,7 +69,7 @@ def a_piece_for_each_place(rng: np.random.Generator) -> tuple[np.ndarray, np.nda
 
 @pytest.mark.parametrize("helpers", [0, 3])
 def test_pieces_of_decoded_chunks(helpers: int) -> None:
-    assert compiled.load() is not None
+    assert compiled.KERNEL.now() is not None
     rng = np.random.default_rng(0)
     with mock.patch.object(workers, "_helpers", helpers), mock.patch.object(compiled, "LEAST_HITS", 1):
         for _ in range(50):
@@ -85,7 +85,7 @@ def test_pieces_of_decoded_chunks(helpers: int) -> None:
 
 
 def test_what_the_compiled_copy_leaves_to_python() -> None:
-    assert compiled.load() is not None
+    assert compiled.KERNEL.now() is not None
     slots, pieces = a_piece_for_each_place(np.random.default_rng(0))
     two, _ = pair()
     assert compiled.take(SLAB.astype(np.int32), SLABS, slots, pieces, two) == 0
@@ -102,5 +102,5 @@ def test_what_the_compiled_copy_leaves_to_python() -> None:
         odd = pieces.copy()
         odd[6, 3] = slab
         assert compiled.take(SLAB, SLABS, slots, odd, two) == 3
-    with mock.patch.object(compiled, "_kernel", None):
+    with mock.patch.object(compiled.KERNEL, "code", None):
         assert compiled.take(SLAB, SLABS, slots, pieces, two) == 0

@@ -536,9 +536,9 @@ def test_a_reader_beside_everything(path: str, files: int, seed: int, way: str) 
     """Something happens between any two shards that are opened, and between the plan of a batch and its reading."""
     others = Others(path, seed)
     batches = 0
-    loaded = compiled.load() if way == "compiled" else None
+    loaded = compiled.KERNEL.now() if way == "compiled" else None
     with (
-        mock.patch.object(compiled, "_kernel", loaded),
+        mock.patch.object(compiled.KERNEL, "code", loaded),
         pool_of(files) as pool,
         reader(path, cache_bytes=(0, 1 << 14)[seed % 2]) as buffer,
     ):
