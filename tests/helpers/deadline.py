@@ -13,23 +13,10 @@ import time
 from typing import Any
 
 import pytest
-from helpers import tiers
+from helpers import effort, tiers
 
 VARIABLE = "DISKREPLAY_TEST_SECONDS"
-
-
-def read(text: str) -> float:
-    """The setting; ValueError where it is no number above 0."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not seconds > 0:
-        raise ValueError(f"{VARIABLE} must be a number above 0, such as 1800, got {text!r}")
-    return seconds
-
-
-SECONDS = read(os.environ.get(VARIABLE, "inf"))
+SECONDS = effort.read(VARIABLE, "1800", os.environ[VARIABLE]) if VARIABLE in os.environ else math.inf
 _end = time.monotonic() + SECONDS
 _late = 0
 """Cases that were left out, of all processes in the one that prints."""

@@ -139,7 +139,6 @@ class Driver(abc.ABC):
             do()
             self.check(self.buffer, self.model)
         self.buffer.close()
-        result = verify(self.path)
-        assert result.ok, result.problems
+        assert verify(self.path).problems == ()
         for name in self.checkpoints:
             self.look(name)

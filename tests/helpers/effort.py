@@ -13,18 +13,18 @@ import os
 VARIABLE = "DISKREPLAY_TEST_EFFORT"
 
 
-def read(text: str) -> float:
-    """The setting; ValueError where it is no number above 0."""
+def read(variable: str, such: str, text: str) -> float:
+    """A setting; ValueError where it is no number above 0, ``such`` as these."""
     try:
-        effort = float(text)
+        number = float(text)
     except ValueError:
-        effort = math.nan
-    if not 0 < effort < math.inf:
-        raise ValueError(f"{VARIABLE} must be a number above 0, such as 0.1, 1 or 20, got {text!r}")
-    return effort
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(f"{variable} must be a number above 0, such as {such}, got {text!r}")
+    return number
 
 
-EFFORT = read(os.environ.get(VARIABLE, "1"))
+EFFORT = read(VARIABLE, "0.1, 1 or 20", os.environ.get(VARIABLE, "1"))
 SAMPLED = EFFORT < 1
 
 left_out: set[tuple[str, int, int]] = set()

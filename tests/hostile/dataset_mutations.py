@@ -19,9 +19,8 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hostile.mutations import HOSTILE, RAW
+from hostile.mutations import HOSTILE, RAW, Rng, pick, places
 
-Rng = np.random.Generator
 Json = Any
 Mutation = Callable[[pathlib.Path, pathlib.Path, Rng], str | None]
 """Changes a dataset or a file of it; what was done, or None where that does not fit. It may use a folder outside."""
@@ -47,10 +46,10 @@ def mutate(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str:
     """Mutates the dataset, a file or a directory; what was done. ``outside`` is a folder that is not of it."""
     for _ in range(50):
         kinds = [*PLAIN] * 2 + [kind for kind in STRUCTURED if _targets(dataset, kind)] * 8
-        kind = _pick(kinds, rng)
+        kind = pick(kinds, rng)
         try:
             if kind in STRUCTURED:
-                file = _pick(_targets(dataset, kind), rng)
+                file = pick(_targets(dataset, kind), rng)
                 done = STRUCTURED[kind][1](file, outside, rng)
                 done = None if done is None else f"{file.name}: {done}"
             else:
@@ -60,11 +59,6 @@ def mutate(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str:
         if done is not None:
             return f"{kind}: {done}"
     raise AssertionError("no mutation fits")
-
-
-def _pick(items: Any, rng: Rng) -> Any:
-    items = list(items)
-    return items[rng.integers(len(items))]
 
 
 def _files(dataset: pathlib.Path) -> list[pathlib.Path]:
@@ -79,7 +73,7 @@ def _targets(dataset: pathlib.Path, kind: str) -> list[pathlib.Path]:
 
 
 def _file(dataset: pathlib.Path, rng: Rng) -> pathlib.Path:
-    return _pick(_files(dataset), rng)
+    return pick(_files(dataset), rng)
 
 
 def _flip(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
@@ -88,8 +82,8 @@ def _flip(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     if not data:
         return None
     # Headers and footers are where a flip does most.
-    low, high = _pick([(0, len(data)), (0, min(2048, len(data))), (max(0, len(data) - 2048), len(data))], rng)
-    at = rng.integers(low, high, size=_pick([1, 1, 2, 8], rng))
+    low, high = pick([(0, len(data)), (0, min(2048, len(data))), (max(0, len(data) - 2048), len(data))], rng)
+    at = rng.integers(low, high, size=pick([1, 1, 2, 8], rng))
     for byte in at:
         data[byte] ^= 1 << rng.integers(8)
     file.write_bytes(data)
@@ -100,7 +94,7 @@ def _overwrite(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | 
     file = _file(dataset, rng)
     data = bytearray(file.read_bytes())
     at, length = int(rng.integers(len(data) + 1)), int(rng.integers(1, 200))
-    data[at : at + length] = _pick([bytes(length), bytes(length), rng.bytes(length), b"\xff" * length], rng)
+    data[at : at + length] = pick([bytes(length), bytes(length), rng.bytes(length), b"\xff" * length], rng)
     file.write_bytes(data)
     return f"{file.name} at {at}"
 
@@ -108,7 +102,7 @@ def _overwrite(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | 
 def _truncate(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     file = _file(dataset, rng)
     size = file.stat().st_size
-    keep = _pick([0, max(0, size - 1), int(rng.integers(size + 1)), int(rng.integers(size + 1))], rng)
+    keep = pick([0, max(0, size - 1), int(rng.integers(size + 1)), int(rng.integers(size + 1))], rng)
     os.truncate(file, keep)
     return f"{file.name} to {keep} of {size}"
 
@@ -116,9 +110,9 @@ def _truncate(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | N
 def _extend(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     file = _file(dataset, rng)
     if rng.random() < 0.2:
-        os.truncate(file, size := _pick([1 << 20, 1 << 32, 1 << 40], rng))
+        os.truncate(file, size := pick([1 << 20, 1 << 32, 1 << 40], rng))
         return f"{file.name} to {size}, a hole"
-    more = _pick([b"\0", bytes(4096), rng.bytes(int(rng.integers(1, 300))), file.read_bytes()], rng)
+    more = pick([b"\0", bytes(4096), rng.bytes(int(rng.integers(1, 300))), file.read_bytes()], rng)
     file.write_bytes(file.read_bytes() + more)
     return f"{file.name} by {len(more)}"
 
@@ -128,7 +122,7 @@ def _delete(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | Non
         return None
     folders = [folder for folder in dataset.rglob("*") if folder.is_dir()]
     if folders and rng.random() < 0.2:
-        shutil.rmtree(folder := _pick(sorted(folders), rng))
+        shutil.rmtree(folder := pick(sorted(folders), rng))
         return folder.name
     file = _file(dataset, rng)
     file.unlink()
@@ -137,7 +131,7 @@ def _delete(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | Non
 
 def _swap(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     files = _files(dataset)
-    one, other = _pick(files, rng), _pick(files, rng)
+    one, other = pick(files, rng), pick(files, rng)
     if one == other:
         return None
     if rng.random() < 0.3:
@@ -151,7 +145,7 @@ def _swap(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
 
 def _strange(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     """Something else in a file's place: what is no file, links that lead somewhere or nowhere."""
-    kind = _pick(["directory", "fifo", "empty", "text", "copy", "self", "missing", "device", "full directory"], rng)
+    kind = pick(["directory", "fifo", "empty", "text", "copy", "self", "missing", "device", "full directory"], rng)
     file = _file(dataset, rng)
     if kind == "copy":
         shutil.copyfile(file, outside / "copied")
@@ -165,13 +159,13 @@ def _strange(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | No
     elif kind == "empty":
         file.write_bytes(b"")
     else:
-        places = {
+        ways = {
             "text": outside / "text",
             "copy": outside / "copied",
             "self": file,
             "device": pathlib.Path("/dev/zero"),
         }
-        file.symlink_to(places.get(kind, outside / "nothing"))
+        file.symlink_to(ways.get(kind, outside / "nothing"))
     return f"{file.name}, {kind}"
 
 
@@ -180,11 +174,11 @@ def _strange(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | No
 
 def edit(document: Json, rng: Rng) -> str:
     """JSON text of the document with one or two changes, in the JSON that its strings hold too."""
-    for _ in range(_pick([1, 1, 2], rng)):
-        places = _places(document)
-        if not places:
-            return json.dumps(_pick(HOSTILE, rng))
-        where = _pick(places, rng)
+    for _ in range(pick([1, 1, 2], rng)):
+        every = places(document, at_most=40)
+        if not every:
+            return json.dumps(pick(HOSTILE, rng))
+        where = pick(every, rng)
         parent = document
         for key in where[:-1]:
             parent = parent[key]
@@ -197,31 +191,23 @@ def edit(document: Json, rng: Rng) -> str:
         else:
             _change(parent, where[-1], rng)
     text = json.dumps(document)
-    return text.replace('"RAW"', _pick(RAW, rng)) if '"RAW"' in text else text
-
-
-def _places(value: Json, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in list(pairs)[:40]:
-        found += _places(part, (*path, key))
-    return found
+    return text.replace('"RAW"', pick(RAW, rng)) if '"RAW"' in text else text
 
 
 def _change(parent: Json, key: Any, rng: Rng) -> None:
     choice, value = rng.random(), parent[key]
     if choice < 0.25 and type(value) is int:
-        parent[key] = value + int(_pick([1, -1, value, 2, 8, 1 << 16, 1 << 28], rng))
+        parent[key] = value + int(pick([1, -1, value, 2, 8, 1 << 16, 1 << 28], rng))
     elif choice < 0.3 and isinstance(value, list) and value:
-        parent[key] = _pick([value[1:], value * 2, [_pick(HUGE, rng)], [*value, 1]], rng)
+        parent[key] = pick([value[1:], value * 2, [pick(HUGE, rng)], [*value, 1]], rng)
     elif choice < 0.4:
         del parent[key]
     elif choice < 0.45 and isinstance(parent, dict):
-        parent[_pick(["", "..", "x\ny", "obs", key * 2], rng)] = parent.pop(key)
+        parent[pick(["", "..", "x\ny", "obs", key * 2], rng)] = parent.pop(key)
     elif choice < 0.52:
         parent[key] = "RAW"
     else:
-        parent[key] = _pick([*HOSTILE, *HUGE], rng)
+        parent[key] = pick([*HOSTILE, *HUGE], rng)
 
 
 def _json(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
@@ -236,14 +222,14 @@ def _is_json(file: pathlib.Path) -> bool:
 
 def _zarray(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     document = json.loads(file.read_text())
-    key, value = _pick(
+    key, value = pick(
         [
-            ("shape", [_pick(HUGE, rng), *document["shape"][1:]]), ("shape", document["shape"][:-1]),
-            ("shape", [*document["shape"], _pick(HUGE, rng)]), ("chunks", [_pick([*HUGE, 0, -1], rng)]),
-            ("chunks", [_pick([*HUGE, 1], rng), *document["chunks"][1:]]), ("shape", []), ("chunks", []),
-            ("compressor", _pick(CODECS, rng)), ("filters", [_pick(CODECS, rng)]), ("order", _pick("FXC", rng)),
-            ("dtype", _pick(["|O", "<f4", ">f8", "<U4", "|S3", "<M8[s]", "<c8", "|V4", "<f2", [["a", "<i4"]]], rng)),
-            ("fill_value", _pick([None, "x", 10**30, [], "NaN", "Infinity"], rng)), ("zarr_format", _pick([1, 3], rng)),
+            ("shape", [pick(HUGE, rng), *document["shape"][1:]]), ("shape", document["shape"][:-1]),
+            ("shape", [*document["shape"], pick(HUGE, rng)]), ("chunks", [pick([*HUGE, 0, -1], rng)]),
+            ("chunks", [pick([*HUGE, 1], rng), *document["chunks"][1:]]), ("shape", []), ("chunks", []),
+            ("compressor", pick(CODECS, rng)), ("filters", [pick(CODECS, rng)]), ("order", pick("FXC", rng)),
+            ("dtype", pick(["|O", "<f4", ">f8", "<U4", "|S3", "<M8[s]", "<c8", "|V4", "<f2", [["a", "<i4"]]], rng)),
+            ("fill_value", pick([None, "x", 10**30, [], "NaN", "Infinity"], rng)), ("zarr_format", pick([1, 3], rng)),
             ("dimension_separator", "/"),
         ],
         rng,
@@ -276,7 +262,7 @@ def _changed(values: np.ndarray, outside: pathlib.Path, rng: Rng) -> np.ndarray:
         lambda: np.full(values.shape, 3e38, np.float64) * 1e200, lambda: values.T,
     ]  # fmt: skip
     with np.errstate(all="ignore"):
-        return _pick(choices, rng)()
+        return pick(choices, rng)()
 
 
 # HDF5
@@ -290,10 +276,10 @@ def _hdf5(path: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     with h5py.File(path, "r+") as file:
         nodes: list[str] = []
         file.visit(nodes.append)
-        key = _pick(nodes, rng)
+        key = pick(nodes, rng)
         node, parent = file[key], file[key].parent
         name = key.rpartition("/")[2]
-        change = _pick([*HDF5_CHANGES, *HDF5_CHANGES, _hdf5_values, _hdf5_values, _hdf5_values, _hdf5_text], rng)
+        change = pick([*HDF5_CHANGES, *HDF5_CHANGES, _hdf5_values, _hdf5_values, _hdf5_values, _hdf5_text], rng)
         done = change(file, parent, name, node, outside, rng)
         return None if done is None else f"{key} {done}"
 
@@ -304,7 +290,7 @@ def _hdf5_remove(file: Any, parent: Any, name: str, node: Any, outside: pathlib.
 
 
 def _hdf5_rename(file: Any, parent: Any, name: str, node: Any, outside: pathlib.Path, rng: Rng) -> str:
-    new = _pick(
+    new = pick(
         ["x", "x\ny", "é" * 300, "infos/" + name, "..", ".", "reward", "demo_9", "episode_9", name + "_0", "obs"], rng
     )
     parent.move(name, new)
@@ -316,7 +302,7 @@ def _hdf5_values(file: Any, parent: Any, name: str, node: Any, outside: pathlib.
         return None
     values = node[()]
     values = _changed(np.asarray(values), outside, rng) if isinstance(values, np.generic | np.ndarray) else np.zeros(3)
-    options = _pick([{}, {}, {"compression": "gzip", "chunks": True}, {"compression": "lzf"}, {"fletcher32": True},
+    options = pick([{}, {}, {"compression": "gzip", "chunks": True}, {"compression": "lzf"}, {"fletcher32": True},
                      {"chunks": True, "scaleoffset": 2}], rng)  # fmt: skip
     del parent[name]
     if values.dtype.kind in "OUM":
@@ -329,7 +315,7 @@ def _hdf5_text(file: Any, parent: Any, name: str, node: Any, outside: pathlib.Pa
     if not isinstance(node, h5py.Dataset) or node.shape != () or not h5py.check_string_dtype(node.dtype):
         return None
     text = node[()].decode()
-    text = edit(json.loads(text), rng) if text[:1] == "{" else _pick(["", "9.9", "x\ny", "\udcff", "x" * 100_000], rng)
+    text = edit(json.loads(text), rng) if text[:1] == "{" else pick(["", "9.9", "x\ny", "\udcff", "x" * 100_000], rng)
     del parent[name]
     parent[name] = text.encode(errors="surrogatepass")
     return f"text {text[:40]!r}"
@@ -338,10 +324,10 @@ def _hdf5_text(file: Any, parent: Any, name: str, node: Any, outside: pathlib.Pa
 def _hdf5_huge(file: Any, parent: Any, name: str, node: Any, outside: pathlib.Path, rng: Rng) -> str | None:
     if not isinstance(node, h5py.Dataset):
         return None
-    shape = (_pick(HUGE, rng), *node.shape[1:]) if rng.random() < 0.7 else (*node.shape[:1], _pick(HUGE, rng))
+    shape = (pick(HUGE, rng), *node.shape[1:]) if rng.random() < 0.7 else (*node.shape[:1], pick(HUGE, rng))
     dtype = node.dtype if node.dtype.kind in "biuf" else np.dtype("f4")
     del parent[name]
-    options = _pick([{}, {"chunks": tuple(min(n, 64) for n in shape), "compression": "gzip"},
+    options = pick([{}, {"chunks": tuple(min(n, 64) for n in shape), "compression": "gzip"},
                      {"chunks": tuple(min(n, 1 << 16) for n in shape)}, {"chunks": (1 << 28, *shape[1:])},
                      {"chunks": tuple(min(n, 64) for n in shape), "fillvalue": 1}], rng)  # fmt: skip
     parent.create_dataset(name, shape, dtype, **options)
@@ -350,12 +336,12 @@ def _hdf5_huge(file: Any, parent: Any, name: str, node: Any, outside: pathlib.Pa
 
 def _hdf5_long(file: Any, parent: Any, name: str, node: Any, outside: pathlib.Path, rng: Rng) -> str | None:
     """All arrays of a file as long, so that nothing is ragged."""
-    count = _pick(HUGE, rng)
+    count = pick(HUGE, rng)
     arrays: dict[str, Any] = {}
     file.visititems(lambda key, found: arrays.update({key: found}) if isinstance(found, h5py.Dataset) else None)
     for key, found in arrays.items():
         if found.shape and found.dtype.kind in "biuf":
-            dtype, rest, chunks = found.dtype, found.shape[1:], (_pick([64, 4096], rng), *found.shape[1:])
+            dtype, rest, chunks = found.dtype, found.shape[1:], (pick([64, 4096], rng), *found.shape[1:])
             del file[key]
             file.create_dataset(key, (count, *rest), dtype, chunks=chunks, compression="gzip")
     return f"all {count} long"
@@ -364,8 +350,8 @@ def _hdf5_long(file: Any, parent: Any, name: str, node: Any, outside: pathlib.Pa
 def _hdf5_link(file: Any, parent: Any, name: str, node: Any, outside: pathlib.Path, rng: Rng) -> str:
     shutil.copyfile(file.filename, outside / "copy.hdf5")
     path = node.name
-    where = _pick([outside / "copy.hdf5", "/etc/passwd", outside / "nothing", outside / "fifo", file.filename], rng)
-    link = _pick(
+    where = pick([outside / "copy.hdf5", "/etc/passwd", outside / "nothing", outside / "fifo", file.filename], rng)
+    link = pick(
         [h5py.ExternalLink(str(where), path), h5py.ExternalLink(str(where), "/"), h5py.SoftLink("/nothing"),
          h5py.SoftLink(path), h5py.SoftLink("/"), file, node.parent], rng,
     )  # fmt: skip
@@ -382,11 +368,11 @@ def _hdf5_external(file: Any, parent: Any, name: str, node: Any, outside: pathli
     shutil.copyfile(file.filename, outside / "copy.hdf5")
     del parent[name]
     if rng.random() < 0.5:
-        where = _pick([outside / "copy.hdf5", "/etc/passwd", outside / "nothing", outside / "fifo"], rng)
+        where = pick([outside / "copy.hdf5", "/etc/passwd", outside / "nothing", outside / "fifo"], rng)
         parent.create_dataset(name, shape, dtype, external=[(str(where), 0, h5py.h5f.UNLIMITED)])
         return f"external {where}"
     layout = h5py.VirtualLayout(shape, dtype)
-    where = _pick([str(outside / "copy.hdf5"), ".", str(outside / "nothing"), str(outside / "fifo")], rng)
+    where = pick([str(outside / "copy.hdf5"), ".", str(outside / "nothing"), str(outside / "fifo")], rng)
     layout[:] = h5py.VirtualSource(where, path, shape)
     parent.create_virtual_dataset(name, layout)
     return f"virtual {where}"
@@ -394,7 +380,7 @@ def _hdf5_external(file: Any, parent: Any, name: str, node: Any, outside: pathli
 
 def _hdf5_kind(file: Any, parent: Any, name: str, node: Any, outside: pathlib.Path, rng: Rng) -> str:
     del parent[name]
-    made = _pick(
+    made = pick(
         [lambda: parent.create_group(name), lambda: parent.create_dataset(name, data=h5py.Empty("f4")),
          lambda: parent.create_dataset(name, (9,), h5py.vlen_dtype("u1")),
          lambda: parent.create_dataset(name, data=[0] * 9, dtype=h5py.enum_dtype({"a": 0})),
@@ -411,9 +397,9 @@ def _hdf5_attribute(file: Any, parent: Any, name: str, node: Any, outside: pathl
     owners = [owner for owner in (node, parent, file) if owner.attrs]
     if not owners:
         return None
-    owner = _pick(owners, rng)
-    key = _pick(owner.attrs, rng)
-    value = _pick(
+    owner = pick(owners, rng)
+    key = pick(owner.attrs, rng)
+    value = pick(
         ["text", -1, 1 << 62, 0.5, np.nan, np.arange(3), h5py.Empty("f4"), b"\xff", [1 << 40], np.zeros((0,)), True],
         rng,
     )
@@ -455,41 +441,41 @@ def _npy(data: bytes, outside: pathlib.Path, rng: Rng) -> bytes:
         return pickle.dumps(Payload(outside))
     if choice < 0.72:
         flipped = bytearray(data)
-        for at in rng.integers(0, min(140, len(data)), _pick([1, 2, 4], rng)):
+        for at in rng.integers(0, min(140, len(data)), pick([1, 2, 4], rng)):
             flipped[at] ^= 1 << rng.integers(8)
         return bytes(flipped)
     values = np.lib.format.read_array(io.BytesIO(data))
     shape = tuple(values.shape)
-    shapes = [(_pick(HUGE, rng), *shape[1:]), (*shape[:1], _pick(HUGE, rng)), (-1, *shape[1:]), (True, 2), shape * 20,
+    shapes = [(pick(HUGE, rng), *shape[1:]), (*shape[:1], pick(HUGE, rng)), (-1, *shape[1:]), (True, 2), shape * 20,
               (0, 1 << 40), (len(data), 0), (1 << 32, 1 << 32), (), (10**400,)]  # fmt: skip
-    descr = _pick([values.dtype.str, values.dtype.str, values.dtype.str, "|O", "|S0", "<U0", "|V0", ("<f4", (3,)),
+    descr = pick([values.dtype.str, values.dtype.str, values.dtype.str, "|O", "|S0", "<U0", "|V0", ("<f4", (3,)),
                    [("a", "<f4"), ("b", "|O")], "x", 3, None, "<M8[ns]", "<f16"], rng)  # fmt: skip
-    facts: Any = {"descr": descr, "fortran_order": _pick([False, False, True, 0], rng), "shape": _pick(shapes, rng)}
-    text = _pick(
+    facts: Any = {"descr": descr, "fortran_order": pick([False, False, True, 0], rng), "shape": pick(shapes, rng)}
+    text = pick(
         [str(facts), str(facts), str(facts), str(facts), "{'shape': (3L,), 'descr': '<f4', 'fortran_order': False}",
          "(" * 3000, "{" * 90, "[" * 90 + "]" * 90, "{'descr': '<f4'}", "'''", "{'a': 1", " " * 20_000],
         rng,
     )  # fmt: skip
-    version = _pick([(1, 0), (1, 0), (2, 0), (3, 0), (9, 9)], rng)
+    version = pick([(1, 0), (1, 0), (2, 0), (3, 0), (9, 9)], rng)
     return npy_header(text, version, values.tobytes())
 
 
 def _gz(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     data = gzip.decompress(file.read_bytes())
     if file.name.startswith("episode_end"):
-        numbers = _pick(
+        numbers = pick(
             [{-1}, {1 << 70}, {10**400}, {0.5}, {"x"}, [1, 2], {1: 2}, {None}, {Payload(outside)}, set(), {np.int64(3)},
              {np.int32(3)}, {(1, 2)}, 3, {1 << 40}, {10**9}], rng,
         )  # fmt: skip
         data = pickle.dumps(numbers, protocol=int(rng.integers(0, 6)))
         if rng.random() < 0.3:
-            data = _pick([b"", b"\x80", b"\x80\x04.", b"(" * 99999 + b".", data[:-1],
+            data = pick([b"", b"\x80", b"\x80\x04.", b"(" * 99999 + b".", data[:-1],
                           b"\x80\x04\x8f\x8b\xff\xff\xff\x7f", b"L" + b"9" * 5000 + b"L\n.",
                           b"cos\nsystem\n(S'true'\ntR."], rng)  # fmt: skip
     else:
         data = _npy(data, outside, rng)
     packed = gzip.compress(data, 1)
-    packed = _pick([packed, packed, packed, packed, packed[:-4], packed + packed, packed + b"rest", data,
+    packed = pick([packed, packed, packed, packed, packed[:-4], packed + packed, packed + b"rest", data,
                     gzip.compress(data + bytes(1 << 24), 9)], rng)  # fmt: skip
     file.write_bytes(packed)
     return f"{len(data)} bytes"
@@ -498,14 +484,14 @@ def _gz(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
 def _zip(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    name = _pick(members, rng)
+    name = pick(members, rng)
     choice = rng.random()
     done = "member"
     if choice < 0.1:
         del members[name]
         done = "deleted"
     elif choice < 0.18:
-        new = _pick(
+        new = pick(
             ["x.npy", "../../outside/x.npy", "/etc/x.npy", "a\nb.npy", "obs/a.npy", "extra/obs.npy", ".npy"], rng
         )
         members[new] = members.pop(name)
@@ -516,7 +502,7 @@ def _zip(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
         done = f"layout {text[:40]}"
     elif choice < 0.8:
         members[name] = _npy(members[name], outside, rng)
-    method = _pick([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], rng)
+    method = pick([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], rng)
     with zipfile.ZipFile(file, "w", method) as archive:
         for key, data in members.items():
             archive.writestr(key, data)
@@ -525,8 +511,8 @@ def _zip(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
         which = data.index(b"PK\x01\x02")
         for _ in range(int(rng.integers(len(members)))):
             which = data.index(b"PK\x01\x02", which + 4)
-        at, size = _pick([(8, 2), (10, 2), (16, 4), (20, 4), (24, 4), (28, 2), (30, 2), (42, 4), (6, 2)], rng)
-        value = _pick([0, 1, 0x0801, 99, 14, (1 << 8 * size) - 1, (1 << 8 * size) - 2, int(rng.integers(1 << 16))], rng)
+        at, size = pick([(8, 2), (10, 2), (16, 4), (20, 4), (24, 4), (28, 2), (30, 2), (42, 4), (6, 2)], rng)
+        value = pick([0, 1, 0x0801, 99, 14, (1 << 8 * size) - 1, (1 << 8 * size) - 2, int(rng.integers(1 << 16))], rng)
         data[which + at : which + at + size] = (value % (1 << 8 * size)).to_bytes(size, "little")
         file.write_bytes(data)
         done = f"directory {at}: {value}"
@@ -566,7 +552,7 @@ def _column(table: Any, at: int, rng: Rng) -> Any:
     ]  # fmt: skip
     if pa.types.is_struct(kind) or pa.types.is_binary(kind):
         choices += [lambda: _pictures(column, rng)] * 12
-    return _pick(choices, rng)()
+    return pick(choices, rng)()
 
 
 def _pictures(column: Any, rng: Rng) -> Any:
@@ -579,16 +565,16 @@ def _pictures(column: Any, rng: Rng) -> Any:
     data = bytearray(image or b"\x89PNG\r\n\x1a\n")
     choice = rng.random()
     if choice < 0.4:
-        for byte in rng.integers(0, min(len(data), _pick([40, 1000], rng)), 2):
+        for byte in rng.integers(0, min(len(data), pick([40, 1000], rng)), 2):
             data[byte] ^= 1 << rng.integers(8)
     elif choice < 0.5:
         data = data[: int(rng.integers(len(data)))]
     elif choice < 0.7:
-        data[16:24] = struct.pack(">II", *(int(_pick([0, 1, 9000, 20_000, 1 << 31, 70_000], rng)) for _ in range(2)))
+        data[16:24] = struct.pack(">II", *(int(pick([0, 1, 9000, 20_000, 1 << 31, 70_000], rng)) for _ in range(2)))
         data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
     else:
         made = io.BytesIO()
-        mode, kind = _pick([("P", "PNG"), ("I;16", "PNG"), ("1", "PNG"), ("LA", "PNG"), ("L", "JPEG"), ("CMYK", "JPEG"),
+        mode, kind = pick([("P", "PNG"), ("I;16", "PNG"), ("1", "PNG"), ("LA", "PNG"), ("L", "JPEG"), ("CMYK", "JPEG"),
                             ("RGB", "GIF"), ("RGB", "TIFF"), ("RGB", "EPS"), ("RGBA", "PNG"),
                             ("RGB", "PPM")], rng)  # fmt: skip
         picture = PIL.Image.new(mode, (16, 16))
@@ -610,10 +596,10 @@ def _table(table: Any, outside: pathlib.Path, rng: Rng) -> tuple[Any, str]:
     if choice < 0.35:
         return table.drop_columns([name]), f"without {name}"
     if choice < 0.42:
-        new = _pick(["x\ny", "", "observation.a", "obs", "é", "next.reward", "action"], rng)
+        new = pick(["x\ny", "", "observation.a", "obs", "é", "next.reward", "action"], rng)
         return table.rename_columns([new if one == name else one for one in table.column_names]), f"{name} as {new!r}"
     if choice < 0.47:
-        return table.slice(0, _pick([0, 1, table.num_rows - 1], rng)), "fewer rows"
+        return table.slice(0, pick([0, 1, table.num_rows - 1], rng)), "fewer rows"
     if choice < 0.5:
         return table.append_column(name, table.column(at)), f"{name} twice"
     values = _column(table, at, rng)
@@ -622,7 +608,7 @@ def _table(table: Any, outside: pathlib.Path, rng: Rng) -> tuple[Any, str]:
 
 def _parquet(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     table, done = _table(pq.read_table(file), outside, rng)
-    pq.write_table(table, file, compression=_pick(["none", "zstd", "gzip", "snappy", "lz4", "brotli"], rng))
+    pq.write_table(table, file, compression=pick(["none", "zstd", "gzip", "snappy", "lz4", "brotli"], rng))
     return done
 
 
@@ -631,7 +617,7 @@ def _arrow(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
         table = opened.read_all()
     table, done = _table(table, outside, rng)
     with pa.ipc.new_file(str(file), table.schema) as out:
-        for _ in range(_pick([1, 1, 2, 0], rng)):
+        for _ in range(pick([1, 1, 2, 0], rng)):
             out.write_table(table)
     return done
 

@@ -59,7 +59,7 @@ def _directories(store: pathlib.Path) -> list[pathlib.Path]:
     return sorted(folder for folder in store.rglob("*") if folder.is_dir())
 
 
-def _pick(items: Any, rng: Rng) -> Any:
+def pick(items: Any, rng: Rng) -> Any:
     items = list(items)
     return items[rng.integers(len(items))]
 
@@ -67,13 +67,13 @@ def _pick(items: Any, rng: Rng) -> Any:
 def _file(store: pathlib.Path, rng: Rng) -> pathlib.Path:
     """Documents and shards alike, though there are more shards."""
     pattern = "zarr.json" if rng.random() < 0.35 else "c.*"
-    return _pick(sorted(store.rglob(pattern)), rng)
+    return pick(sorted(store.rglob(pattern)), rng)
 
 
 def _flip(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     file = _file(store, rng)
     data = bytearray(file.read_bytes())
-    at = rng.integers(len(data), size=_pick([1, 1, 1, 2, 8], rng))
+    at = rng.integers(len(data), size=pick([1, 1, 1, 2, 8], rng))
     for byte in at:
         data[byte] ^= 1 << rng.integers(8)
     file.write_bytes(data)
@@ -84,7 +84,7 @@ def _overwrite(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng)
     file = _file(store, rng)
     data = bytearray(file.read_bytes())
     at, length = int(rng.integers(len(data))), int(rng.integers(1, 64))
-    data[at : at + length] = _pick([bytes(length), rng.bytes(length), b"\xff" * length], rng)
+    data[at : at + length] = pick([bytes(length), rng.bytes(length), b"\xff" * length], rng)
     file.write_bytes(data)
     return f"{file} at {at}"
 
@@ -92,37 +92,37 @@ def _overwrite(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng)
 def _truncate(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     file = _file(store, rng)
     size = file.stat().st_size
-    keep = _pick([0, size - 1, int(rng.integers(size)), int(rng.integers(size))], rng)
+    keep = pick([0, size - 1, int(rng.integers(size)), int(rng.integers(size))], rng)
     os.truncate(file, keep)
     return f"{file} to {keep} of {size}"
 
 
 def _stale(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     """A shard as it was at an older commit: whole, and too old."""
-    name = _pick([name for name, sizes in base.lengths.items() if len(sizes) > 1], rng)
+    name = pick([name for name, sizes in base.lengths.items() if len(sizes) > 1], rng)
     file = store / name
     if not file.exists():
         return None
     sizes = [size for size in base.lengths[name] if size < file.stat().st_size]
     if not sizes:
         return None
-    os.truncate(file, keep := _pick(sizes, rng))
+    os.truncate(file, keep := pick(sizes, rng))
     return f"{file} to {keep}"
 
 
 def _extend(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     file = _file(store, rng)
     if rng.random() < 0.3:
-        os.truncate(file, size := _pick([1 << 20, 1 << 32, 1 << 40], rng))
+        os.truncate(file, size := pick([1 << 20, 1 << 32, 1 << 40], rng))
         return f"{file} to {size}, a hole"
-    more = _pick([b"\0", bytes(4096), rng.bytes(int(rng.integers(1, 300))), file.read_bytes()], rng)
+    more = pick([b"\0", bytes(4096), rng.bytes(int(rng.integers(1, 300))), file.read_bytes()], rng)
     file.write_bytes(file.read_bytes() + more)
     return f"{file} by {len(more)}"
 
 
 def _delete(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     if rng.random() < 0.2:
-        shutil.rmtree(folder := _pick(_directories(store), rng))
+        shutil.rmtree(folder := pick(_directories(store), rng))
         return str(folder)
     file = _file(store, rng)
     file.unlink()
@@ -134,12 +134,12 @@ def _alike(store: pathlib.Path, rng: Rng) -> tuple[pathlib.Path, pathlib.Path]:
     one = _file(store, rng)
     others = [file for file in _files(store) if file != one and (file.name == "zarr.json") == (one.name == "zarr.json")]
     near = [file for file in others if file.parent == one.parent or file.name == one.name]
-    return one, _pick(near if near and rng.random() < 0.7 else others, rng)
+    return one, pick(near if near and rng.random() < 0.7 else others, rng)
 
 
 def _swap(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     if rng.random() < 0.15:
-        one, other = (_pick(_directories(store), rng) for _ in range(2))
+        one, other = (pick(_directories(store), rng) for _ in range(2))
         if one == other or one in other.parents or other in one.parents:
             return None
     else:
@@ -153,12 +153,12 @@ def _swap(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> s
 
 def _duplicate(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     if rng.random() < 0.2:
-        folder = _pick([f for f in _directories(store) if f.parent.name in ("streams", "checkpoints")], rng)
-        shutil.copytree(folder, folder.with_name(name := _pick(["copy", "9", "..x", "é"], rng)))
+        folder = pick([f for f in _directories(store) if f.parent.name in ("streams", "checkpoints")], rng)
+        shutil.copytree(folder, folder.with_name(name := pick(["copy", "9", "..x", "é"], rng)))
         return f"{folder} to {name}"
     one, other = _alike(store, rng)
     if rng.random() < 0.3:
-        other = one.with_name(_pick(["c.9.0.0.0", "c.3.0", "c.0.0", "c.01.0", "zarr.json.tmp", ".tmp-commit"], rng))
+        other = one.with_name(pick(["c.9.0.0.0", "c.3.0", "c.0.0", "c.01.0", "zarr.json.tmp", ".tmp-commit"], rng))
     if one == other:
         return None
     shutil.copyfile(one, other)
@@ -167,8 +167,8 @@ def _duplicate(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng)
 
 def _link(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     """Links out of the store: to copies of what they replace, to other things, to themselves."""
-    one = _pick(_directories(store), rng) if rng.random() < 0.3 else _file(store, rng)
-    target = _pick(["copy", "copy", "copy", "text", "self", "missing", "device", "inside"], rng)
+    one = pick(_directories(store), rng) if rng.random() < 0.3 else _file(store, rng)
+    target = pick(["copy", "copy", "copy", "text", "self", "missing", "device", "inside"], rng)
     place = outside / "copied"
     if target == "copy":
         shutil.move(one, place)
@@ -177,16 +177,16 @@ def _link(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> s
     else:
         one.unlink()
     others = {"text": outside / "text", "self": one, "missing": outside / "nothing", "device": "/dev/zero"}
-    one.symlink_to(others.get(target, place if target == "copy" else _pick(_files(store), rng)))
+    one.symlink_to(others.get(target, place if target == "copy" else pick(_files(store), rng)))
     return f"{one} to {target}"
 
 
 def _strange(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     """Something that is no file where a file should be, and the other way round."""
-    kind = _pick(["directory", "fifo", "file", "link beside", "fifo beside", "directory beside"], rng)
-    one = _pick(_directories(store), rng) if kind == "file" else _file(store, rng)
+    kind = pick(["directory", "fifo", "file", "link beside", "fifo beside", "directory beside"], rng)
+    one = pick(_directories(store), rng) if kind == "file" else _file(store, rng)
     if "beside" in kind:
-        one = one.with_name(_pick(["zarr.json.tmp", ".tmp-commit", "c.99.0.0.0", "c.99.0", ".tmp-shard", "x"], rng))
+        one = one.with_name(pick(["zarr.json.tmp", ".tmp-commit", "c.99.0.0.0", "c.99.0", ".tmp-shard", "x"], rng))
         if "commit" in one.name or "shard" in one.name:
             one = store / "streams" / "0" / "start" / one.name
         if not one.parent.is_dir() or one.exists():
@@ -206,22 +206,22 @@ def _strange(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -
     return f"{one}, a {kind}"
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a document."""
+def places(value: Any, path: tuple[Any, ...] = (), *, at_most: int | None = None) -> list[tuple[Any, ...]]:
+    """Every place in a document, of the first ``at_most`` parts of each."""
     found = [path] if path else []
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in pairs:
-        found += _places(part, (*path, key))
+    for key, part in list(pairs)[:at_most]:
+        found += places(part, (*path, key), at_most=at_most)
     return found
 
 
 def _edit(store: pathlib.Path, rng: Rng, reseal: bool) -> str | None:
     documents = sorted(store.rglob("zarr.json"))
     ours = [file for file in documents if b'"diskreplay"' in file.read_bytes()]
-    file = _pick(ours if reseal or rng.random() < 0.8 else documents, rng)
+    file = pick(ours if reseal or rng.random() < 0.8 else documents, rng)
     document = json.loads(file.read_bytes())
-    for _ in range(_pick([1, 1, 2], rng)):
-        where = _pick(_places(document), rng)
+    for _ in range(pick([1, 1, 2], rng)):
+        where = pick(places(document), rng)
         parent = document
         for key in where[:-1]:
             parent = parent[key]
@@ -235,7 +235,7 @@ def _edit(store: pathlib.Path, rng: Rng, reseal: bool) -> str | None:
             facts["checksum"] = metadata.checksum(facts, node)
             text = json.dumps(document)
     if '"RAW"' in text:
-        text = text.replace('"RAW"', _pick(RAW, rng))
+        text = text.replace('"RAW"', pick(RAW, rng))
     file.write_text(text, encoding="utf-8", errors="surrogatepass")
     return f"{file} {where}: {done}"
 
@@ -244,17 +244,17 @@ def _change(parent: Any, key: Any, rng: Rng) -> str:
     choice = rng.random()
     value = parent[key]
     if choice < 0.25 and type(value) is int:
-        parent[key] = value + int(_pick([1, -1, value, 2, 8, 1 << 16], rng))
+        parent[key] = value + int(pick([1, -1, value, 2, 8, 1 << 16], rng))
     elif choice < 0.35:
         del parent[key]
         return "deleted"
     elif choice < 0.42 and isinstance(parent, dict):
-        parent[_pick(["", "..", "x", "checksum", "diskreplay", key * 2], rng)] = parent.pop(key)
+        parent[pick(["", "..", "x", "checksum", "diskreplay", key * 2], rng)] = parent.pop(key)
         return "renamed"
     elif choice < 0.5:
         parent[key] = "RAW"
     else:
-        parent[key] = _pick(HOSTILE, rng)
+        parent[key] = pick(HOSTILE, rng)
     return repr(parent[key])[:60]
 
 
@@ -269,13 +269,13 @@ def _forged_document(base: Base, store: pathlib.Path, outside: pathlib.Path, rng
 def _forged_index(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     """An index with the right checksum and seal whose entries lie."""
     schema = Schema.from_json(json.loads((store / "zarr.json").read_bytes())["attributes"]["diskreplay"]["schema"])
-    folder = _pick((store / "streams").glob("*/"), rng)
+    folder = pick((store / "streams").glob("*/"), rng)
     record = Commit.from_json(json.loads((folder / "zarr.json").read_bytes())["attributes"]["diskreplay"], "")
-    path, column = _pick(schema.arrays.items(), rng)
+    path, column = pick(schema.arrays.items(), rng)
     files = sorted(file for file in (folder / path).iterdir() if shard_number(file.name, column) is not None)
     if not files:
         return None
-    file = _pick(files, rng)
+    file = pick(files, rng)
     shard = shard_number(file.name, column)
     span = record.span(path, schema.context)
     end = span.end
@@ -287,14 +287,14 @@ def _forged_index(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: R
     index = np.frombuffer(data[-size:-4], "<u8").reshape(count, groups, 2).copy()
     place = rng.integers(count), rng.integers(groups), rng.integers(2)
     near = (int(index[place]) + 1) % (1 << 64)
-    index[place] = _pick([0, 1, len(data), 1 << 30, 1 << 62, (1 << 64) - 1, (1 << 64) - 2, near], rng)
+    index[place] = pick([0, 1, len(data), 1 << 30, 1 << 62, (1 << 64) - 1, (1 << 64) - 2, near], rng)
     if rng.random() < 0.2:
         index[:] = index[rng.integers(count), rng.integers(groups)]
     forged = chunks.seal(index.astype("<u8").tobytes())
     before = chunks._seal_of(seal, forged)
     file.write_bytes(data[: -size - len(before)] + before + forged)
     if rng.random() < 0.3:
-        hole = _pick([1 << 30, 1 << 36], rng)
+        hole = pick([1 << 30, 1 << 36], rng)
         with file.open("r+b") as handle:
             handle.truncate(hole)
             handle.seek(hole)
@@ -304,7 +304,7 @@ def _forged_index(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: R
 
 def _forged_chunk(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     """A chunk with the right checksum whose Blosc buffer lies."""
-    file = _pick(sorted(store.glob("streams/*/**/c.*")), rng)
+    file = pick(sorted(store.glob("streams/*/**/c.*")), rng)
     data = bytearray(file.read_bytes())
     size = int.from_bytes(data[12:16], "little") + 4  # the first chunk of a file begins at its first byte
     if not 20 < size <= len(data):

@@ -366,8 +366,7 @@ class Plain(Subject):
     def close(self) -> None:
         rows = self.rows
         self.rb.close()
-        outcome = verify(self.path)
-        assert outcome.ok, [str(problem) for problem in outcome.problems]
+        assert verify(self.path).problems == ()
         self.rb = dr.ReplayBuffer.open(self.path, **OPTIONS)
         assert self.read() == rows
 
@@ -668,8 +667,7 @@ class Rollout(Subject):
 
     def end(self) -> None:
         self.rb.close()
-        outcome = verify(self.path)
-        assert outcome.ok, [str(problem) for problem in outcome.problems]
+        assert verify(self.path).problems == ()
         with dr.RolloutBuffer.open(self.path, **OPTIONS) as self.rb:
             assert self.read() == self.rows
 
@@ -723,8 +721,7 @@ class Adapted(Subject):
 
     def end(self) -> None:
         self.inner.buffer.close()
-        outcome = verify(self.inner.path)
-        assert outcome.ok, [str(problem) for problem in outcome.problems]
+        assert verify(self.inner.path).problems == ()
         self.inner.reopen()
         self.check(same)
         self.inner.buffer.close()

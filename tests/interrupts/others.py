@@ -138,8 +138,7 @@ class Stamped(Program):
             self.buffer.close()
 
     def again(self, kept: bool) -> None:
-        outcome = verify(self.path)
-        assert outcome.ok, [str(problem) for problem in outcome.problems]
+        assert verify(self.path).problems == ()
         self.reopen()
         found = self.read()
         if kept or not self.whole or found:

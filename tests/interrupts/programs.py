@@ -54,8 +54,7 @@ small = mock.patch.multiple(ring, FIRST_LENGTH=4)
 @contextlib.contextmanager
 def reopened(files: SimulatedDisk) -> Iterator[dr.ReplayBuffer]:
     """The store at :data:`PATH`, in which nothing is wrong, opened by who comes after the program."""
-    outcome = verify(PATH, files=files)
-    assert outcome.ok, [str(problem) for problem in outcome.problems]
+    assert verify(PATH, files=files).problems == ()
     with dr.ReplayBuffer.open(PATH, files=files, **OPTIONS) as buffer:
         yield buffer
 
@@ -377,8 +376,7 @@ class Replay(Program):
             self.buffer.close()
 
     def again(self, kept: bool) -> None:
-        outcome = verify(self.path, files=self.files)
-        assert outcome.ok, [str(problem) for problem in outcome.problems]
+        assert verify(self.path, files=self.files).problems == ()
         self.open()
         end = self.buffer.stats()["streams"]["0"]["end"]
         assert not kept or end >= self.before, f"close() said nothing, {self.before - end} rows are lost"
