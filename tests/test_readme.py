@@ -21,18 +21,51 @@ import diskreplay as dr
 ROOT = pathlib.Path(__file__).parent.parent
 
 
+ALONE = (
+    "README.md", "docs/guide.md", "docs/recording.md", "docs/report.md", "docs/compat/frames.md",
+    "docs/compat/notebook.md", "docs/compat/pearl.md", "docs/compat/xuance.md", "docs/compat/xuance_marl.md",
+)  # fmt: skip
+"""Pages whose examples run here, each by itself."""
+IN_ORDER = ("datasets/README.md", "docs/formats.md", "docs/samplers.md")
+"""Pages whose examples run here, one after another."""
+ELSEWHERE = {
+    "docs/tutorial.md": "interop/test_tutorial.py", "docs/torch.md": "interop/test_torch_dataset.py",
+    "docs/compat/torchrl.md": "interop/test_compat_torchrl.py", "docs/ray.md": "distributed/test_ray_collectors.py",
+    "docs/remote.md": "distributed/test_remote_page.py",
+}  # fmt: skip
+"""Pages whose examples need more, and the tests that run them."""
+EXPLAINED = ("docs/cli.md", "docs/formats.md")
+"""Pages on which one sentence says of all blocks why they do not run here."""
+
+
 def blocks(readme: pathlib.Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", readme.read_text(), re.DOTALL)
+
+
+def pages() -> list[str]:
+    """Of the repository and of its folders that the site shows."""
+    folders = ("", "benchmarks/", "datasets/", "docs/", "docs/compat/", "docs/design/", "examples/", "tests/")
+    return sorted(str(page.relative_to(ROOT)) for folder in folders for page in ROOT.glob(f"{folder}*.md"))
+
+
+@pytest.mark.parametrize("name", pages())
+def test_each_block_of_a_page_runs_or_says_why_not(name):
+    """A `python` block runs; one in `py` or `text` has a comment before it."""
+    text = (ROOT / name).read_text()
+    if blocks(ROOT / name, "python"):
+        assert name in (*ALONE, *IN_ORDER, *ELSEWHERE)
+    if name in ELSEWHERE:
+        assert name.rpartition("/")[2] in (ROOT / "tests" / ELSEWHERE[name]).read_text()
+    if name not in EXPLAINED:
+        assert re.findall(r"^.*\n```(?:py|text)$", text, re.M) == re.findall(
+            r"^<!-- .* -->\n```(?:py|text)$", text, re.M
+        )
 
 
 @pytest.mark.long(quick=20)
 @pytest.mark.parametrize(
     ("name", "number"),
-    [
-        (name, number)
-        for name in ("README.md", "docs/guide.md", "docs/recording.md", "docs/report.md")
-        for number in range(len(blocks(ROOT / name, "python")))
-    ],
+    [(name, number) for name in ALONE for number in range(len(blocks(ROOT / name, "python")))],
 )
 @pytest.mark.filterwarnings("error::diskreplay.errors.MisuseWarning")
 def test_each_example_runs_by_itself(name, number, tmp_path, monkeypatch):
@@ -133,7 +166,7 @@ def test_the_cast_shows_what_its_script_runs():
     assert [text.text for text in again.iter("{http://www.w3.org/2000/svg}text")] == shown
 
 
-@pytest.mark.parametrize("name", ["datasets/README.md", "docs/samplers.md"])
+@pytest.mark.parametrize("name", IN_ORDER)
 def test_examples(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pathlib.Path("datasets").symlink_to(ROOT / "datasets")

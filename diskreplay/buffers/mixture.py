@@ -552,9 +552,8 @@ def _stored(cut: Checkpoint, wanted: Sequence[tuple[str, dict[str, Any]]]) -> di
     state = _held(cut)
     if not all(isinstance(state.get(key), list) for key in (GIVEN, FRACTIONS, READ)):
         raise CheckpointError(
-            f"the checkpoint {cut.name!r} was not made by a Mixture with this first written part; give its parts "
-            "in their "
-            "order"
+            f"the checkpoint {cut.name!r} was not made by a Mixture with this first written part; give its parts in "
+            "their order"
         )
     if len(state[READ]) != len(wanted):
         raise CheckpointError(
