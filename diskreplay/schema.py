@@ -244,12 +244,12 @@ class Schema:
 
     Attributes:
         observation_space, action_space: as given.
-        columns: of the rows; see the module's docstring.
+        columns: the columns of the rows; see the module's docstring.
         stacks: one for each observation leaf, in order.
         padding: ``Start.ZEROS`` or ``Start.REPEAT``, for single frames.
         num_envs: environments of the first stream.
         capacity: transitions of the first stream's window when the store was made.
-        identity: of the store, which seals its shards; empty until :meth:`Store.create` draws it.
+        identity: a text that names the store and seals its shards; empty until :meth:`Store.create` draws it.
         finite: True if ``add`` refuses NaN and infinity in observations, actions and columns.
         continuity: what says that a row continues the one before: "observations" (and flags), or "flags" alone.
         later: columns whose values are written after their rows were added; they stand in the log :data:`LATER`.

@@ -135,7 +135,8 @@ class PassSampler(RankedPass, Sampler[NDArray[np.int64]]):  # type: ignore[misc]
 
     Args:
         dataset: whose items.
-        batch_size: of each rank; the last steps of an epoch are dealt out evenly, so that all ranks have as many.
+        batch_size: the items of each rank; the last steps of an epoch are dealt out evenly, so that all ranks have
+            equally many.
         rank, world_size: those of ``torch.distributed`` where it is initialized, else 0 and 1, if None.
         seed: the same for all ranks.
         drop_last: end an epoch where there is no whole batch for each rank.

@@ -22,7 +22,7 @@ def is_there(path: PathLike, spec: StoreSpec, schema: Schema, files: Files | Non
     """Tell whether a store is at ``path``, or under the URL that it is pushed to.
 
     Args:
-        spec, schema: of the store that would be made: InputError where the one that is there has others.
+        spec, schema: those of the store that would be made; InputError is raised if the one that is there has others.
     """
     if is_url(path):
         there = checked_url(path)

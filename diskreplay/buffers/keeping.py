@@ -34,7 +34,7 @@ class Keeping:
     Args:
         engine: the store.
         draws: its sampler and view.
-        writer: of the stream that is written.
+        writer: the writer of the stream that is written.
         take: have a new sampler go on from what is kept, or warn that it cannot.
 
     Attributes:

@@ -30,7 +30,7 @@ def open(path: PathLike, mode: Literal["r", "r+", "a"] = "r", **options: Any) ->
     :class:`MultiAgentRolloutBuffer`. A live writer of the store is not disturbed.
 
     Args:
-        path: of the store; or a URL (``s3://bucket/name``).
+        path: the path of the store, or a URL (``s3://bucket/name``).
         mode: "r" to read; "r+" to write and "a" to append as with :meth:`ReplayBuffer.open`.
         **options: of that class's ``open``, such as ``view``, ``checkpoint`` and ``seed``.
 

@@ -153,7 +153,7 @@ class RateLimiter:
         Where it had to look at other streams, the buffer has gone on to their newest commits.
 
         Args:
-            count: of the batch that is sampled next.
+            count: the number of transitions of the batch that is sampled next.
             timeout: seconds to wait; for ever if None.
 
         Raises InputError where so many are never allowed at once, RateLimitError when the time is over; then, and where

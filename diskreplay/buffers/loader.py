@@ -56,7 +56,7 @@ def endless(sample: Callable[[], SomeBatch]) -> Callable[[], Iterator[SomeBatch]
 def begun_ahead(begin: Callable[[], Callable[[], SomeBatch]], count: int) -> Callable[[], SomeBatch]:
     """Return a function that samples batches while ``count`` more are begun: their downloads run at the same time.
 
-    ``begin`` begins one; what it gives ends it.
+    ``begin()`` starts a batch's downloads, and returns a function that waits for them and returns the batch.
     """
     begun: collections.deque[Callable[[], SomeBatch]] = collections.deque()
 

@@ -111,7 +111,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         random state that it had, from what its store holds now.
 
         Args:
-            parts: of each the path, to write to it, or the path and a dict with any options of ``open``, such as
+            parts: for each the path, to write to it, or the path and a dict with any options of ``open``, such as
                 ``{"mode": "r"}``; not ``checkpoint``, but for a part that is only read.
             fractions: as of the class; those of the checkpoint if None. Where they are others, counting begins anew.
             checkpoint: name of one that :meth:`checkpoint` made; "latest" is the newest that was made with this stream
@@ -264,7 +264,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         """Give values of a column that is written later to the parts that are written; those of others are ignored.
 
         Args:
-            name: of the column.
+            name: the name of the column.
             index: ``(B,)`` integers, of batches of this mixture. Those that have left the window since are ignored.
             values: ``(B, *shape)``, as ``write`` of a buffer takes them; of a repeated index the last one counts.
 
@@ -312,7 +312,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         """Return an endless iterator of batches that a background thread samples ahead.
 
         Args:
-            batch_size: of each.
+            batch_size: the number of transitions of each batch.
             prefetch: batches that may wait; a checkpoint holds the random states with them already drawn.
             device: as of a buffer's ``loader``.
         """

@@ -69,14 +69,14 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
 
         Args:
             path: as of :meth:`diskreplay.ReplayBuffer.create`.
-            observation_space, action_space: of one agent; all agents have the same.
+            observation_space, action_space: the spaces of one agent; all agents have the same.
             n_agents: agents of each environment.
             capacity: transitions (rows x environments) that can be sampled.
             num_envs: environments that step in lockstep.
-            state_space: of the global state; None where there is none.
+            state_space: the space of the global state; None if there is none.
             available_actions: True if each step says which of the Discrete actions each agent can take.
             rewards: "team", one reward for all, or "agent", one for each.
-            mean_action_shape: of the mean-field action probabilities that come with each step, such as
+            mean_action_shape: the shape of the mean-field action probabilities that come with each step, such as
                 ``(n_agents, n_actions)``; None where there are none.
             columns, later, codec, chunk_rows, shard_rows, finite, continuity, provenance, sampler, cache_bytes,
                 commit_rows, commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`; the store's

@@ -46,8 +46,8 @@ class Agents:
         rewards: "team", one reward for all, or "agent", one for each.
         state: True if there is a global state.
         available_actions: True if there are masks of actions.
-        mean_action_shape: of the mean-field action probabilities; None where there are none.
-        n_actions, first_action: of a Discrete action space; None and 0 of another.
+        mean_action_shape: the shape of the mean-field action probabilities; None if there are none.
+        n_actions, first_action: those of a Discrete action space; None and 0 for another.
     """
 
     n_agents: int

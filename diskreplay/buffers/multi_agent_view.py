@@ -106,7 +106,7 @@ class _Several:
     """The steps of a batch, and those after them; its methods are called with the buffer's lock held.
 
     Args:
-        ids: of the items, ``(B,)``.
+        ids: the ids of the items, ``(B,)``.
         mask: ``(B, T)``, which of their steps are there; None where an item is a transition.
     """
 

@@ -70,9 +70,9 @@ class RolloutRows:
     final_value: Array
     """The values of final observations, NaN if none was given."""
     terminated: Array
-    """True for a last step, and, as in ``cut``, for a step that is no transition."""
+    """True if the step terminated its episode, or is no transition."""
     cut: Array
-    """True if the next step does not continue this one."""
+    """True if the next step does not continue this one, or this one is no transition."""
 
 
 class Estimates:

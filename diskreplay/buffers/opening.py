@@ -94,7 +94,7 @@ def open_store(
     Args:
         url: that it is pushed to.
         modes: that are allowed.
-        num_envs, capacity: of a new stream, and the capacity that one has at the least.
+        num_envs, capacity: those of a new stream; an old one gets at least this capacity.
         check: is given the settings that were stored and the schema, before a stream is made.
     """
     mode, checkpoint = opening.mode, opening.checkpoint
@@ -163,7 +163,7 @@ def find_checkpoint(
 
     Args:
         store: that holds it.
-        name: of the checkpoint; one that is called "latest" is meant by that.
+        name: the name of the checkpoint; "latest" means one of that name, if there is one.
         stream: that is opened to be written: its latest is the newest that its own writer made. With None, the newest
             that a reader made, and where there is none the newest of all.
         or_last_commit: give None where there is none "latest".

@@ -87,7 +87,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             remote: URL that the store is pushed to in the background (``s3://bucket/name``); see ``docs/remote.md``.
                 Nothing may be there; ``open_or_create`` joins a store that is, with a stream of its own.
             push_seconds: between the beginnings of two pushes; ``push`` and ``close`` do not wait for it.
-            seed: of the sampler's random generator; from the system's entropy if None.
+            seed: the seed of the sampler's random generator; from the system's entropy if None.
             stream: name of the first stream, such as that of the actor that writes it; "0" if None.
             files: another file system, for tests.
 
@@ -119,7 +119,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             path, observation_space, action_space, capacity, num_envs, view, sampler and all others: as of
                 :meth:`create`. A store with less ``capacity`` grows, one with more is not shrunk (InputError).
             stream: to write, the store's first if None.
-            provenance: of a store that is made; not compared with what one that is there has.
+            provenance: the origin of a store that is made; not compared with that of one that is there.
             checkpoint: as of :meth:`open`; "latest" opens the last commit where there is no checkpoint yet.
             take_over: as of :meth:`open`.
 
@@ -149,7 +149,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         own, as follows from its seed, its draws and the number of the fork; one that writes raises StateError.
 
         Args:
-            path: of the store; or a URL (``s3://bucket/name``) with mode "r", which is read through a mirror.
+            path: the path of the store, or a URL (``s3://bucket/name``) with mode "r", which is read through a mirror.
             mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing;
                 "a" to write one stream of many: only its rows are opened and sampled, so that memory and time to
                 open do not grow with those of the others.
@@ -162,9 +162,9 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             or_last_commit: where there is no checkpoint "latest" yet, open at the last commit.
             take_over: where another buffer of this process writes the stream, commit and close that one first, so that
                 a notebook's cell can be run again. Other processes, and mode "r", are not concerned.
-            num_envs: of a new stream, as of the first if None; that of one that exists does not change.
-            capacity: of a new stream, as of the first if None. A stream that has less grows, and keeps its rows; one
-                that has more, here or at the checkpoint, is not shrunk (InputError): :meth:`resize` does that.
+            num_envs: the environments of a new stream, as many as the first has if None; those of an old one stay.
+            capacity: the capacity of a new stream, that of the first if None. A stream that has less grows, and keeps
+                its rows; one that has more, here or at the checkpoint, is not shrunk (InputError): :meth:`resize` does.
             view, sampler: as the store was created with (or as of the checkpoint) if None. A new sampler that is given
                 draws by its own arguments, and goes on with the priorities and counts of the checkpoint, or of
                 ``close``, where they are those of one of its class; where it cannot, a SamplerWarning says so.

@@ -41,9 +41,10 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
 
         Args:
             path, observation_space, action_space, num_envs: as of :meth:`diskreplay.ReplayBuffer.create`.
-            steps: of each environment until the rollout is full.
+            steps: the steps of each environment until the rollout is full.
             gamma: discount factor, 0 to 1.
-            gae_lambda: of generalised advantage estimation (Schulman et al. 2016), 0 to 1; 1 gives discounted returns.
+            gae_lambda: the lambda of generalised advantage estimation (Schulman et al. 2016), 0 to 1; 1 gives
+                discounted returns.
             normalize_advantage: give each minibatch's advantages mean 0 and standard deviation 1.
             frame_stack, stack_axis, stack_padding, columns, later, reward_dtype, codec, chunk_rows, shard_rows, finite,
                 continuity, provenance, cache_bytes, commit_rows, commit_seconds, seed, files: as of

@@ -165,7 +165,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         """Return a batch of ``batch_size`` transitions.
 
         Args:
-            batch_size: of them.
+            batch_size: the number of transitions.
             within: episodes to keep to, of :meth:`select`: their transitions are drawn uniformly, with replacement and
                 weights of one, whatever the sampler is.
 
@@ -233,7 +233,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         """Return an endless iterator of batches that a background thread samples ahead.
 
         Args:
-            batch_size: of each.
+            batch_size: the number of transitions of each batch.
             prefetch: batches that may wait. They were drawn before rows that were added since; a checkpoint holds the
                 random state with them already drawn. Of a remote store as many again, up to 4, are
                 being downloaded.
@@ -260,10 +260,10 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         ``pool_bytes``. What is added meanwhile is not part of the pass.
 
         Args:
-            batch_size: of every batch but a pass's last.
+            batch_size: the number of transitions of every batch but a pass's last.
             epochs: passes.
             within: episodes to keep to, of :meth:`select`.
-            pool_bytes: of decoded frames that are shuffled together.
+            pool_bytes: the bytes of decoded frames that are shuffled together.
             drop_last: leave out a last batch that is smaller.
         """
         batch_size = check_count("batch_size", batch_size)

@@ -39,7 +39,7 @@ class Restored:
     """The checkpoint that a buffer was opened at.
 
     Attributes:
-        name: of it.
+        name: the name of the checkpoint.
         metadata: as :meth:`StoredBuffer.checkpoint` was given it.
     """
 
@@ -313,7 +313,7 @@ class StoredBuffer(Subscripted):
         others are zeros. They are durable with the next commit.
 
         Args:
-            name: of the column.
+            name: the name of the column.
             index: ``(B,)`` integers, of batches: of transitions of the stream that this buffer writes, whatever the
                 view shows. The index of the row ``t`` steps after another is higher by ``t * num_envs``. Those that
                 have left the window since are ignored; of a repeated index the last value counts.
@@ -395,7 +395,7 @@ class StoredBuffer(Subscripted):
         """Open a file that a checkpoint took along: a binary file to be read, in any order.
 
         Args:
-            name: of the file.
+            name: the name of the file.
             checkpoint: name of the checkpoint; the one that the buffer was opened at if None.
 
         Raises CheckpointError where there is no such checkpoint (any more) or file. Reading it raises CorruptionError

@@ -3,7 +3,7 @@
 1. Closing, and :meth:`Keeper.save`, keep priorities, random state and the :class:`RamState` as
    :mod:`diskreplay.buffers.keeping` does. They count as long as the committed rows are those that they were kept with,
    though priorities were updated since: a crash leaves what was saved, or newer rows.
-2. What follows from the rows is asked of the store, and counted nowhere else. What does not is changed by
+2. What follows from the rows is asked of the store, and counted nowhere else. All other state changes through
    :meth:`Keeper.change`, all of it or nothing.
 """
 

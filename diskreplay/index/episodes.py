@@ -33,7 +33,7 @@ class Episode:
         stream, env: where it was recorded.
         start, stop: its rows, half-open.
         total_reward: undiscounted sum of its rewards.
-        terminated, truncated: of its last step.
+        terminated, truncated: the flags of its last step.
         complete_start: its first step is in the window.
         ended: it was terminated, truncated or cut off by a step that does not continue it.
         facts: what a program said of it, by name; see :meth:`ReplayBuffer.begin_episode`. A copy.

@@ -1,9 +1,9 @@
 """The facts of a stream's episodes in RAM: seeds, tags, outcomes, whatever a program says of them.
 
-On disk they are a log of lines of JSON, ``[row, stop, env, {facts}]``; of those with one row and environment the last
-one counts. They are the facts of the episode in which that row stands: the first one of environment ``env`` below
-``stop``, which is null as long as no other episode was seen to begin. So it is known of each line, without a look at
-the rows, which episodes of a window it can belong to, and when it belongs to none any more.
+On disk they are a log of lines of JSON, ``[row, stop, env, {facts}]``; of the lines with one row and environment the
+last one counts. A line describes the episode of environment ``env`` that contains ``row``; ``stop`` is one past its
+last row, or null as long as nothing was seen to begin after it. The window's begin alone therefore tells which lines
+are dead.
 
 Facts of an episode without a step wait; the step that begins it takes them along (:meth:`EpisodeFacts.begins`).
 """

@@ -8,8 +8,8 @@ is remote.
 
 Whose a stream is, and what keeps an old process or a copy of the directory from changing it, is the subject of
 :mod:`diskreplay.remote.commit_record`. Every object of a stream is put on the condition that it is the one that this
-writer knows. Where a put is refused, and after every failure, nothing is assumed: the push lists the remote objects
-again. Remote data that is not the beginning of what is here is a conflict, and stays as it is.
+writer knows. If a put is refused, and after every failure, the push lists the remote objects again. Remote data that is
+not a prefix of the local data is a conflict, and is left alone.
 
 Going back to a checkpoint replaces rows: the remote stream is made empty on a new timeline first, so that no reader
 takes rows of both, and uploaded anew; refused where another's checkpoint needs them.

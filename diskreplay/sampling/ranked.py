@@ -57,11 +57,11 @@ class RankedPass:
 
     Args:
         items: how many there are.
-        batch_size: of each rank, at most.
+        batch_size: the most items of each rank.
         rank, world_size: which part of each step is given out here.
-        seed: of the order; the same for all ranks.
+        seed: the seed of the order, the same for all ranks.
         drop_last: end an epoch where there is no whole batch for each rank.
-        fingerprint: of the items; a state is only taken by a pass over the same ones.
+        fingerprint: a number that stands for the items; a state is only taken by a pass over the same ones.
 
     Raises InputError for arguments that break a rule.
     """

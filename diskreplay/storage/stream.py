@@ -4,8 +4,8 @@ A commit, in order: append the new chunks and indexes to the open shards, fsync 
 directories; replace the stream's ``zarr.json``, which holds the commit record; then unlink the shards that no row
 of the new window, no context row and no checkpoint needs; and take the new record over in RAM.
 
-What changes files, and what takes over in RAM what became durable, is done whole: signals wait, and before it begins
-the writer notes its own failure, which only its last step takes away (:meth:`StreamWriter.whole`).
+Every step that changes files, or publishes in RAM what became durable, runs inside :meth:`StreamWriter.whole`: it holds
+signals back and marks the writer as failed first, and only a complete step clears the mark.
 
 Recovery, on opening to write: take the lock, sync the directories in which a killed writer may have renamed files, cut
 the open shards back to their committed bytes, remove shards that the record does not know, load the last chunks back

@@ -152,7 +152,8 @@ class SimulatedDisk(Files):
     respect each other's locks. No operation of the real file system takes place.
 
     Args:
-        capacity_bytes: of all files; a write beyond it keeps what fits and fails with ENOSPC. None for no limit.
+        capacity_bytes: the most bytes of all files; a write beyond it keeps what fits and fails with ENOSPC. None for
+            no limit.
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:

@@ -24,9 +24,9 @@ class Operation:
 
     Attributes:
         name: as in :class:`diskreplay.storage.files.Files` and ``File``; ``open_read`` and ``open_write`` for ``open``.
-        path: of the file or directory; of a rename, the source.
+        path: the path of the file or directory; of a rename, the source.
         size: bytes read or written, or the new size; 0 where that means nothing.
-        target: of a rename.
+        target: the target of a rename.
     """
 
     name: str
@@ -77,7 +77,7 @@ class FaultyFiles(Files):
         Args:
             count: operations that still succeed.
             number: errno.
-            names: of the operations that are counted and fail.
+            names: the names of the operations that are counted and fail.
             times: how many fail; all from then on if None.
         """
         passed = 0

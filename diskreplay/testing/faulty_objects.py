@@ -88,8 +88,8 @@ class Request:
 
     Attributes:
         name: ``get``, ``head``, ``put``, ``list`` or ``delete``: each deletion is a request of its own.
-        key: of the object; of a listing, the prefix.
-        span: of a download: the bytes that are asked for, from the first on, below the second; None for all.
+        key: the key of the object; of a listing, the prefix.
+        span: the bytes that a download asks for, from the first on, below the second; None for all.
     """
 
     name: str

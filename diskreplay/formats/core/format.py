@@ -73,8 +73,8 @@ class Format:
         title: one line about it.
         kind: "file" or "directory", which a dataset is.
         holds: what it can hold.
-        recognise: tells whether a path holds a dataset of this format; looks at as little as it can. Raises InputError only
-            for a file that nobody can read.
+        recognise: tells whether a path holds a dataset of this format; looks at as little as it can. Raises InputError
+            only for a file that nobody can read.
         read: opens a dataset as a source, until the context ends; raises InputError for what is wrong in it. None where
             datasets only go out.
         write: None where datasets only come in.
