@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import sys
 import types
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -169,8 +168,6 @@ class ResidentTable:
             size: of the arrays.
             partial: whether there are places that no row stands at, which are zeros.
         """
-        if "diskreplay.index.jit" not in sys.modules:
-            return None
         first = self._residents[0]
         if not self._catch_up(drawn) or size * first.all_row_bytes >= MOST_BYTES:
             return None
