@@ -20,6 +20,7 @@ import ast
 import collections
 import contextlib
 import dataclasses
+import gc
 import pathlib
 import sys
 import tempfile
@@ -203,11 +204,13 @@ def traced(call: Callable[[], object]) -> tuple[set[str], int]:
         if event == "call" and (name := frame.f_code.co_filename).startswith(folder):  # type: ignore[attr-defined]
             found[name] += 1
 
+    gc.disable()  # what a collection calls is not the call's
     sys.setprofile(note)
     try:
         call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return set(found), found.total()
 
 

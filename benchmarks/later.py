@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay.ops.compact import compact
-from diskreplay.ops.disk_usage import tree_bytes
+from diskreplay.storage.local_files import LocalFiles
 
 STEPS = 1 << 20
 REPEATS = 301
@@ -70,9 +70,9 @@ def calls(buffer: dr.ReplayBuffer, steps: int, width: int, repeats: int) -> tupl
         if repeat % 10 == 0:
             buffer.commit()
         elif repeat % 10 == 1:
-            before = tree_bytes(str(folder))
+            before = LocalFiles().stored_bytes(str(folder))
             took["commit"].append(seconds(buffer.commit))
-            took["bytes"].append(tree_bytes(str(folder)) - before)
+            took["bytes"].append(LocalFiles().stored_bytes(str(folder)) - before)
     write, update, numpy = (1e6 * statistics.median(took[name]) for name in ("write", "update", "numpy"))
     return write, update, numpy, harness.median_ms(took["commit"]), statistics.median(took["bytes"])
 
@@ -106,9 +106,9 @@ def main() -> None:
                 label = f"`write` of {BATCH} values of {width} float32, beside `update_priorities` and numpy's copies"
                 figures.append(harness.Figure(label, write, 1.0, "us", update + numpy))
                 committing, living = written_over(buffer, steps, width)
-                stored = tree_bytes(str(path / "streams" / "0" / "later")) / 1e6
+                stored = LocalFiles().stored_bytes(str(path / "streams" / "0" / "later")) / 1e6
             compact(path)
-            left = tree_bytes(str(path / "streams" / "0" / "later")) / 1e6
+            left = LocalFiles().stored_bytes(str(path / "streams" / "0" / "later")) / 1e6
             rows.append(
                 (
                     f"{width} float32", f"{update:.0f}", f"{numpy:.0f}", f"{commit:.1f}",

@@ -22,15 +22,6 @@ def pack(stream: int, row: Any, env: Any, num_envs: int) -> Any:
     return (stream << STREAM_SHIFT) + row * num_envs + env
 
 
-def unpack(ids: Ids, num_envs: int) -> tuple[Ids, Ids]:
-    """Return the rows and environments of ids of one stream."""
-    local = ids & ((1 << STREAM_SHIFT) - 1)
-    if num_envs == 1:
-        return local, np.zeros(len(local), np.int64)
-    rows, envs = np.divmod(local, num_envs)
-    return rows, envs
-
-
 def checked_ids(index: Any) -> Ids:
     """Return ids that a caller gave as a new int64 array ``(B,)``; raise InputError if they are not ids."""
     given = np.asarray(index)

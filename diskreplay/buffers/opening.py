@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from diskreplay import schema as schemas
-from diskreplay.buffers import provenance, taking_over
+from diskreplay.buffers import provenance
 from diskreplay.buffers.comparing import is_there
 from diskreplay.buffers.options import Opening, of
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_flag
+from diskreplay.engine import forks
 from diskreplay.engine.run import Run
 from diskreplay.errors import CheckpointError, InputError, StoreExistsError, StoreNotFoundError
 from diskreplay.paths import PathLike, full_path
@@ -134,7 +135,7 @@ def open_store(
     if store.has_stream(stream):
         store.check_stream(stream, num_envs, capacity, cut)
         if take_over:
-            taking_over.close_writer(store, stream)
+            close_writer(store, stream)
     elif cut is not None:
         raise CheckpointError(
             f"checkpoint {cut.name!r} has no stream {stream!r}; open it without a checkpoint, which makes the stream"
@@ -146,6 +147,18 @@ def open_store(
             capacity = first.capacity if capacity is None else capacity
         store.create_stream(stream, num_envs, capacity)
     return store, stream, cut
+
+
+def close_writer(store: Store, stream: str) -> None:
+    """Commits and closes the buffer of this process that writes a stream of a store; does nothing where there is none.
+
+    So a cell of a notebook that opens a store can be run again. A thread that is in the middle of a call of that buffer
+    ends this call first; its next one raises ClosedError. Raises what ``close`` raises; it is closed all the same.
+    """
+    for engine in forks.opened():
+        writer = engine.streams.writer
+        if writer is not None and writer.writes(store.stream_path(stream)):
+            engine.close()
 
 
 def written_stream(store: Store, opening: Opening) -> str | None:

@@ -10,8 +10,8 @@ Neither needs CleanRL or Stable-Baselines3, only torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -27,19 +27,16 @@ from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat import given
 from diskreplay.compat.disk_array import DiskArray
+from diskreplay.compat.first_step import FirstStepRing, FrameStack, Hold
 from diskreplay.compat.keeper import newest_checkpoint
-from diskreplay.compat.location import Location, close_with
-from diskreplay.compat.positions import RingPositions, rows_of_ring
 from diskreplay.compat.rows import ids_of, ignore_resets
 from diskreplay.compat.sampler_draws import draw
-from diskreplay.compat.stacks import images_of, stacks_named, stacks_seen
-from diskreplay.compat.stores import check_checkpoint, open_or_create
-from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.compat.stores import check_checkpoint
+from diskreplay.errors import InputError
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.spaces import unbounded
-from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 
 __all__ = ["PrioritizedBatch", "PrioritizedReplayBuffer", "ReplayBuffer", "ReplayBufferSamples"]
@@ -47,8 +44,6 @@ __all__ = ["PrioritizedBatch", "PrioritizedReplayBuffer", "ReplayBuffer", "Repla
 CACHE_BYTES = 256 << 20
 ANY_ACTION = unbounded((), np.int64)
 """The space of Rainbow's actions: its buffer is not told how many there are."""
-
-FrameStack = int | Literal["auto"]
 
 Array = NDArray[Any]
 
@@ -91,96 +86,6 @@ class PrioritizedBatch(NamedTuple):
     indices: NDArray[np.int64]
     weights: torch.Tensor
     discounts: torch.Tensor
-
-
-class _Rows:
-    """The store of a buffer; the first step makes it where that step must show how frames are stacked.
-
-    Args:
-        owner: the buffer; the store is closed when it is forgotten.
-        path: where the store is, or is to be made; None for a temporary directory.
-        checkpoint: of the store at ``path`` to go back to; "latest" is the newest, or the last commit where there is
-            none yet, or a new store.
-        frame_stack: as of :class:`ReplayBuffer`.
-        facts: what the store is for: arguments of ``create``.
-        settings: arguments of ``create`` and ``open``.
-        options: the caller's.
-    """
-
-    def __init__(
-        self, owner: object, path: PathLike | None, checkpoint: str | None, frame_stack: FrameStack,
-        facts: Mapping[str, Any], settings: Mapping[str, Any], options: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        self.store: Store | None = None
-        self._facts, self._settings, self._options = facts, settings, options
-        self._place = Location(path, owner)
-        self._images = images_of(facts["observation_space"])
-        self.finite = bool(options.get("finite", False))
-        if checkpoint == LATEST:
-            checkpoint = newest_checkpoint([self._place])
-        if checkpoint is not None:
-            check_checkpoint(self._place, checkpoint)
-        if self._place.exists:
-            self._open(owner, {}, checkpoint)
-        elif frame_stack != "auto":
-            self._open(owner, stacks_named(self._images, frame_stack))
-        elif not self._images:
-            self._open(owner, {})
-
-    def _open(self, owner: object, stacked: Mapping[str, Any], checkpoint: str | None = None) -> None:
-        """Open the store that is there, or make one."""
-        settings = {**self._settings, **({} if checkpoint is None else {"checkpoint": checkpoint})}
-        create = {**self._facts, **stacked}
-        ring = "sampler" in self._facts  # priorities that are kept by places
-        store = open_or_create(Store, self._place, self._options, create, self._facts, grows=not ring, **settings)
-        close_with(owner, store)
-        ignore_resets(store)
-        self._ring = RingPositions.of_rows(store)
-        self.store = store
-
-    def add(self, owner: object, steps: Sequence[tuple[Array, ...]]) -> None:
-        """Add rows.
-
-        Args:
-            owner: the buffer.
-            steps: arguments of ``store.add``, which lead with ``num_envs``, all checked.
-        """
-        if not steps:
-            return
-        if self.store is None:
-            self._open(owner, stacks_seen(self._images, steps[0][0], steps[0][3]))
-        store = self.store
-        assert store is not None
-        self._ring.look()
-        if store.num_envs == 1:
-            steps = [tuple(part[0] for part in step) for step in steps]
-        if len(steps) == 1:
-            store.add(*steps[0])
-        else:
-            store.extend(*(np.stack(parts) for parts in zip(*steps, strict=True)))
-
-    @property
-    def ring(self) -> RingPositions | None:
-        """The positions of the rows, or None before there is a store."""
-        return None if self.store is None else self._ring
-
-    @property
-    def pos(self) -> int:
-        return 0 if self.store is None else self._ring.pos
-
-    @property
-    def full(self) -> bool:
-        return self.store is not None and self._ring.full
-
-    def filled(self) -> Store:
-        """Return the store; raise NotEnoughDataError if it holds nothing."""
-        if self.store is None or not len(self.store):
-            raise NotEnoughDataError("the buffer is empty; add some steps")
-        return self.store
-
-    def close(self) -> None:
-        if self.store is not None:
-            self.store.close()
 
 
 class ReplayBuffer:
@@ -240,19 +145,19 @@ class ReplayBuffer:
             "capacity": self.buffer_size * self.n_envs,
         }  # fmt: skip
         settings = {"cache_bytes": cache_bytes, "seed": 0}
-        self._rows = _Rows(self, path, checkpoint, frame_stack, facts, settings, options)
+        self._ring = _ring(path, checkpoint, frame_stack, facts, settings, options)
 
     @property
     def store(self) -> Store | None:
-        return self._rows.store
+        return self._ring.store
 
     @property
     def pos(self) -> int:
-        return self._rows.pos
+        return self._ring.pos
 
     @property
     def full(self) -> bool:
-        return self._rows.full
+        return self._ring.full
 
     def size(self) -> int:
         """Return the number of rows held."""
@@ -260,13 +165,12 @@ class ReplayBuffer:
 
     def close(self) -> None:
         """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
-        self._rows.close()
+        self._ring.close()
 
     @uninterrupted
     def reset(self) -> None:
         """Forget all transitions."""
-        if self.store is not None:
-            self.store.clear()
+        self._ring.clear()
 
     @uninterrupted
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
@@ -281,7 +185,7 @@ class ReplayBuffer:
         Raises InputError, with nothing added, for wrong shapes, values that their space cannot hold, and rewards that
         are not finite.
         """
-        self._rows.add(self, [self._checked(obs, next_obs, action, reward, done, infos)])
+        self._ring.add([self._checked(obs, next_obs, action, reward, done, infos)])
 
     @uninterrupted
     def extend(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
@@ -289,28 +193,18 @@ class ReplayBuffer:
         arguments = {
             "obs": obs, "next_obs": next_obs, "action": action, "reward": reward, "done": done, "infos": infos,
         }  # fmt: skip
-        self._rows.add(self, [self._checked(*step) for step in given.by_step(arguments)])
+        self._ring.add([self._checked(*step) for step in given.by_step(arguments)])
 
     def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Array, ...]:
         """Return the arguments of ``store.add`` for one step; all lead with ``n_envs``."""
-        lead, timeout, finite = (self.n_envs,), np.zeros(self.n_envs, bool), self._rows.finite
-        if self.handle_timeout_termination:
-            timeout = given.time_limits(infos, self.n_envs)
-        space, flat = self.observation_space, _flat(self.action_space)
-        before, after = (
-            given.of_space(what, value, space, lead, finite=finite)
-            for what, value in (("obs", obs), ("next_obs", next_obs))
-        )
-        actions = given.actions("action", action, self.action_space, lead, flat.dtype, finite=finite)
-        ended = given.flags("done", done, lead) & ~timeout
-        rewards = given.rewards("reward", reward, lead)
-        return before, actions.reshape(*lead, *_shape("action_space", flat)), rewards, after, ended, timeout
+        told = infos if self.handle_timeout_termination else None
+        return self._ring.checked(obs, next_obs, action, reward, done, told, self.action_space)
 
     @uninterrupted
     def sample(self, batch_size: int) -> ReplayBufferSamples:
         """Return ``batch_size`` transitions, drawn with replacement; raise NotEnoughDataError if there is none."""
-        store = self._rows.filled()
-        batch_size, ring = check_count("batch_size", batch_size), self._rows.ring
+        store = self._ring.filled()
+        batch_size, ring = check_count("batch_size", batch_size), self._ring.positions
         assert ring is not None
         _, pos, full = ring.look()
         if full and self.optimize_memory_usage and self.buffer_size > 1:
@@ -332,32 +226,27 @@ class ReplayBuffer:
 
     @property
     def observations(self) -> DiskArray:
-        return self._array(lambda batch: batch.obs, self.obs_shape, self.observation_space.dtype)
+        return self._ring.array(lambda batch: batch.obs, self.obs_shape, self.observation_space.dtype)
 
     @property
     def next_observations(self) -> DiskArray:
-        return self._array(lambda batch: batch.next_obs, self.obs_shape, self.observation_space.dtype)
+        return self._ring.array(lambda batch: batch.next_obs, self.obs_shape, self.observation_space.dtype)
 
     @property
     def actions(self) -> DiskArray:
-        return self._array(lambda batch: batch.action, (self.action_dim,), _flat(self.action_space).dtype)
+        return self._ring.array(lambda batch: batch.action, (self.action_dim,), _flat(self.action_space).dtype)
 
     @property
     def rewards(self) -> DiskArray:
-        return self._array(lambda batch: batch.reward, (), np.float32)
+        return self._ring.array(lambda batch: batch.reward, (), np.float32)
 
     @property
     def dones(self) -> DiskArray:
-        return self._array(lambda batch: batch.terminated | batch.truncated, (), np.float32)
+        return self._ring.array(lambda batch: batch.terminated | batch.truncated, (), np.float32)
 
     @property
     def timeouts(self) -> DiskArray:
-        return self._array(lambda batch: batch.truncated, (), np.float32)
-
-    def _array(self, pick: Callable[[Batch], NDArray[Any]], shape: tuple[int, ...], dtype: Any) -> DiskArray:
-        """Return a field of the transitions by position, with zeros where there is none."""
-        whole = (self.buffer_size, self.n_envs, *shape)
-        return rows_of_ring(self._rows.filled, lambda: self._rows.ring, whole, dtype, pick)
+        return self._ring.array(lambda batch: batch.truncated, (), np.float32)
 
 
 class PrioritizedReplayBuffer:
@@ -411,15 +300,15 @@ class PrioritizedReplayBuffer:
             "num_envs": 1, "capacity": self.capacity, "sampler": Proportional(alpha, beta, epsilon=eps),
         }  # fmt: skip
         settings = {"view": Transition(n_step, gamma), "cache_bytes": cache_bytes, "seed": 0}
-        self._rows = _Rows(self, path, checkpoint, frame_stack, facts, settings, options)
+        self._ring = _ring(path, checkpoint, frame_stack, facts, settings, options)
 
     @property
     def store(self) -> Store | None:
-        return self._rows.store
+        return self._ring.store
 
     @property
     def pos(self) -> int:
-        return self._rows.pos
+        return self._ring.pos
 
     @property
     def size(self) -> int:
@@ -431,7 +320,7 @@ class PrioritizedReplayBuffer:
 
     def close(self) -> None:
         """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
-        self._rows.close()
+        self._ring.close()
 
     @uninterrupted
     def add(self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any) -> None:
@@ -445,7 +334,7 @@ class PrioritizedReplayBuffer:
         )
         actions = given.numbers("action", action, (1,), np.int64)
         rewards, ended = given.rewards("reward", reward, (1,)), given.flags("done", done, (1,))
-        self._rows.add(self, [(before, actions, rewards, after, ended, np.zeros(1, bool))])
+        self._ring.add([(before, actions, rewards, after, ended, np.zeros(1, bool))])
 
     @uninterrupted
     def sample(self, batch_size: int) -> PrioritizedBatch:
@@ -453,7 +342,7 @@ class PrioritizedReplayBuffer:
 
         Raises NotEnoughDataError where no transition has all of its steps yet.
         """
-        store = self._rows.filled()
+        store = self._ring.filled()
         _sampler(store).beta = self.beta
         ids, weights = draw(store, check_count("batch_size", batch_size), np.random)
         batch = store.get(ids)
@@ -478,8 +367,21 @@ class PrioritizedReplayBuffer:
 
         Raises InputError, with nothing changed, where a priority is not finite or an index names no transition.
         """
-        store = self._rows.filled()
+        store = self._ring.filled()
         store.update_priorities(given.array("indices", indices), given.array("priorities", priorities))
+
+
+def _ring(
+    path: PathLike | None, checkpoint: str | None, frame_stack: FrameStack, facts: Mapping[str, Any],
+    settings: Mapping[str, Any], options: Mapping[str, Any],
+) -> FirstStepRing:  # fmt: skip
+    """The ring of a buffer; arguments as of the buffer and of :class:`~.first_step.FirstStepRing`."""
+    hold = Hold(path)
+    if checkpoint == LATEST:
+        checkpoint = newest_checkpoint([hold.place])
+    if checkpoint is not None:
+        check_checkpoint(hold.place, checkpoint)
+    return FirstStepRing(hold, facts, settings, options, frame_stack, checkpoint=checkpoint, opened=ignore_resets)
 
 
 def _sampler(store: Store) -> Proportional:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,6 +14,7 @@ from diskreplay.errors import InputError
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
+Item = TypeVar("Item")
 Read = Callable[[NDArray[np.int64]], Array]
 
 
@@ -109,6 +110,26 @@ class DiskArray:
 
     def _at(self, positions: NDArray[np.int64]) -> Array:
         return self._read(positions) if len(positions) else np.zeros((0, *self.shape[len(self._lead) :]), self.dtype)
+
+
+class ReadSequence(Sequence[Item], Generic[Item]):
+    """A sequence whose items are read when it is indexed, by an integer or a slice.
+
+    Args:
+        count: gives how many there are.
+        read: gives the item of a number.
+    """
+
+    def __init__(self, count: Callable[[], int], read: Callable[[int], Item]) -> None:
+        self._count = count
+        self._read = read
+
+    def __len__(self) -> int:
+        return self._count()
+
+    def __getitem__(self, index: Any) -> Any:
+        numbers = range(len(self))[index]
+        return [self[number] for number in numbers] if isinstance(numbers, range) else self._read(numbers)
 
 
 def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:

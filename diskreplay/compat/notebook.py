@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.compat import sampler_draws
+from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.given import array, number
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.location import Location
@@ -172,23 +173,6 @@ class _PendingErrors(Keeper):
         return next(array for name, array in arrays.items() if name != "waiting")
 
 
-class _Memory(Sequence[Transition5 | None]):
-    """The transitions by place in the ring, read when they are indexed; None where there is none."""
-
-    def __init__(self, capacity: int, read: Callable[[int], Transition5 | None]) -> None:
-        self._capacity = capacity
-        self._read = read
-
-    def __len__(self) -> int:
-        return self._capacity
-
-    def __getitem__(self, index: Any) -> Any:
-        places = range(len(self))[index]
-        if isinstance(places, range):
-            return [self[place] for place in places]
-        return self._read(places)
-
-
 class Replay_Buffer:
     """Uniform replay.
 
@@ -280,7 +264,7 @@ class Replay_Buffer:
 
     @property
     def memory(self) -> Sequence[Transition5 | None]:
-        return _Memory(self.capacity, self._at)
+        return ReadSequence(lambda: self.capacity, self._at)
 
     def _at(self, place: int) -> Transition5 | None:
         if place >= len(self):

@@ -51,7 +51,8 @@ class Appender:
 
     Attributes:
         arguments: the rules for what :meth:`add` is given.
-        single_frames: True if no observation leaf is given as stacks.
+        buffers: where the rows go.
+        single_frames: whether no observation leaf is given as stacks.
         watch: looks for signs of misuse.
     """
 
@@ -71,7 +72,7 @@ class Appender:
         self.arguments = Arguments(schema, self._leaves, num_envs, freedoms)
         self.single_frames = not any(leaf.stacked for leaf in self._leaves)
         self.watch = Watch()
-        self._buffers = RowBuffers(schema, writer, log)
+        self.buffers = RowBuffers(schema, writer, log)
         self._before: OneEnvironment | SeveralEnvironments = (
             OneEnvironment(self._leaves) if num_envs == 1 else SeveralEnvironments(self._leaves, num_envs)
         )
@@ -90,10 +91,10 @@ class Appender:
         terminated, truncated, valid = (log.span(name, log.end - 1, log.end)[0] for name in FLAGS)
         follows = np.array([(log.end - 1, env) not in log.next_older_patches for env in range(self.num_envs)])
         self._before.resume(terminated | truncated | ~valid, follows, pending)
-        self._buffers.reserve(1)
-        self._buffers.put_pending([stacks[:, -1] if self.num_envs > 1 else stacks[0, -1] for stacks in pending])
+        self.buffers.reserve(1)
+        self.buffers.put_pending([stacks[:, -1] if self.num_envs > 1 else stacks[0, -1] for stacks in pending])
         log.pending = True
-        self._buffers.pending_patched = True
+        self.buffers.pending_patched = True
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
@@ -111,7 +112,7 @@ class Appender:
         else:
             stacks, frames = split(self._leaves, row.obs)
             next_stacks, next_frames = split(self._leaves, row.next_obs)
-        log, buffers, before = self.log, self._buffers, self._before
+        log, buffers, before = self.log, self.buffers, self._before
         if log.end >= buffers.load_at:
             buffers.load()
         with self.change:
@@ -164,13 +165,13 @@ class Appender:
             self.add_row(first)
             return
         with self.change:
-            self._buffers.reserve(stop - start)
+            self.buffers.reserve(stop - start)
             found = self._look(first.obs, first.valid)
             if found is not None:
                 steps.starts[start] = self._begin(found, first.obs, first.obs, first.next_obs, first)
-            self._buffers.write_run(steps.columns, slice(start, stop))
+            self.buffers.write_run(steps.columns, slice(start, stop))
             newest = steps.row(stop - 1)
-            self._buffers.put_pending(newest.next_obs)
+            self.buffers.put_pending(newest.next_obs)
             self._before.note(newest.terminated, newest.truncated, newest.valid)
             self.log.invalid += self.num_envs - int(np.count_nonzero(first.valid))
             self._added()
@@ -181,7 +182,7 @@ class Appender:
         if log.end - log.begin > log.rows:
             log.slide(log.end - log.rows)
         log.pending = True
-        self._buffers.pending_patched = False
+        self.buffers.pending_patched = False
 
     def _look(self, stacks: Sequence[Any], valid: Any) -> Break | None:
         """Return how the row that is added breaks with the one before, or None if it does not."""
@@ -189,7 +190,7 @@ class Appender:
         if not log.pending:
             return Break([], list(range(self.num_envs)), [])
         by_flags = self._by_flags and log.end != self._opened_at
-        return self._before.look(stacks, self._buffers.pending(), valid, cut if row == log.end else None, by_flags)
+        return self._before.look(stacks, self.buffers.pending(), valid, cut if row == log.end else None, by_flags)
 
     def _begin(self, found: Break, stacks: list[Any], frames: list[Any], next_frames: list[Any], row: Row) -> Any:
         """Return the start codes of a row that does not go on everywhere.
@@ -197,8 +198,8 @@ class Appender:
         The pending observations that are not its own go to the patch table, as older frames do that nothing explains.
         """
         of = self._before.of
-        if not self._buffers.pending_patched:
-            self._buffers.patch_pending(found.unlike)
+        if not self.buffers.pending_patched:
+            self.buffers.patch_pending(found.unlike)
         self._watch(found, frames, next_frames, row)
         self.facts.begins(self.log.end, found.begins, row.valid if self.num_envs > 1 else (row.valid,))
         return self._before.codes(
@@ -243,7 +244,7 @@ class Appender:
                 stack[-1 - back] if leaf.stacked and back < leaf.stack.frames else np.zeros_like(frame)
                 for leaf, stack, frame in zip(self._leaves, stacks, frames, strict=True)
             ]
-            self._buffers.patch(self.log.end, env, -back, values)
+            self.buffers.patch(self.log.end, env, -back, values)
         return PATCHES
 
     def _keep(self, stacks: list[Array], following: list[Array]) -> None:
@@ -258,10 +259,4 @@ class Appender:
                         values.append(frames[-1 - back] if back < leaf.stack.frames else np.zeros_like(frames[-1]))
                     else:
                         values.append(frames)  # a leaf without a stack: only offset 1 is ever looked at
-                self._buffers.patch(row, env, 1 + back, values)
-
-    def patch_pending(self) -> None:
-        """Put the pending observations, which are no row yet, into the patch table, as a commit needs them."""
-        if self.log.pending and not self._buffers.pending_patched:
-            self._buffers.patch_pending(range(self.num_envs))
-            self._buffers.pending_patched = True
+                self.buffers.patch(row, env, 1 + back, values)

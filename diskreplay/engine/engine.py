@@ -354,7 +354,7 @@ class Engine:
             writer.reclaim(self.lock.change)  # a checkpoint may have been dropped
             return
         with self.lock.change:
-            self.appender.patch_pending()
+            self.appender.buffers.patch_all_pending()
             patch_begin = log.drop_patches()
             begins = {path: stored.put(writer.logs[path]) for path, stored in logs.items()}
         writer.commit(log.begin, patch_begin, self.lock.change, begins, log.capacity)

@@ -151,6 +151,12 @@ class RowBuffers:
         row = self.log.end
         return [column.single[row % rows] for column, rows, _ in self._obs]
 
+    def patch_all_pending(self) -> None:
+        """Puts all pending observations into the patch table, as a commit needs them: they are no row yet."""
+        if self.log.pending and not self.pending_patched:
+            self.patch_pending(range(self.log.num_envs))
+            self.pending_patched = True
+
     def patch_pending(self, envs: Iterable[int]) -> None:
         """Put the pending observations of environments into the patch table, unless they stand there already."""
         log = self.log

@@ -45,8 +45,7 @@ from diskreplay.formats.core.layout import Layout, column_name
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.files import hdf5
-from diskreplay.formats.files.hdf5_episodes import EpisodesFile
-from diskreplay.formats.files.hdf5_writer import COMPRESSIONS
+from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, EpisodesFile
 from diskreplay.schema import ACTION, OBS
 
 VERSION, LAYOUT = "2.1", "diskreplay"

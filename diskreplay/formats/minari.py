@@ -33,8 +33,7 @@ from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count
 from diskreplay.formats.files import hdf5, minari_dataset
-from diskreplay.formats.files.hdf5_episodes import EpisodesFile
-from diskreplay.formats.files.hdf5_writer import COMPRESSIONS
+from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, EpisodesFile
 from diskreplay.formats.files.images import EncodedImages
 
 STORAGE, MAIN = "hdf5", "main_data.hdf5"

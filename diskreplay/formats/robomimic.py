@@ -54,8 +54,7 @@ from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count, parse_json
 from diskreplay.formats.files import hdf5
-from diskreplay.formats.files.hdf5_episodes import EpisodesFile
-from diskreplay.formats.files.hdf5_writer import COMPRESSIONS
+from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, EpisodesFile
 from diskreplay.schema import ACTION, DTYPES, OBS
 
 LAYOUT = "diskreplay"

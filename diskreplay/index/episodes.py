@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids, unpack
+from diskreplay.ids import STREAM_SHIFT, Ids
 from diskreplay.index.facts import EpisodeFacts, Facts, copied
 from diskreplay.index.log import StreamLog
 from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID
@@ -102,7 +102,7 @@ class EpisodeTable:
         if not len(self):
             return np.zeros(len(ids), bool)
         order = np.lexsort((self.start, self.env))
-        rows, envs = unpack(ids, self.num_envs)
+        rows, envs = np.divmod(ids - (self.stream << STREAM_SHIFT), self.num_envs)
         lanes = (self.env << ROW_BITS) + self.start
         at = np.searchsorted(lanes[order], (envs << ROW_BITS) + rows, side="right") - 1
         found = order[np.maximum(at, 0)]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import STREAM_SHIFT, Ids, unpack
+from diskreplay.ids import STREAM_SHIFT, Ids
 from diskreplay.ring import Table
 from diskreplay.schema import CONTINUES, PATCHES, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
@@ -144,7 +144,11 @@ class StreamLog:
 
     def locate(self, ids: Ids) -> tuple[Ids, Ids]:
         """Return rows and environments of ids of this stream."""
-        return unpack(ids, self.num_envs)
+        local = ids & ((1 << STREAM_SHIFT) - 1)
+        if self.num_envs == 1:
+            return local, np.zeros(len(local), np.int64)
+        rows, envs = np.divmod(local, self.num_envs)
+        return rows, envs
 
     def take(self, name: str, rows: Ids, envs: Ids) -> NDArray[Any]:
         """Return values of a resident column, ``(*rows.shape, *shape)``."""
@@ -185,7 +189,7 @@ class StreamLog:
         patch = self.at(NEXT_PATCH, positions)
         patched = patch >= 0
         if patched.any():
-            found[patched] = self.patches.take(name, patch[patched])
+            found[patched] = self.patches.arrays[name][patch[patched] % self.patches.length]
         return found
 
     def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:

@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from diskreplay.ops.disk_usage import tree_bytes
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
 from diskreplay.paths import PathLike
@@ -80,7 +79,7 @@ def compact(
     with contextlib.ExitStack() as opened:
         opened.enter_context(fs.translate("compacting", full))
         store = Store(full, files or LocalFiles())
-        before = tree_bytes(full)
+        before = LocalFiles().stored_bytes(full)
         names = store.stream_names()
         writers = [] if dry_run else [_open(store, name, opened) for name in names]
         cuts = store.cuts_of(names)
@@ -95,7 +94,7 @@ def compact(
             done += shard.size
             if progress:
                 progress(done, total)
-        after = before - sum(shard.dead_bytes for shard in shards) if dry_run else tree_bytes(full)
+        after = before - sum(shard.dead_bytes for shard in shards) if dry_run else LocalFiles().stored_bytes(full)
         return Compacted(
             full, dry_run, len(shards), before, after, sum(one.kept_bytes for one in found),
             time.perf_counter() - started,

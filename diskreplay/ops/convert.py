@@ -34,7 +34,6 @@ from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selecti
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import Copy
 from diskreplay.ops.checkpoints import IMPORT_MARK, unfinished_imports
-from diskreplay.ops.disk_usage import tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
@@ -43,6 +42,7 @@ from diskreplay.prefetch import Prefetcher
 from diskreplay.remote.objects import is_url
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Stack
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import FIRST_STREAM
 from diskreplay.views.transition import Transition
 
@@ -481,4 +481,4 @@ def apart(path: PathLike, target: pathlib.Path) -> None:
 
 def bytes_of(path: pathlib.Path) -> int:
     """Return the number of bytes that a file, or a directory with all in it, takes."""
-    return path.stat().st_size if path.is_file() else tree_bytes(path)
+    return path.stat().st_size if path.is_file() else LocalFiles().stored_bytes(str(path))

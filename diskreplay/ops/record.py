@@ -25,9 +25,9 @@ from diskreplay.checks import check_count
 from diskreplay.engine.run import COMMIT_SECONDS
 from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals
-from diskreplay.ops.disk_usage import tree_bytes
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000
@@ -226,7 +226,7 @@ class _Recording:
 
     def _measure(self) -> None:
         self._sized = time.perf_counter()
-        self._stored_bytes = tree_bytes(self.buffer.path)
+        self._stored_bytes = LocalFiles().stored_bytes(self.buffer.path)
         step_bytes = sum(column.item_bytes for column in self.buffer.schema.columns)
         assert self.buffer.stream is not None
         held = self.buffer.engine.streams.commits[self.buffer.stream].end - self.log.begin

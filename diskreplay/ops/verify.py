@@ -23,8 +23,8 @@ Of each checkpoint:
 Of each commit of both:
 
 9. The facts of episodes can be read, no two are of one episode, and names and those whose meaning is known are as they
-   must be (:mod:`diskreplay.ops.verify_logs`).
-10. What was written later can be read, and is of rows that are there (likewise).
+   must be.
+10. What was written later can be read, and is of rows that are there.
 
 Of each stream:
 
@@ -48,17 +48,19 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.state import restore_sampler, settings
 from diskreplay.engine.generator import set_rng
-from diskreplay.errors import CheckpointError, DiskReplayError, FormatVersionError
+from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError, FormatVersionError
+from diskreplay.index.log import StreamLog
 from diskreplay.ops.problems import DAMAGE, Findings, Problem
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify_chunks import ColumnCheck
-from diskreplay.ops.verify_logs import check_log
 from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck
 from diskreplay.paths import PathLike
+from diskreplay.reading.bytelog import CONTENTS, read_records
 from diskreplay.remote.place import place
 from diskreplay.schema import LOGS, PLACES, START, VALID, Schema
 from diskreplay.storage import attachments, kept, metadata, stream
+from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit, Span, is_patch
 from diskreplay.storage.files import Files, translate_reads
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
@@ -124,6 +126,26 @@ def check_checkpoint(store: Store, name: str, commits: dict[str, Commit], found:
             for check, spans in checker.columns(of, [cut]):
                 check.run(spans)
             checker.rows(of, [cut])
+
+
+def check_log(path: str, reader: ColumnReader, schema: Schema, view: Commit, found: Findings) -> None:
+    """Rules 9 and 10, of the log that a commit names; what cannot be read of its files is found by ColumnCheck."""
+    place = {"stream": reader.stream, "column": path, "file": reader.directory}
+    rows = StreamLog(view.stream, (), (), view.num_envs, view.capacity, 0, schema.later)
+    rows.restart(view.begin, view.end, 0)
+    content = CONTENTS[path](schema, rows)
+    begin, end = view.log_span(path)
+    try:
+        reader.load(begin, end, view.tails[path])
+        for record in read_records(content, reader, begin, end):
+            content.take(record)
+    except ValueError as error:
+        found.add(f"{content.what} cannot be read: {error}", **place)
+    except (CorruptionError, *DAMAGE):
+        return
+    else:
+        for problem in content.problems():
+            found.add(problem, **place)
 
 
 def check_kept(store: Store, name: str) -> None:

@@ -35,6 +35,8 @@ class Reads:
         self._steps: list[Callable[[], None]] = []
         self._plans: list[list[gather.Plan]] = []
         """The plans of the columns, each in parts as it is read; no step refers to this object, so that loans end."""
+        self._on_disk = False
+        """Whether it was asked for what is not in RAM as a whole."""
         self._begun = 0
         """The number of plans whose downloads have begun."""
 
@@ -44,6 +46,7 @@ class Reads:
 
     def take_up(self, plan: gather.Plan, cache: ChunkCache) -> None:
         """Reads a plan later."""
+        self._on_disk = True
         if not plan.empty:
             parts = [plan]
             self._plans.append(parts)
@@ -62,6 +65,7 @@ class Reads:
     def finish(self) -> None:
         """Does all steps; needs no lock. CorruptionError names the place of a damaged chunk."""
         self.begin()
-        compiled.load_if_due()
+        if self._on_disk:
+            compiled.load_if_due()
         for step in self._steps:
             step()

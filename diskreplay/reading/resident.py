@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -167,7 +166,7 @@ class ResidentTable:
             size: of the arrays.
             partial: True if there are places that no row stands at, which are zeros.
         """
-        planner = compiled.PLANNER.begin() if "diskreplay.index.jit" in sys.modules else None
+        planner = compiled.PLANNER.begin()
         if planner is None:
             return None
         first = self._residents[0]

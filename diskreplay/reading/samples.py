@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,7 +73,7 @@ class Samples:
     def gather(self) -> None:
         """Copies what transitions of one step show of columns in RAM at once, where that is faster."""
         tables = self._tables
-        if tables is None:
+        if tables is None or "diskreplay.index.jit" not in sys.modules:
             return
         self._gathered = tables.resident.gather(
             tables.logs.facts, self._drawn, self.ids, self.place, self.size, partial=self._partial
@@ -165,7 +166,7 @@ class Samples:
         if last_rows is None and NEXT + column.name in self._left:
             return self.resident(column.name), self._take(NEXT + column.name)
         if self._in_ram(leaf):
-            return self.resident(column.name), self._resident_next(column.name, self._lasts(last_rows))
+            return self.resident(column.name), self._resident_next(column.name, last_rows)
         if last_rows is not None or self._has_odd_stacks(stack):
             return self.current(leaf), self.observe_next(leaf, self._lasts(last_rows))
         shape = (self.size, frames, *column.shape)
@@ -239,12 +240,14 @@ class Samples:
         ids = [pack(stream.log.stream, last, envs, stream.log.num_envs) for (stream, _, _, envs), last in at]
         return np.concatenate(ids), np.concatenate([place for _, place, _, _ in self.groups])
 
-    def _resident_next(self, name: str, last_rows: Sequence[Ids]) -> Array:
-        """Next observations of a resident column, of ``last_rows``."""
-        at = zip(self.groups, last_rows, strict=True)
-        return self.scatter(
-            [stream.log.next_at(name, stream.log.positions(last, envs)) for (stream, _, _, envs), last in at]
-        )
+    def _resident_next(self, name: str, last_rows: Sequence[Ids] | None) -> Array:
+        """Next observations of a resident column, of ``last_rows``, by default of the rows themselves."""
+        positions = self._positions
+        if last_rows is not None:
+            at = zip(self.groups, last_rows, strict=True)
+            positions = [stream.log.positions(last, envs) for (stream, _, _, envs), last in at]
+        found = zip(self.groups, positions, strict=True)
+        return self.scatter([stream.log.next_at(name, here) for (stream, *_), here in found])
 
     def _in_ram(self, leaf: int) -> bool:
         """Tell whether a leaf's observations are single frames of a resident column."""

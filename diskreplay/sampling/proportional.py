@@ -247,10 +247,3 @@ def _checked_schedule(schedule: Any) -> tuple[float, int] | None:
     if not isinstance(calls, int | np.integer) or calls < 1:
         raise InputError(f"the calls of a beta_schedule must be a whole number above 0, got {calls!r}")
     return checked_number("the final beta of a beta_schedule", final), int(calls)
-
-
-def from_json(stored: dict[str, Any]) -> Proportional:
-    """Return the sampler of a document by ``to_json``, without priorities."""
-    if stored.get("kind") != "Proportional":
-        raise ValueError(f"unknown sampler {stored!r}")
-    return Proportional(**{key: value for key, value in stored.items() if key != "kind"})

@@ -135,10 +135,3 @@ class RankBased(Priorities["Ranks"]):
     def to_json(self) -> dict[str, Any]:
         """Return the constructor's arguments, beta as it was last set."""
         return {"kind": "RankBased", "alpha": self._alpha, "beta": self._beta, "segments": self._segments}
-
-
-def from_json(stored: dict[str, Any]) -> RankBased:
-    """Return the sampler of a document by ``to_json``, without priorities."""
-    if stored.get("kind") != "RankBased":
-        raise ValueError(f"unknown sampler {stored!r}")
-    return RankBased(**{key: value for key, value in stored.items() if key != "kind"})

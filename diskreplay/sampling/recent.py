@@ -181,10 +181,3 @@ class Recent:
                 here = (ids >= first) & (ids < stop)
                 found[here] = -self._rate(envs) * ((stop - 1 - ids[here]) // envs)
         return found
-
-
-def from_json(stored: dict[str, Any]) -> Recent:
-    """Return the sampler of a document by ``to_json``."""
-    if stored.get("kind") != "Recent":
-        raise ValueError(f"unknown sampler {stored!r}")
-    return Recent(**{key: value for key, value in stored.items() if key != "kind"})

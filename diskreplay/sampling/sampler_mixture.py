@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -148,10 +148,3 @@ class SamplerMixture(Prioritized):
 def has_priorities(sampler: Sampler) -> bool:
     """Tell whether a sampler can be told priorities: a mixture has a state, but it may have none of these."""
     return sampler._told is not None if isinstance(sampler, SamplerMixture) else isinstance(sampler, Prioritized)
-
-
-def from_json(stored: dict[str, Any], part_of: Callable[[Mapping[str, Any]], Sampler]) -> SamplerMixture:
-    """Return the mixture of a document by ``to_json``, without state; ``part_of`` makes the sampler of a part."""
-    if stored.get("kind") != "SamplerMixture":
-        raise ValueError(f"unknown sampler {stored!r}")
-    return SamplerMixture([part_of(part) for part in stored["samplers"]], stored["weights"])

@@ -7,12 +7,11 @@ import numpy as np
 from diskreplay.errors import NotEnoughDataError
 from diskreplay.ids import Ids
 from diskreplay.index.log import NOW
+from diskreplay.sampling.uniform import accepted
 from diskreplay.sampling.window import Standings
 
 LISTED_IDS = 1 << 22
 """The most ids of ranges that are all listed at the first draw, 8 bytes each: the fastest to draw from."""
-MAX_DRAWN_SHARE = 0.5
-"""The share of the ranges, in ids drawn, after which those that can be sampled are listed instead."""
 
 
 class Ranges:
@@ -50,21 +49,16 @@ class Ranges:
         if not self.count:
             raise NotEnoughDataError("no transition is selected; select with another condition")
         self._list()
-        ids = self.at(rng.integers(self.count, size=size))
-        good = standing(ids) == NOW
-        if good.all():
-            return ids
-        found, drawn, most = ids[good], size, int(MAX_DRAWN_SHARE * self.count)
-        while len(found) < size and drawn < most:
-            missing = size - len(found)
-            more = self.at(rng.integers(self.count, size=min(missing + missing * drawn // max(1, len(found)), most)))
-            drawn += len(more)
-            found = np.concatenate([found, more[standing(more) == NOW]])
-        if len(found) < size:
+
+        def draw(count: int) -> Ids:
+            return self.at(rng.integers(self.count, size=count))
+
+        def listed(count: int) -> Ids:
             every = self.at(np.arange(self.count))
             every = every[standing(every) == NOW]
             if not len(every):
                 raise NotEnoughDataError("what was selected has left the window, or cannot be sampled yet: select anew")
-            found = np.concatenate([found, every[rng.integers(len(every), size=size - len(found))]])
-        chosen: Ids = found[:size]
-        return chosen
+            some: Ids = every[rng.integers(len(every), size=count)]
+            return some
+
+        return accepted(draw, listed, standing, size, self.count)

@@ -109,10 +109,3 @@ def accepted(
     if len(found) < size:
         found = np.concatenate([found, listed(size - len(found))])
     return found[:size]
-
-
-def from_json(stored: dict[str, Any]) -> Uniform:
-    """Return the sampler of a document by ``to_json``."""
-    if stored.get("kind") != "Uniform":
-        raise ValueError(f"unknown sampler {stored!r}")
-    return Uniform()

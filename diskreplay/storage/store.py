@@ -40,7 +40,7 @@ from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
-from diskreplay.storage.remembered import KnownDocuments, Said
+from diskreplay.storage.metadata import KnownDocuments, Said
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS

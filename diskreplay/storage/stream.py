@@ -30,8 +30,8 @@ from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
 from diskreplay.storage.commit import Commit, Tail
+from diskreplay.storage.metadata import KnownDocuments
 from diskreplay.storage.pins import Pins
-from diskreplay.storage.remembered import KnownDocuments
 
 MAX_UNSYNCED = 64
 """The most files of a commit that are open at a time, before they are synced."""

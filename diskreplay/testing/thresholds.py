@@ -89,7 +89,6 @@ THRESHOLDS = (
     Threshold("sampling.rank_based", "MASS_BLOCK", 4, "the table of masses grows"),
     Threshold("sampling.uniform", "MAX_DRAWN_SHARE", 0.0, "the transitions are listed instead of drawn again"),
     Threshold("sampling.selected", "LISTED_IDS", 6, "the ids of more transitions are not listed"),
-    Threshold("sampling.selected", "MAX_DRAWN_SHARE", 0.0, "those of the chosen episodes are listed likewise"),
 )
 """All of the engine's thresholds, with values in the units of their names, counts without one."""
 

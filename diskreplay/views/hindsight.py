@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.checks import check_share
-from diskreplay.errors import InputError, OpenError
+from diskreplay.errors import InputError
 from diskreplay.ids import Ids, stream_of
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
@@ -165,11 +165,3 @@ def _answers(name: str, given: Any, count: int) -> NDArray[Any]:
     if answers.shape not in ((count,), (count, 1)):
         raise InputError(f"{name} must return {count} values for {count} goals, got shape {answers.shape}")
     return answers.reshape(count)
-
-
-def from_json(stored: dict[str, Any]) -> Hindsight:
-    """Raise OpenError, which says to give the view: its functions are not stored."""
-    raise OpenError(
-        f"the store's view is Hindsight(strategy={stored['strategy']!r}, ratio={stored['ratio']}), whose reward_fn "
-        "cannot be stored; give it: open(path, view=Hindsight(reward_fn, ...))"
-    )

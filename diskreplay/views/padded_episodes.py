@@ -43,9 +43,6 @@ class PaddedEpisodes(View[EpisodeBatch]):
     def reach(self) -> int:
         return self.max_length
 
-    def check(self, schema: Schema) -> None:
-        """Accept any schema: every store has episodes."""
-
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         rows, envs = stream.log.locate(ids)
         begins = stream.log.take(VALID, rows, envs) & stream.log.begins(rows, envs)
@@ -67,8 +64,3 @@ class PaddedEpisodes(View[EpisodeBatch]):
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "PaddedEpisodes", **dataclasses.asdict(self)}
-
-
-def from_json(stored: dict[str, Any]) -> PaddedEpisodes:
-    """Return the view of a document by ``to_json``."""
-    return PaddedEpisodes(stored["max_length"], stored["gamma"])

@@ -72,9 +72,6 @@ class Sequence(View[SequenceBatch]):
     def reach(self) -> int:
         return self.steps
 
-    def check(self, schema: Schema) -> None:
-        """Accept any schema: every store has sequences."""
-
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         rows, envs = stream.log.locate(ids)
         found = np.full(len(ids), NEVER, np.int8)
@@ -130,8 +127,3 @@ class Sequence(View[SequenceBatch]):
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "Sequence", **dataclasses.asdict(self)}
-
-
-def from_json(stored: dict[str, Any]) -> Sequence:
-    """Return the view of a document by ``to_json``."""
-    return Sequence(**{field.name: stored[field.name] for field in dataclasses.fields(Sequence)})

@@ -44,9 +44,6 @@ class Transition(View[Batch]):
     def reach(self) -> int:
         return self.n_step
 
-    def check(self, schema: Schema) -> None:
-        """Accept any schema: every store has transitions."""
-
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         if self.stands_everywhere(stream):
             return _full(len(ids), NOW, np.int8)
@@ -101,8 +98,3 @@ def _full(count: int, value: float, dtype: DTypeLike) -> NDArray[Any]:
     found = np.empty(count, dtype)
     found.fill(value)
     return found
-
-
-def from_json(stored: dict[str, Any]) -> Transition:
-    """Return the view of a document by ``to_json``."""
-    return Transition(stored["n_step"], stored["gamma"])

@@ -32,7 +32,8 @@ class View(Protocol[SomeBatch]):
         raise NotImplementedError
 
     def check(self, schema: Schema) -> None:
-        """Raise InputError if the view has no meaning for a store of this schema."""
+        """InputError where the view has no meaning for a store of this schema; by default it has one for all."""
+        return
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         """Return the :class:`~diskreplay.index.log.Standing` of ids as items; the caller holds the lock."""

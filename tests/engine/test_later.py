@@ -22,7 +22,6 @@ from diskreplay.index import later_values
 from diskreplay.ops.combine import merge, split
 from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import Selection, export
-from diskreplay.ops.disk_usage import tree_bytes
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.repair import repair
 from diskreplay.ops.repair.plan import plan
@@ -469,10 +468,10 @@ def test_the_log_stays_bounded_and_compaction_gives_back_more(
         assert log.end > 30 * living, "so much was written"
         assert log.end - log.begin < 4 * living
         expected = buffer.get(buffer.items()).extra["state"]
-    before = tree_bytes(str(path))
+    before = LocalFiles().stored_bytes(str(path))
     assert before < 4 * living
     compact(path)
-    assert tree_bytes(str(path)) < before
+    assert LocalFiles().stored_bytes(str(path)) < before
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert np.array_equal(reader.get(reader.items()).extra["state"], expected)
 

@@ -16,8 +16,7 @@ from helpers.effort import stride
 import diskreplay as dr
 from diskreplay import formats
 from diskreplay.formats.files import hdf5, hdf5_writer
-from diskreplay.formats.files.hdf5_episodes import EpisodesFile
-from diskreplay.formats.files.hdf5_writer import SMALL_BYTES
+from diskreplay.formats.files.hdf5_writer import SMALL_BYTES, EpisodesFile
 from diskreplay.ops.convert import export, import_dataset
 
 FORMATS = ["minari", "d3rlpy", "robomimic"]

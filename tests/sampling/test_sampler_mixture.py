@@ -16,7 +16,6 @@ from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, FormatVersionError, InputError, NotEnoughDataError, SamplerWarning
-from diskreplay.sampling import sampler_mixture
 
 CONFIG = Config("mixture", Leaf((3,), np.float32), capacity=60)
 
@@ -190,5 +189,3 @@ def test_priorities_and_data_that_are_missing_are_said(path: str) -> None:
         Recording(CONFIG).add(buffer, 20)
         with pytest.raises(InputError, match=r"has no priorities; give it a Proportional\(\)"):
             buffer.update_priorities(buffer.sample(3).index, np.ones(3))
-    with pytest.raises(ValueError, match="unknown sampler"):
-        sampler_mixture.from_json({"kind": "Uniform"}, lambda stored: dr.Uniform())

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
-from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, DiskEpisodes, NewestStep, Reader, last_facts
+from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, NewestStep, Reader, all_episodes, last_facts
 from diskreplay.compat.d3rlpy.signatures import actions, boxes, of_gymnasium
 from diskreplay.compat.d3rlpy.steps_read import StepsRead, of_picker, of_slicer, stacked_frames
 from diskreplay.compat.given import flags, numbers, rewards
@@ -82,7 +82,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         self._preprocessor = writer_preprocessor
         self._waiting: tuple[int, NewestStep, bool] | None = None
         """The row that the newest step becomes, the step, and True if it begins an episode."""
-        self._listed: tuple[Any, DiskEpisodes] | None = None
+        self._listed: tuple[Any, Sequence[DiskEpisode]] | None = None
         settings: dict[str, Any] = {"cache_bytes": cache_bytes, "view": Transitions(), "sampler": Uniform()}
         if limit is None:
             self.store = self._opened(path, {**settings, **options}, checkpoint, env, frame_stack)
@@ -212,7 +212,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         """All episodes with a transition; each is read when it is looked at."""
         now: Any = None if self._fixed is not None else (*window(self.store), self._running())
         if self._listed is None or self._listed[0] != now:
-            self._listed = now, DiskEpisodes(self._reader)
+            self._listed = now, all_episodes(self._reader)
         return self._listed[1]
 
     def size(self) -> int:

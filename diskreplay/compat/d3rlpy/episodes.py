@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.compat.d3rlpy.signatures import ObservationLeaves
 from diskreplay.compat.d3rlpy.steps_read import StepsRead
+from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.rows import EpisodePlace, episode_places, places, read_part
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
@@ -310,16 +311,7 @@ class DiskEpisode:
         return f"<DiskEpisode of {len(self)} steps at {self._reader.store.path!r}>"
 
 
-class DiskEpisodes(Sequence[DiskEpisode]):
+def all_episodes(reader: Reader) -> Sequence[DiskEpisode]:
     """All episodes in the order of the transitions; an episode is read when somebody looks at it."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._places = episode_places(reader.store)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, key: Any) -> Any:
-        places = self._places[key]
-        return [self._reader.episode(p) for p in places] if isinstance(key, slice) else self._reader.episode(places)
+    places = episode_places(reader.store)
+    return ReadSequence(lambda: len(places), lambda number: reader.episode(places[number]))

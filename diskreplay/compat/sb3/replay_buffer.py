@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 import pathlib
-import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -26,17 +24,15 @@ from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat import given
 from diskreplay.compat.disk_array import DiskArray
-from diskreplay.compat.location import Location, close_with, global_seed
-from diskreplay.compat.positions import RingPositions, rows_of_ring
+from diskreplay.compat.first_step import FirstStepRing, FrameStack, Hold
+from diskreplay.compat.location import global_seed
 from diskreplay.compat.rows import ids_of, window
-from diskreplay.compat.stacks import images_of, stacks_named, stacks_seen
-from diskreplay.compat.stores import check_alike, open_or_create
-from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.errors import InputError
 from diskreplay.interrupts import uninterrupted
-from diskreplay.paths import PathLike, full_path
+from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
 from diskreplay.spaces import unbounded
-from diskreplay.views.batch import Batch, map_arrays
+from diskreplay.views.batch import Batch
 from diskreplay.views.hindsight import ACHIEVED, DESIRED, Hindsight
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
@@ -88,7 +84,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         *,
         path: PathLike | None = None,
         checkpoint: str | None = None,
-        frame_stack: int | Mapping[str, int] | Literal["auto"] = "auto",
+        frame_stack: FrameStack = "auto",
         n_steps: int = 1,
         gamma: float = 0.99,
         view: View | None = None,
@@ -97,7 +93,6 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         seed: int | None = None,
         **options: Any,
     ) -> None:
-        self._known: RingPositions | None = None
         # Past ReplayBuffer, whose constructor allocates.
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)
@@ -117,39 +112,18 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         }  # fmt: skip
         self._options = options
         self._frame_stack = frame_stack
-        self._open(_Hold(path), checkpoint)
+        self._open(Hold(path), checkpoint)
 
-    # Opening
-
-    def _open(self, hold: _Hold, checkpoint: str | None = None) -> None:
+    def _open(self, hold: Hold, checkpoint: str | None = None) -> None:
         """Open the store if there is one, else make it if it is already known what is stacked."""
-        self._hold = hold
-        images = images_of(self.observation_space)
-        if hold.store is not None:
-            check_alike(hold.store, self._facts(), grows=True)
-        elif hold.place.exists:
-            self._make({}, checkpoint)
-        elif checkpoint is not None:
-            raise InputError(f"there is no store, and so no checkpoint {checkpoint!r}, at {hold.place.path!r}")
-        elif self._frame_stack != "auto":
-            self._make(stacks_named(images, self._frame_stack))
-        elif not images:
-            self._make({})
-
-    def _make(self, stacked: Mapping[str, Any], checkpoint: str | None = None) -> None:
-        """Make the store, or open the one that is there."""
-        facts = self._facts()
-        settings = {**self._settings, **({} if checkpoint is None else {"checkpoint": checkpoint})}
-        self._hold.keep(
-            open_or_create(Store, self._hold.place, self._options, {**facts, **stacked}, facts, grows=True, **settings)
-        )
-
-    def _facts(self) -> dict[str, Any]:
-        """Return the arguments that describe the store."""
-        return {
+        facts = {
             "observation_space": self.observation_space, "action_space": self._stored_actions,
             "num_envs": self.n_envs, "capacity": self.buffer_size * self.n_envs,
         }  # fmt: skip
+        goals = (ACHIEVED, DESIRED) if isinstance(self._settings["view"], Hindsight) else ()
+        self._ring = FirstStepRing(
+            hold, facts, self._settings, self._options, self._frame_stack, checkpoint=checkpoint, single=goals
+        )
 
     @functools.cached_property
     def _stored_actions(self) -> Any:
@@ -160,25 +134,18 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @property
     def store(self) -> Store | None:
-        return self._hold.store
+        return self._ring.store
 
     @property
     def path(self) -> str | None:
         """The store's path, or None for one in a temporary directory."""
-        return None if self._hold.place.temporary else self._hold.place.path
-
-    @property
-    def _ring(self) -> RingPositions | None:
-        """The positions of the rows, or None before there is a store."""
-        if self._known is None and self.store is not None:
-            self._known = RingPositions.of_rows(self.store)
-        return self._known
+        return None if self._ring.place.temporary else self._ring.place.path
 
     # SB3 sets both when a buffer is made or emptied; here they are those of the rows.
 
     @property
     def pos(self) -> int:
-        return 0 if self._ring is None else self._ring.pos
+        return self._ring.pos
 
     @pos.setter
     def pos(self, pos: int) -> None:
@@ -186,7 +153,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @property
     def full(self) -> bool:
-        return self._ring is not None and self._ring.full
+        return self._ring.full
 
     @full.setter
     def full(self, full: bool) -> None:
@@ -194,18 +161,16 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     def close(self) -> None:
         """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
-        if self.store is not None:
-            self.store.close()
+        self._ring.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all that a pickle holds: where the committed store is, or the files of a temporary one."""
-        state = {key: value for key, value in vars(self).items() if key not in ("_hold", "_known", "_stored_actions")}
+        state = {key: value for key, value in vars(self).items() if key not in ("_ring", "_stored_actions")}
         state.update(pos=self.pos, full=self.full, _end=0)
         if self.store is not None:
             self.store.commit()
             state["_end"] = window(self.store).end
-        place = self._hold.place
-        state["path"] = None if place.temporary else place.path
+        place, state["path"] = self._ring.place, self.path
         if place.temporary:
             root = pathlib.Path(place.path)
             state["files"] = {
@@ -218,16 +183,16 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         path, files = state.pop("path"), state.pop("files", {})
         pos, end, _ = (state.pop(name) for name in ("pos", "_end", "full"))
         self.__dict__.update(state)
-        hold = _Hold.at(path)
+        hold = Hold.at(path)
         for name, content in files.items():
             file = pathlib.Path(hold.place.path, name)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         self._settings = {**self._settings, "seed": global_seed() if self._draws else 0}
-        self._known = None
         self._open(hold)
         if self.store is not None:
-            self._known = RingPositions.of_rows(self.store, (pos + window(self.store).end - end) % self.buffer_size)
+            assert self._ring.positions is not None
+            self._ring.positions.turn((pos + window(self.store).end - end) % self.buffer_size)
 
     # SB3's methods
 
@@ -237,8 +202,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
         Raises InputError for wrong shapes, values that do not fit, and rewards that are not finite; nothing was added.
         """
-        step = self._checked(obs, next_obs, action, reward, done, infos)
-        self._ready(step).add(*step)
+        self._ring.add([self._checked(obs, next_obs, action, reward, done, infos)])
 
     @uninterrupted
     def extend(self, *args: Any, **kwargs: Any) -> None:
@@ -247,41 +211,11 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         if len(args) > len(names) or kwargs.keys() != set(names[len(args) :]):
             raise InputError(f"extend takes {', '.join(names)}, got {len(args)} arguments and {sorted(kwargs)}")
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        steps = [self._checked(*step) for step in given.by_step({name: arguments[name] for name in names})]
-        if steps:
-            self._ready(steps[0]).extend(*(given.stacked(parts) for parts in zip(*steps, strict=True)))
+        self._ring.add([self._checked(*step) for step in given.by_step({name: arguments[name] for name in names})])
 
     def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Any, ...]:
-        """Return the arguments of ``store.add`` for one step."""
-        lead, finite = (self.n_envs,), bool(self._options.get("finite", False))
-        space, actions = self.observation_space, self._stored_actions
-        before = given.of_space("obs", obs, space, lead, finite=finite)
-        after = given.of_space("next_obs", next_obs, space, lead, finite=finite)
-        chosen = given.actions("action", action, self.action_space, lead, actions.dtype, finite=finite)
-        ended, timeout = given.flags("done", done, lead), given.time_limits(infos, self.n_envs)
-        rewards = given.rewards("reward", reward, lead)
-        chosen = chosen.reshape(*lead, *actions.shape)
-        if self.n_envs > 1:
-            return before, chosen, rewards, after, ended & ~timeout, timeout
-        if isinstance(before, dict):
-            before, after = ({key: values[0] for key, values in part.items()} for part in (before, after))
-        else:
-            before, after = before[0], after[0]
-        return before, chosen[0], rewards[0], after, ended[0] & ~timeout[0], timeout[0]
-
-    def _ready(self, step: tuple[Any, ...]) -> Store:
-        """Return the store, to which rows are about to be added, the first of them ``step``."""
-        if self._hold.store is None:
-            images = images_of(self.observation_space)
-            if isinstance(self._settings["view"], Hindsight):
-                images = {key: shape for key, shape in images.items() if key not in (ACHIEVED, DESIRED)}
-            first = step if self.n_envs > 1 else [map_arrays(operator.itemgetter(None), part) for part in step]
-            self._make(stacks_seen(images, first[0], first[3]))
-        ring = self._ring
-        assert ring is not None
-        ring.look()
-        assert self._hold.store is not None
-        return self._hold.store
+        """The arguments of ``store.add`` for one step; all lead with ``n_envs``."""
+        return self._ring.checked(obs, next_obs, action, reward, done, infos, self.action_space)
 
     @uninterrupted
     def sample(self, batch_size: int, env: Any = None) -> Any:
@@ -294,7 +228,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         Raises NotEnoughDataError, a ValueError as of SB3, where the buffer is empty.
         """
         check_count("batch_size", batch_size, 0)
-        store = self._filled()
+        store = self._ring.filled()
         if not self._draws:
             return super().sample(batch_size, env=env)
         batches = []
@@ -334,8 +268,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     def reset(self) -> None:
         """Forget all transitions."""
         super().reset()
-        if self.store is not None:
-            self.store.clear()
+        self._ring.clear()
 
     # SB3's attributes
 
@@ -350,16 +283,16 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     @property
     def actions(self) -> DiskArray:
         space = self._stored_actions
-        return self._array(lambda batch: batch.action, (self.action_dim,), space.dtype)
+        return self._ring.array(lambda batch: batch.action, (self.action_dim,), space.dtype)
 
     @property
     def rewards(self) -> DiskArray:
-        return self._array(lambda batch: batch.reward, (), np.float32)
+        return self._ring.array(lambda batch: batch.reward, (), np.float32)
 
     @property
     def dones(self) -> DiskArray:
         make = functools.partial(_Dones, self._mark)
-        return self._array(lambda batch: batch.terminated | batch.truncated, (), np.float32, make)
+        return self._ring.array(lambda batch: batch.terminated | batch.truncated, (), np.float32, make)
 
     def _mark(self, position: Any, done: Any) -> None:
         """End the episodes where the newest row is marked as done, as SB3 does before it begins to learn anew."""
@@ -373,7 +306,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @property
     def timeouts(self) -> DiskArray:
-        return self._array(lambda batch: batch.truncated, (), np.float32)
+        return self._ring.array(lambda batch: batch.truncated, (), np.float32)
 
     def _observed(self, field: str) -> Any:
         def array(shape: Any, space: Any, *key: str) -> DiskArray:
@@ -382,32 +315,19 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
                 found: NDArray[Any] = values[key[0]] if key else values
                 return found
 
-            return self._array(pick, shape, space.dtype)
+            return self._ring.array(pick, shape, space.dtype)
 
         space = self.observation_space
         if isinstance(space, spaces.Dict):
             return {key: array(self.obs_shape[key], part, key) for key, part in space.spaces.items()}
         return array(self.obs_shape, space)
 
-    def _array(
-        self, pick: Callable[[Batch], NDArray[Any]], shape: tuple[int, ...], dtype: Any,
-        make: Callable[..., DiskArray] = DiskArray,
-    ) -> DiskArray:  # fmt: skip
-        """Return a field of the transitions, one step each whatever the view, with zeros where none was added yet."""
-        whole = (self.buffer_size, self.n_envs, *shape)
-        return rows_of_ring(self._filled, lambda: self._ring, whole, dtype, pick, make)
-
     def _batch(self, positions: NDArray[np.int64], envs: NDArray[np.int64]) -> Batch:
         """Return the transitions at positions of the ring."""
-        store = self._filled()
-        assert self._ring is not None
-        rows, _ = self._ring.entries(positions)
+        store = self._ring.filled()
+        assert self._ring.positions is not None
+        rows, _ = self._ring.positions.entries(positions)
         return store.get(ids_of(store, rows, envs))
-
-    def _filled(self) -> Store:
-        if self.store is None or not len(self.store):
-            raise NotEnoughDataError("the buffer is empty; add some steps")
-        return self.store
 
 
 def _joined(batches: list[Batch]) -> Batch:
@@ -429,28 +349,3 @@ class _Dones(DiskArray):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._mark(key, value)
-
-
-class _Hold:
-    """A store, closed when no buffer holds it any more; until then others of this process may find it by its path."""
-
-    _all: ClassVar[weakref.WeakValueDictionary[str, _Hold]] = weakref.WeakValueDictionary()
-
-    def __init__(self, path: PathLike | None) -> None:
-        self.place = Location(path, self)
-        self.store: Store | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.store is not None and not self.store.engine.closed
-
-    @classmethod
-    def at(cls, path: PathLike | None) -> _Hold:
-        """Return the store at a path that is open here, else a new one."""
-        found = None if path is None else cls._all.get(full_path(path))
-        return found if found is not None and found.is_open else cls(path)
-
-    def keep(self, store: Store) -> None:
-        self.store = store
-        self._all[self.place.path] = self
-        close_with(self, store)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
+from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.positions import RingPositions
 from diskreplay.compat.rows import column, ids_of, read_once
@@ -82,7 +83,9 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
 
     @property
     def memory(self) -> Sequence[EpisodeBuffer]:
-        return _StoredEpisodes(self.engine, *self._episodes.at(np.arange(*self._episodes.held())))
+        firsts, lengths = self._episodes.at(np.arange(*self._episodes.held()))
+        engine = self.engine
+        return ReadSequence(lambda: len(firsts), lambda at: _episode(engine, int(firsts[at]), int(lengths[at])))
 
     def can_sample(self) -> bool:
         """Tell whether there are ``batch_size`` episodes."""
@@ -153,31 +156,16 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
         return parts[0], parts[1], parts[2], parts[3]
 
 
-class _StoredEpisodes(Sequence[EpisodeBuffer]):
-    """The episodes, oldest first."""
-
-    def __init__(self, engine: ReplayBuffer, firsts: Ids, lengths: Ids) -> None:
-        self._engine, self._firsts, self._lengths = engine, firsts, lengths
-
-    def __len__(self) -> int:
-        return len(self._firsts)
-
-    @overload
-    def __getitem__(self, at: int) -> EpisodeBuffer: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[EpisodeBuffer]: ...
-    def __getitem__(self, at: int | slice) -> EpisodeBuffer | list[EpisodeBuffer]:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
-        first, count = self._firsts[[at]], int(self._lengths[at])
-        obs, acts, rews, done = (
-            map_arrays(lambda values: values[0], part) for part in _read(self._engine, first, count)
-        )
-        episode = EpisodeBuffer()
-        episode.obs, episode.action, episode.reward, episode.done = (
-            list(_entries(part)) for part in (obs, acts, rews, done)
-        )
-        return episode
+def _episode(engine: ReplayBuffer, first: int, count: int) -> EpisodeBuffer:
+    """The stored episode of so many rows from the first on."""
+    obs, acts, rews, done = (
+        map_arrays(lambda values: values[0], part) for part in _read(engine, np.array([first]), count)
+    )
+    episode = EpisodeBuffer()
+    episode.obs, episode.action, episode.reward, episode.done = (
+        list(_entries(part)) for part in (obs, acts, rews, done)
+    )
+    return episode
 
 
 def _ended(engine: ReplayBuffer, start: int, stop: int) -> NDArray[np.bool_]:

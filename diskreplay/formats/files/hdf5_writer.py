@@ -211,3 +211,29 @@ class FileWriter(NewFile):
         for column in self.columns.values():
             column.finish()
         super().finish()
+
+
+class EpisodesFile(NewFile):
+    """A file that takes one episode after another, each with arrays of its own, while the steps come.
+
+    An episode's length is known at its end. Until then an array waits in RAM as long as it is shorter than a chunk;
+    what grows beyond that becomes an array that can be extended. Whole episodes that wait are written as one chunk, or
+    without chunks where those would take more than they save.
+    """
+
+    def __init__(self, path: pathlib.Path, compression: str) -> None:
+        super().__init__(path, compression)
+        self._columns: dict[str, Hdf5ArrayWriter] = {}
+
+    def append(self, key: str, values: Array) -> None:
+        """Takes entries ``(n, *shape)`` of an array of the episode at hand; its groups are made on the way."""
+        if key not in self._columns:
+            self._columns[key] = Hdf5ArrayWriter(self.file, key, self._compression, self._compressor)
+        self._columns[key].append(values)
+
+    def end_episode(self) -> None:
+        """No more comes for the arrays so far."""
+        for column in self._columns.values():
+            column.finish()
+        self._columns = {}
+        self._compressor.check()

@@ -13,8 +13,8 @@ from typing import Any
 
 from diskreplay.ops.problems import Findings
 from diskreplay.ops.quarantine import Quarantine
+from diskreplay.ops.verify import check_log
 from diskreplay.ops.verify_chunks import ColumnCheck
-from diskreplay.ops.verify_logs import check_log
 from diskreplay.schema import INFO, LATER
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit
