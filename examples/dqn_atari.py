@@ -82,10 +82,9 @@ def act(stack: np.ndarray, step: int) -> int:
 
 def save(step: int) -> None:
     """Names this point of the run: rows, sampler and learner in one checkpoint, in the place of the one before."""
-    state = {key: part.state_dict() for key, part in learner.items()}
-    state |= {"returns": returns, "random": torch.get_rng_state()}
+    state = {key: part.state_dict() for key, part in learner.items()} | {"random": torch.get_rng_state()}
     files = {"learner.pt": lambda file: torch.save(state, file)}
-    rb.checkpoint(f"step-{step}", {"step": step}, attachments=files, keep=1)
+    rb.checkpoint(f"step-{step}", {"step": step, "returns": returns}, attachments=files, keep=1)
     print(f"checkpoint step-{step}")
 
 
@@ -99,12 +98,11 @@ rb = dr.ReplayBuffer.open_or_create(
 )  # fmt: skip
 first, returns = 0, []  # returns of the newest episodes
 if rb.restored:
-    first = rb.restored.metadata["step"]
+    first, returns = rb.restored.metadata["step"], rb.restored.metadata["returns"]
     with rb.attachment("learner.pt") as file:
         saved = torch.load(file, map_location=device)
     for key, part in learner.items():
         part.load_state_dict(saved[key])
-    returns = saved["returns"]
     torch.set_rng_state(saved["random"].cpu())
     print(f"resumed at checkpoint {rb.restored.name}; at least {on_disk - first} steps that came after it are lost")
 else:

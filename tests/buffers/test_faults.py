@@ -1,15 +1,16 @@
-"""Writes that fail at every possible place: named exceptions, nothing committed is lost, reading goes on."""
+"""Writes that fail at every possible place of making, joining and opening a store, and what is said of damage.
+
+Those of commits and checkpoints: ``crash/test_fail_stop.py``.
+"""
 
 from __future__ import annotations
 
-import errno
 import itertools
 import pathlib
 from collections.abc import Iterator
 
 import pytest
 from helpers.configs import Config
-from helpers.crashes import kill
 from helpers.effort import stride
 from helpers.model import Leaf
 from helpers.recording import Recording, reopen
@@ -18,12 +19,11 @@ import diskreplay as dr
 from diskreplay.errors import (
     CorruptionError,
     DiskFullError,
-    DiskReplayError,
     StateError,
     StoreNotFoundError,
     WriteFailedError,
 )
-from diskreplay.testing import READS, FaultyFiles
+from diskreplay.testing import FaultyFiles
 
 SMALL = Config("small", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=16, chunk_rows=2, shard_rows=4)
 STRIDE = stride(13, "places of failing writes")
@@ -45,51 +45,6 @@ def places(folder: pathlib.Path) -> Iterator[tuple[int, str, FaultyFiles]]:
     """Every place at which something can fail, each with a path and a file system of its own."""
     for count in itertools.count(step=STRIDE):
         yield count, str(folder / str(count) / "a.replay"), FaultyFiles()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EIO, WriteFailedError)])
-def test_a_commit_that_fails_anywhere(tmp_path: pathlib.Path, number: int, kind: type[Exception]) -> None:
-    ends = set()
-    for count, path, files in places(tmp_path):
-        buffer, recording = stepped(path, files)
-        files.fail_at(count, number)
-        failure = None
-        try:
-            buffer.commit()
-        except WriteFailedError as error:
-            failure = error
-        if failure is None:
-            assert count > 20, "the commit wrote next to nothing"
-            break
-        assert isinstance(failure, kind)
-        assert failure.errno == number
-        assert "reopen" in str(failure)
-        recording.check(buffer)  # reading goes on, from rows that no commit holds too
-        buffer.sample(5)
-        before = buffer.stats()
-        for refused in (buffer.commit, lambda buffer=buffer: buffer.checkpoint("second")):
-            with pytest.raises((StateError, WriteFailedError)):
-                refused()
-        with pytest.raises(StateError, match="reopen"):
-            recording.add(buffer, 1)
-        assert buffer.stats() == before
-        buffer.close()
-        files.heal()
-
-        buffer = reopen(SMALL, path, files=files)
-        end = buffer.stats()["streams"]["0"]["end"]
-        assert end in (23, 32), "neither the last commit nor the one that failed late"
-        ends.add(end)
-        recording.lose(end)
-        recording.check(buffer)
-        recording.add(buffer, 9)
-        buffer.commit()
-        recording.check(buffer)
-        buffer.close()
-        with reopen(SMALL, path) as buffer:
-            recording.check(buffer)
-    assert ends == {23, 32}
 
 
 @pytest.mark.long
@@ -115,59 +70,6 @@ def test_creating_fails_anywhere(tmp_path: pathlib.Path) -> None:
         else:
             buffer.close()
             assert count > 20
-            break
-
-
-@pytest.mark.long
-def test_a_checkpoint_that_fails_anywhere(tmp_path: pathlib.Path) -> None:
-    for count, path, files in places(tmp_path):
-        buffer, recording = stepped(path, files)
-        buffer.commit()
-        files.fail_at(count)
-        try:
-            buffer.checkpoint("second")
-        except WriteFailedError:
-            files.heal()
-            recording.check(buffer)
-            buffer.close()
-            buffer = reopen(SMALL, path, files=files)
-            recording.check(buffer)
-            if "second" not in buffer.checkpoints:
-                buffer.checkpoint("second", {"tries": 2})
-            recording.add(buffer, 7)
-            buffer.close()
-            recording.lose(32)
-            with dr.ReplayBuffer.open(path, checkpoint="second") as buffer:
-                recording.check(buffer)
-        else:
-            assert count > 3
-            buffer.close()
-            break
-
-
-def test_dropping_a_checkpoint_fails_anywhere(tmp_path: pathlib.Path) -> None:
-    for count, path, files in places(tmp_path):
-        buffer, recording = stepped(path, files)
-        buffer.commit()
-        files.fail_at(count)
-        try:
-            buffer.drop_checkpoint("first")
-        except WriteFailedError:
-            files.heal()
-            recording.check(buffer)
-            buffer.close()
-            buffer = reopen(SMALL, path, files=files)
-            recording.check(buffer)
-            if "first" in buffer.checkpoints:
-                buffer.drop_checkpoint("first")
-            buffer.checkpoint("first")
-            buffer.drop_checkpoint("first")
-            assert buffer.checkpoints == []
-            buffer.close()
-        else:
-            assert count > 2
-            files.heal()
-            buffer.close()
             break
 
 
@@ -261,53 +163,6 @@ def test_an_automatic_commit_that_fails_keeps_the_row(tmp_path: pathlib.Path) ->
         recording.add(buffer, 1)
     assert buffer.stats()["streams"]["0"]["end"] == before + 1
     buffer.close()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("operation", READS)
-def test_reads_that_fail_are_named(tmp_path: pathlib.Path, operation: str) -> None:
-    """A bad sector, a network share that went away: opening and sampling raise this package's own exceptions."""
-    path = str(tmp_path / "a.replay")
-    with SMALL.create(path, cache_bytes=0) as buffer:
-        Recording(SMALL).add(buffer, 16)
-    raised = 0
-    for count in range(200):
-        files = FaultyFiles()
-        files.fail_at(count, errno.EIO, [operation])
-        try:
-            with dr.ReplayBuffer.open(path, mode="r", files=files, cache_bytes=0) as buffer:
-                buffer.sample(12)
-        except DiskReplayError:
-            raised += 1
-        else:
-            break
-    assert raised
-    with dr.ReplayBuffer.open(path) as buffer:
-        buffer.sample(12)
-
-
-@pytest.mark.long
-def test_a_kill_after_every_write_of_a_commit(tmp_path: pathlib.Path) -> None:
-    """What a killed process leaves is what was written up to then: the next writer goes on from a commit."""
-    ends = set()
-    for count, path, files in places(tmp_path):
-        buffer, recording = stepped(path, files)
-        files.fail_at(count)
-        try:
-            buffer.commit()
-        except DiskFullError:
-            kill(buffer)
-        else:
-            buffer.close()
-            break
-        with dr.ReplayBuffer.open(path, mode="r") as reader:
-            end = reader.stats()["streams"]["0"]["end"]
-            recording.lose(end)
-            recording.check(reader)
-        with reopen(SMALL, path) as buffer:
-            recording.check(buffer)
-        ends.add(end)
-    assert ends == {23, 32}
 
 
 def test_damage_names_its_place(tmp_path: pathlib.Path) -> None:

@@ -72,6 +72,7 @@ def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
     In the sampled form the errors take turns with the places.
     """
     step = stride(17, "places of failing writes")
+    ends = set()
     for place in itertools.count(number % step, step):
         files, buffer = prepared()
         files.fail_at(place, number, times=1)
@@ -84,22 +85,35 @@ def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
         assert failure.errno == number
         assert isinstance(failure, DiskFullError) == (number == errno.ENOSPC)
         assert PATH in str(failure)
+        assert "reopen" in str(failure)
         assert files.count() == place + 1, f"written after the failure: {files.operations[-3:]}"
         if deed != "close":
             lives.check_all(buffer)
-            for refused in (buffer.commit, lambda buffer=buffer: add(buffer, 1)):
+            before = buffer.stats()["streams"]
+            for refused in (DEEDS["commit"], lambda buffer: buffer.checkpoint("no"), lambda buffer: add(buffer, 1)):
                 with pytest.raises(StateError, match="reopen"):
-                    refused()
+                    refused(buffer)
+            if deed != "drop":  # whose first refused commit makes a patch of the newest observation
+                assert buffer.stats()["streams"] == before
             buffer.close()
             assert files.count() == place + 1
         files.heal()
         with reopened(files=files) as buffer:
-            assert buffer.stats()["streams"]["0"]["end"] in (21, 33)
+            ends.add(buffer.stats()["streams"]["0"]["end"])
             lives.check_all(buffer)
+            if "two" not in buffer.checkpoints:
+                buffer.checkpoint("two", {"tries": 2})
+            if "one" in buffer.checkpoints:
+                buffer.drop_checkpoint("one")
             add(buffer, 5)
             buffer.commit()
             lives.check_all(buffer)
+        with reopened(files=files, checkpoint="two") as buffer:
+            assert buffer.stats()["streams"]["0"]["end"] in ends
+            lives.check_all(buffer)
     assert place > 3
+    assert ends <= {21, 33}
+    assert len(ends) == 2 or deed == "drop" or step > 1, "neither the commit before nor one that failed late"
 
 
 @pytest.mark.long
