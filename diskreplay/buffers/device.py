@@ -29,13 +29,6 @@ from diskreplay.views.batch import Arrays, map_arrays
 Array = NDArray[Any]
 Tensor = Any
 
-BLOCKS = 2
-"""One is written while the device reads the other."""
-ALIGNED = 64
-"""Each array in a block begins at a multiple of so many bytes."""
-AXES = (1, -1)
-"""Along which observations may be stacks of frames."""
-
 
 def sender_to(device: Any) -> Sender | Mover:
     """What sends batches to a device; InputError where torch cannot use it."""
@@ -130,15 +123,20 @@ class Sent:
 class Sender:
     """Sends batches over a link. One thread sends, another takes."""
 
+    BLOCKS = 2
+    """One is written while the device reads the other."""
+    ALIGNED = 64
+    """Each array in a block begins at a multiple of so many bytes."""
+
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._blocks: list[tuple[Tensor, Event | None]] = [(torch.empty(0, dtype=torch.uint8), None)] * BLOCKS
+        self._blocks: list[tuple[Tensor, Event | None]] = [(torch.empty(0, dtype=torch.uint8), None)] * self.BLOCKS
 
     def send(self, batch: Any) -> Sent:
         """Has a batch sent: one of this package, or a mapping of tensors on the CPU."""
         batch = _rebuilt(batch, np.asarray)
         loads = _loads(batch)
-        offsets = np.cumsum([0, *(-(-load.bytes // ALIGNED) * ALIGNED for load in loads)]).tolist()
+        offsets = np.cumsum([0, *(-(-load.bytes // self.ALIGNED) * self.ALIGNED for load in loads)]).tolist()
         block = self._free_block(offsets[-1])
         tensors: dict[int, Tensor] = {}
         for load, offset in zip(loads, offsets, strict=False):
@@ -235,7 +233,7 @@ def _loads(batch: Any) -> list[_Whole]:
     fields = vars(batch) if isinstance(batch, Arrays) else batch
     loads: list[_Whole] = []
     for obs, following in zip(_leaves(fields.get("obs")), _leaves(fields.get("next_obs")), strict=False):
-        axis = next((axis for axis in AXES if _follow(obs, following, axis)), None)
+        axis = next((axis for axis in (1, -1) if _follow(obs, following, axis)), None)
         if axis is not None:
             loads.append(_Stacks(obs, following, axis))
     there = {id(array) for load in loads if isinstance(load, _Stacks) for array in (load.array, load.following)}

@@ -156,7 +156,7 @@ def test_a_block_that_is_used_too_early_is_found(path: str, late: list[LateLink]
                 until.wait(0.01)
             found = [same(next(loader), two.sample(8)) for _ in range(8)]
     assert all(found) == waits
-    assert len(late[0].blocks) == device.BLOCKS  # and no more
+    assert len(late[0].blocks) == device.Sender.BLOCKS  # and no more
 
 
 @pytest.mark.parametrize(
