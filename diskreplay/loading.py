@@ -54,7 +54,7 @@ class Late(Generic[Code]):
         at_fork(before=lambda: self._wait(FORK_SECONDS), in_child=self._forked)
 
     def begin(self) -> Code | None:
-        """The code, if it is there; else a thread loads it from now on, if none does."""
+        """Return the code, if it is there; else a thread loads it from now on, if none does."""
         if self.code is None and not self.missing:
             if self._found is None:
                 self._start()
@@ -65,13 +65,13 @@ class Late(Generic[Code]):
         return self.code
 
     def now(self) -> Code | None:
-        """The code, waited for."""
+        """Wait for the code and return it."""
         self.begin()
         self._wait()
         return self.begin()
 
     def _start(self) -> None:
-        """Starts the thread, if the system has one to give, and none is at it."""
+        """Start the thread, if the system has one to give, and none is at it."""
         with undisturbed():
             if not self._loading.acquire(blocking=False):
                 return
@@ -95,7 +95,7 @@ class Late(Generic[Code]):
             self._loading.release()
 
     def _wait(self, seconds: float = math.inf) -> None:
-        """Waits while the thread is at it; that one does not wait for itself."""
+        """Wait while the thread is at it; that one does not wait for itself."""
         end = time.monotonic() + seconds
         while self._loading.locked() and time.monotonic() < end and self._thread != threading.get_ident():
             time.sleep(POLL_SECONDS)
@@ -107,7 +107,7 @@ class Late(Generic[Code]):
 
 
 def unkept() -> None:
-    """Notes that what is compiled in this process is kept nowhere."""
+    """Note that what is compiled in this process is kept nowhere."""
     global _unkept
     _unkept = True
 

@@ -31,7 +31,7 @@ Tensor = Any
 
 
 def sender_to(device: Any) -> Sender | Mover:
-    """What sends batches to a device; InputError where torch cannot use it."""
+    """Return what sends batches to a device; raise InputError if torch cannot use it."""
     try:
         found = torch.empty(0, device=torch.device(device)).device
     except Exception as error:  # of many kinds: AssertionError where torch was built without CUDA
@@ -46,11 +46,11 @@ class Mover:
         self._device = device
 
     def sent(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Moves batches as they are asked for."""
+        """Move batches as they are asked for."""
         return (_rebuilt(batch, lambda value: torch.as_tensor(value).to(self._device)) for batch in batches)
 
     def take(self, sent: Any) -> Any:
-        """The batch."""
+        """Return the batch."""
         return sent
 
 
@@ -58,7 +58,7 @@ class Event(Protocol):
     """A point in a device's work."""
 
     def synchronize(self) -> None:
-        """Waits until the device has come there."""
+        """Wait until the device has come there."""
 
 
 class Link(Protocol):
@@ -68,16 +68,16 @@ class Link(Protocol):
         """Bytes ``(size,)`` in memory that the device reads by itself."""
 
     def copy(self, host: Tensor) -> Tensor:
-        """A tensor on the device as this one, which lies in a block."""
+        """Return a copy on the device of this tensor, which lies in a block."""
 
     def part(self, tensor: Tensor, axis: int, start: int, count: int) -> Tensor:
-        """A copy of some entries along an axis of a tensor on the device."""
+        """Return a copy of some entries along an axis of a tensor on the device."""
 
     def mark(self) -> Event:
-        """The point after all that was asked for so far."""
+        """Return the point after all that was asked for so far."""
 
     def hand_over(self, tensors: Iterable[Tensor], event: Event) -> None:
-        """The thread that calls may use the tensors: what it asks the device for is done after that point."""
+        """Let the calling thread use the tensors: the device does what it asks for after that point."""
 
 
 class Cuda:
@@ -149,14 +149,14 @@ class Sender:
         return Sent(_rebuilt(batch, lambda array: tensors[id(array)]), list(tensors.values()), event)
 
     def _free_block(self, size: int) -> Tensor:
-        """A block of at least so many bytes, which the device does not read any more."""
+        """Return a block of at least so many bytes, which the device does not read any more."""
         block, busy = self._blocks.pop(0)
         if busy is not None:
             busy.synchronize()
         return block if len(block) >= size else self._link.block(1 << (size - 1).bit_length())
 
     def sent(self, batches: Iterable[Any]) -> Iterator[Sent]:
-        """Sends batches as they are asked for; in the end waits until the blocks are free."""
+        """Send batches as they are asked for; at the end wait until the blocks are free."""
         try:
             for batch in batches:
                 yield self.send(batch)
@@ -166,7 +166,7 @@ class Sender:
                     busy.synchronize()
 
     def take(self, sent: Sent) -> Any:
-        """The batch, for the thread that calls."""
+        """Return the batch for the calling thread."""
         self._link.hand_over(sent.tensors, sent.event)
         return sent.batch
 
@@ -193,7 +193,7 @@ class _Whole:
         out[...] = self.array
 
     def arrive(self, tensor: Tensor, link: Link) -> dict[int, Tensor]:
-        """The tensors for arrays, by the arrays' ids."""
+        """Return the tensors for arrays, by the arrays' ids."""
         return {id(self.array): tensor}
 
 
@@ -229,7 +229,7 @@ class _Stacks(_Whole):
 
 
 def _loads(batch: Any) -> list[_Whole]:
-    """What is to be sent of a batch of arrays."""
+    """Return what is to be sent of a batch of arrays."""
     fields = vars(batch) if isinstance(batch, Arrays) else batch
     loads: list[_Whole] = []
     for obs, following in zip(_leaves(fields.get("obs")), _leaves(fields.get("next_obs")), strict=False):
@@ -252,14 +252,14 @@ def _follow(obs: Array, following: Array, axis: int) -> bool:
 
 
 def _leaves(value: Any) -> list[Array]:
-    """The arrays of a nested value."""
+    """Return the arrays of a nested value."""
     found: list[Array] = []
     map_arrays(found.append, value)
     return found
 
 
 def _rebuilt(batch: Any, function: Any) -> Any:
-    """A batch with a function applied to every array, or tensor; of a mapping one of the same kind."""
+    """Return a batch, or a mapping of the same kind, with a function applied to every array or tensor."""
     if not isinstance(batch, Arrays | Mapping):
         raise InputError(f"batches for a device are this package's, or mappings of tensors, got {type(batch).__name__}")
     if isinstance(batch, Arrays):

@@ -33,7 +33,7 @@ class Loader(Prefetcher[SomeBatch]):
 
 
 def loading(batches: Callable[[], Iterator[SomeBatch]], prefetch: int, device: Any) -> Loader[SomeBatch]:
-    """A loader of batches; with a device of tensors on it.
+    """Return a loader of batches; with a device, of tensors on it.
 
     Before anything begins: InputError where torch cannot use the device, ModuleNotFoundError where there is no torch.
     """

@@ -150,7 +150,7 @@ def open_store(
 
 
 def close_writer(store: Store, stream: str) -> None:
-    """Commits and closes the buffer of this process that writes a stream of a store; does nothing where there is none.
+    """Commit and close the buffer of this process that writes a stream of a store, if there is one.
 
     So a cell of a notebook that opens a store can be run again. A thread that is in the middle of a call of that buffer
     ends this call first; its next one raises ClosedError. Raises what ``close`` raises; it is closed all the same.

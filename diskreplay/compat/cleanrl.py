@@ -375,7 +375,7 @@ def _ring(
     path: PathLike | None, checkpoint: str | None, frame_stack: FrameStack, facts: Mapping[str, Any],
     settings: Mapping[str, Any], options: Mapping[str, Any],
 ) -> FirstStepRing:  # fmt: skip
-    """The ring of a buffer; arguments as of the buffer and of :class:`~.first_step.FirstStepRing`."""
+    """Return the ring of a buffer; arguments as of the buffer and of :class:`~.first_step.FirstStepRing`."""
     hold = Hold(path)
     if checkpoint == LATEST:
         checkpoint = newest_checkpoint([hold.place])

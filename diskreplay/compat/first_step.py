@@ -93,7 +93,7 @@ class FirstStepRing:
             self._make({})
 
     def _make(self, stacked: Mapping[str, Any], checkpoint: str | None = None) -> Store:
-        """Makes the store, or opens the one that is there."""
+        """Make the store, or open the one that is there."""
         settings = {**self._settings, **({} if checkpoint is None else {"checkpoint": checkpoint})}
         create = {**self._facts, **stacked}
         store = open_or_create(
@@ -114,7 +114,7 @@ class FirstStepRing:
         return self._hold.store
 
     def filled(self) -> Store:
-        """The store; NotEnoughDataError where it holds nothing."""
+        """Return the store; raise NotEnoughDataError if it holds nothing."""
         if self.store is None or not len(self.store):
             raise NotEnoughDataError("the buffer is empty; add some steps")
         return self.store
@@ -139,7 +139,7 @@ class FirstStepRing:
     def checked(
         self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any, action_space: spaces.Space[Any]
     ) -> tuple[Any, ...]:
-        """A step as :meth:`add` takes it, from arrays that lead with the environments.
+        """Return a step as :meth:`add` takes it, from arrays that lead with the environments.
 
         Args:
             obs, next_obs, action, reward, done: of the step.
@@ -158,7 +158,7 @@ class FirstStepRing:
         return before, chosen.reshape(*lead, *stored.shape), rewards, after, ended & ~timeout, timeout
 
     def add(self, steps: Sequence[tuple[Any, ...]]) -> None:
-        """Adds rows.
+        """Add rows.
 
         Args:
             steps: arguments of ``store.add``, which lead with the environments, all checked.
@@ -182,7 +182,7 @@ class FirstStepRing:
         self, pick: Callable[[Batch], NDArray[Any]], shape: Shape, dtype: Any,
         make: Callable[..., DiskArray] = DiskArray,
     ) -> DiskArray:  # fmt: skip
-        """A field of single steps by position, ``(size, num_envs, *shape)``; zeros where none was added yet."""
+        """Return a field of single steps by position, ``(size, num_envs, *shape)``, zeros where none was added."""
         whole = (self._facts["capacity"] // self._lead[0], *self._lead, *shape)
         return rows_of_ring(self.filled, lambda: self.positions, whole, dtype, pick, make)
 
@@ -192,6 +192,6 @@ class FirstStepRing:
             self.store.clear()
 
     def close(self) -> None:
-        """Commits, and gives the store to the next writer."""
+        """Commit, and give the store to the next writer."""
         if self.store is not None:
             self.store.close()

@@ -152,7 +152,7 @@ class RowBuffers:
         return [column.single[row % rows] for column, rows, _ in self._obs]
 
     def patch_all_pending(self) -> None:
-        """Puts all pending observations into the patch table, as a commit needs them: they are no row yet."""
+        """Put all pending observations, which are no row yet, into the patch table, as a commit needs them."""
         if self.log.pending and not self.pending_patched:
             self.patch_pending(range(self.log.num_envs))
             self.pending_patched = True

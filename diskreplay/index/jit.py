@@ -47,7 +47,7 @@ def kernel(function: F, **options: Any) -> F:
 
 
 def _processor() -> str:
-    """A short name of the processor that is compiled for."""
+    """Return a short name of the processor that is compiled for."""
     name, features = config.CPU_NAME, config.CPU_FEATURES
     with contextlib.suppress(RuntimeError):  # LLVM does not know this one's
         name, features = name or binding.get_host_cpu_name(), features or binding.get_host_cpu_features().flatten()

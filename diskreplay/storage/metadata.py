@@ -245,7 +245,7 @@ class KnownDocuments(Generic[Said]):
         """Digest of a document's bytes, and what it says, by the group's name; replaced as a whole."""
 
     def read(self) -> dict[str, Said]:
-        """Reads every document that is there now; a group that goes meanwhile is left out."""
+        """Read every document that is there now; a group that goes meanwhile is left out."""
         with fs.translate_reads(self._folder):
             names = self._files.list(self._folder)
         found = {}

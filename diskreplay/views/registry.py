@@ -20,9 +20,9 @@ FREE = ("gamma", "max_length", "ratio", "strategy")
 
 
 def from_json(stored: Mapping[str, Any]) -> View:
-    """The view of a document by ``to_json``; KeyError, TypeError or ValueError where it is none of this package's.
+    """Return the view of a document by ``to_json``; raise KeyError, TypeError or ValueError for an unknown one.
 
-    OpenError, which says to give the view, for one with functions: they are not stored.
+    Raise OpenError, which says to give the view, for one with functions: they are not stored.
     """
     if stored["kind"] == Hindsight.__name__:
         raise OpenError(

@@ -214,7 +214,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         self._ring.add([self._checked(*step) for step in given.by_step({name: arguments[name] for name in names})])
 
     def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Any, ...]:
-        """The arguments of ``store.add`` for one step; all lead with ``n_envs``."""
+        """Return the arguments of ``store.add`` for one step; all lead with ``n_envs``."""
         return self._ring.checked(obs, next_obs, action, reward, done, infos, self.action_space)
 
     @uninterrupted

@@ -157,7 +157,7 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
 
 
 def _episode(engine: ReplayBuffer, first: int, count: int) -> EpisodeBuffer:
-    """The stored episode of so many rows from the first on."""
+    """Return the stored episode of so many rows from the first on."""
     obs, acts, rews, done = (
         map_arrays(lambda values: values[0], part) for part in _read(engine, np.array([first]), count)
     )

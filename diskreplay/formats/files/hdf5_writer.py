@@ -226,7 +226,7 @@ class EpisodesFile(NewFile):
         self._columns: dict[str, Hdf5ArrayWriter] = {}
 
     def append(self, key: str, values: Array) -> None:
-        """Takes entries ``(n, *shape)`` of an array of the episode at hand; its groups are made on the way."""
+        """Take entries ``(n, *shape)`` of an array of the current episode; its groups are made on the way."""
         if key not in self._columns:
             self._columns[key] = Hdf5ArrayWriter(self.file, key, self._compression, self._compressor)
         self._columns[key].append(values)
