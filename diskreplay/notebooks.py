@@ -46,12 +46,15 @@ def pictures(name: str, observations: Any, lead: int = 1, mask: Any = None) -> s
     the last one. ``mask`` is a batch's: with two axes it says which steps its sequences hold.
     """
     steps = mask if isinstance(mask, np.ndarray) and mask.ndim == 2 else None
-    leaves = [(leaf, value) for leaf, value in _leaves(name, observations) if isinstance(value, np.ndarray)]
-    return "".join(_drawn(leaf, value, lead, steps) for leaf, value in leaves)
+    return "".join(
+        _drawn(leaf, value, lead, steps)
+        for leaf, value in _leaves(name, observations)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+    )
 
 
 def _drawn(name: str, value: Array, lead: int, steps: NDArray[np.bool_] | None) -> str:
-    """The first entries of a leaf, as a strip or as curves."""
+    """Return the first entries of a leaf as a strip or as curves; empty where they are plain vectors."""
     shape = value.shape[lead:]
     if len(shape) == 1 and steps is not None:
         agent = (-1,) * (lead - 2)
@@ -89,7 +92,7 @@ def strip(name: str, frames: Sequence[Array]) -> str:
 
 
 def curves(name: str, sequences: Sequence[Array]) -> str:
-    """Plots side by side: the first elements of each sequence ``(steps, elements)``, all to one scale."""
+    """Return plots side by side: the first elements of each sequence ``(steps, elements)``, all to one scale."""
     every = [one[:: max(1, len(one) // WIDTH), : len(COLORS)] for one in sequences]
     every = [np.abs(one) if one.dtype.kind == "c" else one.astype(np.float64) for one in every]
     low, high = spread(every)
@@ -97,8 +100,8 @@ def curves(name: str, sequences: Sequence[Array]) -> str:
 
 
 def _plot(values: Array) -> str:
-    """The curves of values from 0 to 1, as SVG; a gap where one is no finite number."""
-    x = np.linspace(2, WIDTH - 2, len(values)) if len(values) > 1 else [WIDTH / 2]
+    """Return the curves of values from 0 to 1 as SVG, with a gap where one is no finite number."""
+    x = np.linspace(2, WIDTH - 2, len(values))
     lines = []
     for color, element in zip(COLORS, values.T, strict=False):
         path, pen = [], "M"
@@ -108,7 +111,8 @@ def _plot(values: Array) -> str:
             pen = "L" if np.isfinite(value) else "M"
         if path:
             lines.append(f'<path d="{"".join(path)}h0" fill="none" stroke="{color}" stroke-linecap="round"/>')
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {SIDE}">{"".join(lines)}</svg>'
+    frame = '<rect width="100%" height="100%" fill="none" stroke="#8888"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {SIDE}">{frame}{"".join(lines)}</svg>'
 
 
 def _side_by_side(name: str, size: tuple[int, int], kind: str, images: Sequence[bytes]) -> str:

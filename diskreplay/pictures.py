@@ -41,7 +41,7 @@ def is_image(shape: Sequence[int]) -> bool:
 
 
 def are_vectors(shape: Sequence[int], dtype: np.dtype[Any], space: gymnasium.Space[Any] | None = None) -> bool:
-    """Whether values of two axes are vectors, one after another, rather than a picture: curves show them.
+    """Tell whether values of two axes are vectors, one after another, rather than a picture: curves show them.
 
     Numbers of one byte make pictures. Others do where both sides are long, and the space, if it is known, has a lower
     bound.

@@ -95,6 +95,7 @@ def test_of_other_buffers(path: str, kind: str) -> None:
 
 def test_what_is_no_array_is_listed_without_values() -> None:
     shown = notebooks.batch_html("a batch", {"obs": object(), "mask": None, "index": np.arange(3)})
+    assert not plots(notebooks.batch_html("a batch", {"obs": np.full((2, 3, 4), "text", object)}))
     assert "<td>obs</td><td>()</td><td></td><td></td>" in shown
     assert "mask" not in shown
     assert "<td>index</td><td>(3,)</td><td>int64</td><td>0 to 2</td>" in shown

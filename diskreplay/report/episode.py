@@ -231,7 +231,7 @@ def _final(found: Found, column: Column) -> Array:
 
 
 def _drawn(shape: tuple[int, ...]) -> range:
-    """Positions of the elements that are drawn: the first ones; of vectors one after another those of the last."""
+    """Return the positions of the elements that are drawn: the first ones; of several vectors those of the last."""
     elements = math.prod(shape)
     start = elements - shape[1] if len(shape) == 2 and elements > MOST_CURVES else 0
     return range(start, min(elements, start + MOST_CURVES))
@@ -257,7 +257,7 @@ def cameras(source: Snapshot) -> tuple[Camera, ...]:
 
 
 def _pictured(source: Snapshot) -> list[Column]:
-    """The observations that are pictures."""
+    """Return the observations that are pictures."""
     leaves = spaces.leaf_spaces(source.schema.observation_space)
     columns = zip(source.schema.obs_columns, leaves, strict=True)
     return [column for column, space in columns if pictures_of(column.shape, column.dtype, space)]

@@ -33,10 +33,11 @@ function wholePage(overview, leftOut, written) {
   byId("returns").replaceChildren();
   byId("charts").replaceChildren();
   const ends = episodes.end.map((one) => episodes.ends[one]);
-  if (ends.length) {
-    trend("Returns over time", episodes.first, episodes.total_reward, ends, returns.length > 100 ? `mean of the last 100: ${number(average(returns.slice(-100)))}` : `mean ${number(mean)}`, "returns");
-    trend("Lengths over time", episodes.first, episodes.length, ends, `median ${number(median(lengths))} steps`);
-  } else chart("Returns over time", "", "returns").append(el("p", { class: "muted" }, "Nothing to draw."));
+  if (returns.length) {
+    const ended = episodes.total_reward.map((one, at) => (ends[at] === "running" ? null : one));
+    trend("Returns over time", episodes.first, ended, ends, returns.length > 100 ? `mean of the last 100: ${number(average(returns.slice(-100)))}` : `mean ${number(mean)}`, "returns");
+  } else chart("Returns over time", "", "returns").append(el("p", { class: "muted" }, "There is no finished episode to draw."));
+  if (ends.length) trend("Lengths over time", episodes.first, episodes.length, ends, `median ${number(median(lengths))}`);
   const spread = (title, values, said) => {
     if (!values.length) return;
     const [low, high] = limits(values), different = [...new Set(values)].sort((a, b) => a - b);
@@ -58,7 +59,7 @@ function wholePage(overview, leftOut, written) {
   if (overview.priorities) {
     const { values, by_age: ages, checkpoint, sampler } = overview.priorities, said = `${sampler}, checkpoint ${checkpoint}`;
     histogram("Priorities", values.counts, values.edges, values.labels, said);
-    const box = chart("Mean priority by age", "oldest rows left, newest right"), shown = ages.map((one) => one || 0);
+    const box = chart("Mean priority by age", "oldest left"), shown = ages.map((one) => one || 0);
     plot(box, HEIGHT, `Mean priority by age, from ${number(ages[0])} of the oldest to ${number(ages[ages.length - 1])} of the newest`, [0, ages.length], [0, Math.max(...shown) || 1], (picture, toX, toY) => {
       ages.forEach((one, at) => {
         if (!one) return;
