@@ -1,5 +1,7 @@
 """The arrays that are pictures: which shapes are, and their pixels.
 
+Values of two axes may as well be a sequence of vectors: :func:`are_vectors` tells.
+
 A frame is ``(H, W)``, ``(H, W, channels)`` or ``(channels, H, W)`` with 1 to 4 channels, two of them side by side.
 uint8 is shown as it is, everything else scaled from the bounds of its space, or from what it holds where the space is
 unbounded.
@@ -38,8 +40,22 @@ def is_image(shape: Sequence[int]) -> bool:
     return (shape[2] in CHANNELS and min(shape[:2]) >= 4) or (shape[0] in CHANNELS and min(shape[1:]) >= 4)
 
 
-def pictures_of(shape: Sequence[int]) -> bool:
-    """Tell whether observations of this shape are shown as pictures: images, and stacks along a channel axis."""
+def are_vectors(shape: Sequence[int], dtype: np.dtype[Any], space: gymnasium.Space[Any] | None = None) -> bool:
+    """Tell whether values of two axes are vectors, one after another, rather than a picture: curves show them.
+
+    Numbers of one byte make pictures. Others do where both sides are long, and the space, if it is known, has a lower
+    bound.
+    """
+    if len(shape) != 2 or dtype.itemsize == 1:
+        return False
+    unbounded = isinstance(space, gymnasium.spaces.Box) and not space.is_bounded("below")
+    return min(shape) < LEAST_STACKED or unbounded
+
+
+def pictures_of(shape: Sequence[int], dtype: np.dtype[Any], space: gymnasium.Space[Any] | None = None) -> bool:
+    """Whether observations are shown as pictures: images, and stacks of them along a channel axis."""
+    if are_vectors(shape, dtype, space):
+        return False
     if is_image(shape):
         return True
     return len(shape) == 3 and any(

@@ -22,7 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 TARGET = HERE / "pictures"
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-COLORS = 96
+COLORS = 192
 TAKEN = {
     "report-light": ("#name", "#whole", 1280, False),
     "report-dark": ("#name", "#whole", 1280, True),

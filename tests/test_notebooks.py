@@ -23,6 +23,12 @@ def pictures(shown: str) -> list[Any]:
     return [np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))) for data in found]
 
 
+def plots(shown: str) -> list[str]:
+    """The plots in some HTML, as SVG."""
+    found = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', shown)
+    return [base64.b64decode(data).decode() for data in found]
+
+
 def test_a_batch_is_a_table_and_its_newest_frames(path: str) -> None:
     images(path, frame_stack=4)
     with dr.ReplayBuffer.open(path, seed=0) as buffer:
@@ -89,6 +95,7 @@ def test_of_other_buffers(path: str, kind: str) -> None:
 
 def test_what_is_no_array_is_listed_without_values() -> None:
     shown = notebooks.batch_html("a batch", {"obs": object(), "mask": None, "index": np.arange(3)})
+    assert not plots(notebooks.batch_html("a batch", {"obs": np.full((2, 3, 4), "text", object)}))
     assert "<td>obs</td><td>()</td><td></td><td></td>" in shown
     assert "mask" not in shown
     assert "<td>index</td><td>(3,)</td><td>int64</td><td>0 to 2</td>" in shown
@@ -118,6 +125,20 @@ def test_vectors_are_numbers_and_no_pictures(path: str, kind: str) -> None:
         )
         for shown in (batch, buffer):
             assert not pictures(shown._repr_html_())
+        assert len(plots(batch._repr_html_())) == (0 if kind == "agents" else 2)
+
+
+def test_a_plot_shows_the_steps_that_a_sequence_holds() -> None:
+    obs = np.zeros((2, 4, 3), np.float32)
+    obs[0, :, 0] = [0, 1, np.nan, 2]
+    mask = np.array([[True] * 4, [True, True, False, False]])
+    (whole, part) = plots(notebooks.batch_html("a batch", {"obs": obs, "mask": mask}, 2))
+    first, *others = re.findall(r' d="([^"]*)"', whole)
+    assert re.findall("[ML]", first) == ["M", "L", "M"]
+    heights = [float(y) for y in re.findall(r" ([0-9.]+)", first)]
+    assert heights == [70.0, 36.0, 2.0]  # low values below
+    assert [path.count("L") for path in others] == [3, 3]
+    assert [path.count("L") for path in re.findall(r' d="([^"]*)"', part)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("agents", [0, 3])

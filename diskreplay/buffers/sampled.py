@@ -157,7 +157,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             batch = self.get(items[some])
         except DiskReplayError as error:
             return notebooks.heading(f"no pictures: {error}")
-        return notebooks.pictures("obs", batch.obs, batch.leading_axes)
+        return notebooks.pictures("obs", batch.obs, batch.leading_axes, getattr(batch, "mask", None))
 
     # Sampling
 

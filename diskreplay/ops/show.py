@@ -26,7 +26,7 @@ from diskreplay.index.episodes import Episode
 from diskreplay.ops import curves
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
-from diskreplay.pictures import is_image, space_bounds, to_pixels
+from diskreplay.pictures import are_vectors, is_image, space_bounds, to_pixels
 from diskreplay.remote.place import named
 from diskreplay.schema import OBS, Column, Schema
 
@@ -104,7 +104,7 @@ def show(
     streams = open_rows(named(path))
     leaf, space = shown_leaf(streams[0].schema, column)
     rows, chosen, number, count = _episode(streams, episode)
-    if is_image(leaf.shape):
+    if _is_picture(leaf, space):
         limit = frames or (SHEET_FRAMES if kind == ".png" else GIF_FRAMES)
         pictures = _Pictures(rows, chosen, leaf, space, limit, scale)
         draw = _sheet if kind == ".png" else functools.partial(_animation, fps=fps)
@@ -128,12 +128,16 @@ def shown_leaf(schema: Schema, name: str | None) -> tuple[Column, gymnasium.Spac
     """Return the observation leaf to be shown, and its space; raise InputError if there is none of that name."""
     leaves = list(zip(schema.obs_columns, spaces.leaf_spaces(schema.observation_space), strict=True))
     if name is None:
-        return next((leaf for leaf in leaves if is_image(leaf[0].shape)), leaves[0])
+        return next((leaf for leaf in leaves if _is_picture(*leaf)), leaves[0])
     for column, space in leaves:
         if name in (column.name, column.name.removeprefix(f"{OBS}/")):
             return column, space
     listed = ", ".join(f"{column.name} {column.shape}" for column, _ in leaves)
     raise InputError(f"there is no observation {name!r}; there are: {listed}")
+
+
+def _is_picture(leaf: Column, space: gymnasium.Space[Any]) -> bool:
+    return is_image(leaf.shape) and not are_vectors(leaf.shape, leaf.dtype, space)
 
 
 def _episode(streams: Sequence[LogRows], episode: int) -> tuple[LogRows, Episode, int, int]:

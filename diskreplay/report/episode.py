@@ -1,8 +1,9 @@
 """One episode as the player shows it: curves of its small values, strips of its frames.
 
 1. An episode of ``length`` steps has ``length + 1`` observations; the last one is the true final observation.
-2. Everything that is no picture is a curve: rewards, actions, columns, vectors, up to ``MOST_CURVES`` elements of each.
-   Of a very long episode every ``every``-th step is given, and rewards are summed in between.
+2. Everything that is no picture is a curve: rewards, actions, columns, vectors, up to ``MOST_CURVES`` elements of each;
+   where a value is several vectors, those of the last. Of a very long episode every ``every``-th step is given, and
+   rewards are summed in between.
 3. Pictures are strips: a grid of frames, 16 a line, as one PNG. A strip holds a limited number of frames, so that a
    long episode has several, each read by itself.
 4. What is damaged is left out, and listed.
@@ -14,6 +15,7 @@ import base64
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -69,7 +71,7 @@ class Series:
     """The curves of one column.
 
     Attributes:
-        elements: of a value; ``curves`` are the first of them.
+        elements: of a value; ``curves`` are some of them.
         labels: what a discrete value means, by its text.
     """
 
@@ -163,11 +165,11 @@ def episode_values(source: Snapshot, found: Found) -> EpisodeValues:
             not_shown.append(f"{column.name}: {elements:,} numbers a step are too many to draw")
             continue
         if elements > MOST_CURVES:
-            not_shown.append(f"{column.name}: the first {MOST_CURVES} of {elements:,} numbers are drawn")
+            not_shown.append(f"{column.name}: {len(_drawn(column.shape))} of {elements:,} numbers are drawn")
         series.append(_series(source, found, column, kind, space, every, damaged))
-    pictured = [c.name for c in source.schema.obs_columns if pictures_of(c.shape)]
     not_shown += [
-        f"{name} is not shown: there are more than {MOST_CAMERAS} cameras" for name in pictured[MOST_CAMERAS:]
+        f"{column.name} is not shown: there are more than {MOST_CAMERAS} cameras"
+        for column in _pictured(source)[MOST_CAMERAS:]
     ]
     return EpisodeValues(
         found.number, found.key, found.rows.name, episode.env, episode.start, episode.length,
@@ -199,21 +201,21 @@ def _series(
 ) -> Series:
     episode = found.episode
     elements = int(np.prod(column.shape, dtype=np.int64))
-    drawn = min(elements, MOST_CURVES)
+    drawn = _drawn(column.shape)
     count = -(-episode.length // every)
-    values = np.full((count, drawn), np.nan)
+    values = np.full((count, len(drawn)), np.nan)
     if kind == "reward":
-        whole = read_all(found.rows, column, episode.env, episode.start, episode.stop, damaged)[:, :drawn]
+        whole = read_all(found.rows, column, episode.env, episode.start, episode.stop, damaged)[:, drawn]
         values = np.add.reduceat(whole, np.arange(0, episode.length, every), axis=0)
     else:
         for at, block in read(found.rows, column, episode.env, episode.start, episode.stop, damaged):
             first = at - episode.start
             steps = np.arange(-(-first // every) * every, first + len(block), every)
-            values[steps // every] = to_real(block).reshape(len(block), -1)[steps - first, :drawn]
+            values[steps // every] = to_real(block).reshape(len(block), -1)[steps - first][:, drawn]
     if kind == "observation" and every == 1:
-        values = np.concatenate([values, _final(found, column)[:, :drawn]])
+        values = np.concatenate([values, _final(found, column)[:, drawn]])
     labels = action_labels(source, space) if kind == "action" else {}
-    names = [""] if elements == 1 else [_element(column.shape, at) for at in range(drawn)]
+    names = [""] if elements == 1 else [_element(column.shape, at) for at in drawn]
     curves = tuple(
         Curve(name, tuple(short(value) for value in values[:, at].tolist())) for at, name in enumerate(names)
     )
@@ -228,6 +230,13 @@ def _final(found: Found, column: Column) -> Array:
         return np.full((1, int(np.prod(column.shape, dtype=np.int64))), np.nan)
 
 
+def _drawn(shape: tuple[int, ...]) -> range:
+    """Return the positions of the elements that are drawn: the first ones; of several vectors those of the last."""
+    elements = math.prod(shape)
+    start = elements - shape[1] if len(shape) == 2 and elements > MOST_CURVES else 0
+    return range(start, min(elements, start + MOST_CURVES))
+
+
 def _element(shape: tuple[int, ...], at: int) -> str:
     """Return the name of an element: ``3``, or ``1, 0`` in a matrix."""
     return ", ".join(str(int(part)) for part in np.unravel_index(at, shape))
@@ -239,14 +248,19 @@ def _element(shape: tuple[int, ...], at: int) -> str:
 def cameras(source: Snapshot) -> tuple[Camera, ...]:
     """Return the observations that are shown as pictures."""
     found: list[Camera] = []
-    for column in source.schema.obs_columns:
-        if not pictures_of(column.shape) or len(found) == MOST_CAMERAS:
-            continue
+    for column in _pictured(source)[:MOST_CAMERAS]:
         pixels = _blank(column)
         height, width = pixels.shape[:2]
         most = max(1, min(STRIP_FRAMES, STRIP_BYTES // pixels.nbytes))
         found.append(Camera(column.name, width, height, most, _note(column)))
     return tuple(found)
+
+
+def _pictured(source: Snapshot) -> list[Column]:
+    """Return the observations that are pictures."""
+    leaves = spaces.leaf_spaces(source.schema.observation_space)
+    columns = zip(source.schema.obs_columns, leaves, strict=True)
+    return [column for column, space in columns if pictures_of(column.shape, column.dtype, space)]
 
 
 def _note(column: Column) -> str:

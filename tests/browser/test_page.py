@@ -113,7 +113,8 @@ def test_holes(browser: Browser, tmp_path: pathlib.Path) -> None:
     browser.open((tmp_path / "a.html").as_uri())
     dead = would.bytes_before - would.bytes_after
     assert 1000 < dead < 100_000
-    assert f"diskreplay compact would give back {dead / 1000:#.3g} kB;" in browser.text("#holes")
+    freed = f"diskreplay compact would free {dead / 1000:#.3g} kB of them."
+    assert browser.text("#holes").endswith(f"no longer in use; {freed}")
     rows = "[...document.querySelector('#stored table').rows]"
     (head, *found) = browser.run(f"return {rows}.map((row) => [...row.cells].map((one) => one.innerText))")
     evicted = {row[0]: row[head.index("Evicted")] for row in found}
@@ -266,14 +267,85 @@ def test_light_and_dark_can_be_read(browser: Browser, page: str, dark: bool) -> 
     assert (luminance(browser, "body", "backgroundColor") < 0.1) != dark
 
 
-@pytest.mark.parametrize("width", [400, 768, 1280, 1920])
+@pytest.mark.parametrize("width", [360, 390, 768, 1280, 1920])
 def test_it_fits_the_window(browser: Browser, page: str, width: int) -> None:
     browser.open(page, width=width)
     assert browser.run("return document.documentElement.scrollWidth") <= width
     beyond = """const scrolled = '.wide-table, .scroller, .unseen, svg';
+        const held = innerWidth > 820 ? '.scroller' : '.scroller, .wide-table';
+        if ([...document.querySelectorAll(held)].some((one) => one.scrollWidth > one.clientWidth)) return [held];
         return [...document.querySelectorAll('main *')].filter((one) => !one.closest(scrolled)
         && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 80))"""
     assert browser.run(beyond) == []
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024), (1440, 900)])
+def test_the_first_screen_says_how_much_how_good_and_whole(
+    browser: Browser, page: str, width: int, height: int
+) -> None:
+    browser.open(f"{page}#episode=1&t=0", width=width, height=height)
+    at(browser, 1, 0)
+    seen = ["#figures", ".figure:last-child .good", "#returns svg", "#screens canvas"]
+    bottoms = browser.run(
+        "return arguments[0].map((one) => document.querySelector(one).getBoundingClientRect().bottom)", seen
+    )
+    assert max(bottoms) <= height, dict(zip(seen, bottoms, strict=True))
+
+
+@pytest.mark.parametrize("width", [768, 1440])
+def test_no_chart_stands_alone_in_its_row(browser: Browser, page: str, width: int) -> None:
+    browser.open(page, width=width)
+    script = """
+    const charts = document.getElementById('charts'), rows = {};
+    while (charts.children.length < arguments[0]) charts.append(charts.lastChild.cloneNode());
+    while (charts.children.length > arguments[0]) charts.lastChild.remove();
+    for (const one of charts.children) (rows[one.offsetTop] ||= []).push(one.getBoundingClientRect());
+    const edge = charts.getBoundingClientRect().right;
+    return Object.values(rows).map((row) => [row.length, Math.round(edge - row.at(-1).right)]);
+    """
+    for count in range(10, 1, -1):
+        rows = browser.run(script, count)
+        assert sum(number for number, _ in rows) == count
+        assert all(number > 1 and gap == 0 for number, gap in rows), (count, rows)
+
+
+def test_sequences_of_vectors_are_curves(browser: Browser, tmp_path: pathlib.Path) -> None:
+    space = spaces.Box(-np.inf, np.inf, (20, 16), np.float32)
+    with dr.ReplayBuffer.create(tmp_path / "a.replay", space, made.ACTIONS, capacity=10) as buffer:
+        for step in range(4):
+            buffer.add(np.full((20, 16), step), 0, 0.0, np.full((20, 16), step + 1), step == 3, False)
+    report(tmp_path / "a.replay", tmp_path / "a.html")
+    browser.open(f"{(tmp_path / 'a.html').as_uri()}#episode=0&t=4")
+    browser.wait("return document.querySelectorAll('.track[data-series=obs] path:not([class])').length === 8")
+    assert browser.texts(".track[data-series=obs] .values span")[0] == "[19, 0] 4"
+    assert browser.run("return document.querySelectorAll('canvas').length") == 0
+
+
+def test_the_keys_are_shown(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=2")
+    at(browser, 1, 2)
+    browser.run("document.getElementById('scroller').focus()")
+    kept = "const e = document.activeElement; return [e.id, e.ariaLabel, document.getElementById('keys').open]"
+    focus = browser.run(kept)
+    browser.press("?")
+    assert browser.run(kept) == ["", "Close", True]
+    browser.press(Keys.ARROW_RIGHT, "]")
+    browser.press(Keys.ESCAPE)
+    assert browser.run(kept) == focus
+    at(browser, 1, 2)
+    browser.click("#help")
+    browser.press(Keys.ENTER)  # on the button that closes
+    assert browser.run(kept)[0] == "help"
+
+
+def test_what_is_typed_moves_nothing(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=2")
+    at(browser, 1, 2)
+    for key in ("?", "]", "-", "1", Keys.ARROW_LEFT, Keys.HOME, " "):
+        browser.type("input[name=returnleast]", key)
+    assert not browser.run("return document.getElementById('keys').open")
+    at(browser, 1, 2)
+    assert browser.run("return document.querySelector('input[name=returnleast]').value") == "-1"
 
 
 def test_nothing_moves_while_it_is_drawn(browser: Browser, page: str) -> None:
@@ -371,7 +443,21 @@ def test_a_store_without_episodes(browser: Browser, tmp_path: pathlib.Path) -> N
     report(tmp_path / "a.replay", tmp_path / "a.html")
     browser.open((tmp_path / "a.html").as_uri())
     assert browser.text("#table .none") == "There are no episodes yet."
-    assert browser.text("#screens") == "There is no episode to play yet."
+    assert browser.text("#screens") == "There are no episodes yet."
+    assert browser.text("#holes") == "All space on disk is in use."
+
+
+def test_a_store_that_cannot_be_read(browser: Browser, tmp_path: pathlib.Path) -> None:
+    made.make(tmp_path / "a.replay")
+    shard = next((tmp_path / "a.replay").glob("streams/*/reward/c*"))
+    shard.write_bytes(shard.read_bytes()[:-4])
+    report(tmp_path / "a.replay", tmp_path / "a.html")
+    browser.open((tmp_path / "a.html").as_uri())
+    for selector in ("#table .none", "#screens"):
+        assert browser.text(selector) == "No episode can be read: Health, below, says why."
+    assert browser.text(".figure:last-child b") == "2 problems"  # the shard's size and its index
+    browser.click(".figure:last-child a")
+    browser.wait("return document.getElementById('health').getBoundingClientRect().top < innerHeight")
 
 
 @pytest.mark.parametrize("name", ["cartpole-v1", "fetch-reach-v1", "pong-v1", "pong-window-v1", "simple-spread-v1"])

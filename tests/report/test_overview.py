@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -230,7 +231,7 @@ def test_floats_are_scaled_by_their_space(path: str) -> None:
     ],
 )
 def test_of_a_stack_the_newest_is_shown(shape: tuple[int, ...], kept: tuple[int, ...]) -> None:
-    assert pictures.pictures_of(shape)
+    assert pictures.pictures_of(shape, np.dtype(np.uint8))
     frame = np.arange(np.prod(shape)).reshape(shape)
     newest = pictures.newest(frame)
     assert newest.shape == kept
@@ -239,7 +240,43 @@ def test_of_a_stack_the_newest_is_shown(shape: tuple[int, ...], kept: tuple[int,
 
 @pytest.mark.parametrize("shape", [(), (3,), (100,), (7, 3), (2, 2), (100, 100, 100), (5, 8, 8)])
 def test_what_is_no_picture(shape: tuple[int, ...]) -> None:
-    assert not pictures.pictures_of(shape)
+    assert not pictures.pictures_of(shape, np.dtype(np.uint8))
+
+
+FREE = spaces.Box(-np.inf, np.inf, (20, 24), np.float32)
+DEPTH = spaces.Box(0, np.inf, (20, 24), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "space", "picture"),
+    [
+        ((8, 8), "int8", None, True),  # a board
+        ((10, 10), "bool", None, True),
+        ((20, 24), "float32", None, True),
+        ((20, 24), "float32", DEPTH, True),
+        ((20, 24), "float32", FREE, False),  # twenty observations of a robot
+        ((20, 6), "float32", None, False),
+        ((6, 20), "int64", None, False),
+        ((20, 6, 3), "float32", None, True),
+    ],
+)
+def test_sequences_of_vectors_are_no_pictures(shape: tuple[int, ...], dtype: str, space: Any, picture: bool) -> None:
+    assert pictures.pictures_of(shape, np.dtype(dtype), space) == picture
+
+
+def test_of_several_vectors_the_last_is_drawn(path: str) -> None:
+    space = spaces.Box(-np.inf, np.inf, (20, 6), np.float32)
+    frames = np.arange(360, dtype=np.float32).reshape(3, 20, 6)
+    with dr.ReplayBuffer.create(path, space, made.ACTIONS, capacity=10) as buffer:
+        for step in range(2):
+            buffer.add(frames[step], 0, 0.0, frames[step + 1], step == 1, False)
+    source = Snapshot(path)
+    values = shown.episode_values(source, source.episodes[0])
+    assert values.cameras == ()
+    (obs,) = (one for one in values.series if one.name == "obs")
+    assert [curve.label for curve in obs.curves] == [f"19, {at}" for at in range(6)]
+    assert [curve.values for curve in obs.curves] == [tuple(frames[:, 19, at].tolist()) for at in range(6)]
+    assert "obs: 6 of 120 numbers are drawn" in values.not_shown
 
 
 def test_large_frames_are_shown_smaller(path: str) -> None:

@@ -1,5 +1,7 @@
 // Charts as SVG, each drawn for the width that it has. Colours are those of the style, so that light and dark need nothing.
 
+const HEIGHT = 140;
+
 const ENDS = {
   terminated: { color: "var(--c0)", hollow: false }, truncated: { color: "var(--c1)", hollow: false },
   both: { color: "var(--c3)", hollow: false }, cut: { color: "var(--c6)", hollow: true },
@@ -17,9 +19,9 @@ function limits(values, zero) {
   return low === high ? [low - 0.5, high + 0.5] : [low, high];
 }
 
-function ticks(low, high, most) {
+function ticks(low, high, most, least = 0) {
   const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough) || rough;
+  const step = Math.max(least, [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough) || rough);
   const found = [];
   for (let at = Math.ceil(low / step); at * step <= high + step * 1e-9 && found.length < 20; at += 1) found.push(at * step);
   return found;
@@ -55,14 +57,14 @@ function plot(box, height, label, x, y, draw, marks) {
   return picture;
 }
 
-const numbered = (x, width) => {
-  const found = ticks(x[0], x[1], Math.max(2, Math.floor(width / 90))), step = found.length > 1 ? found[1] - found[0] : 1;
+const numbered = (x, width, least) => {
+  const found = ticks(x[0], x[1], Math.max(2, Math.floor(width / 90)), least), step = found.length > 1 ? found[1] - found[0] : 1;
   return found.map((at) => ({ at, text: tick(at, step) }));
 };
 
-function chart(title, said, wide) {
-  const box = el("figure", { class: wide ? "chart wide" : "chart" }, el("h3", {}, title, el("span", {}, said || "")));
-  byId("charts").append(box);
+function chart(title, said, into = "charts") {
+  const box = el("figure", { class: "chart" }, el("h3", {}, title, el("span", {}, said || "")));
+  byId(into).append(box);
   return box;
 }
 
@@ -71,7 +73,7 @@ function histogram(title, counts, edges, labels, said) {
   const box = chart(title, said), most = Math.max(1, ...counts), total = counts.reduce((sum, one) => sum + one, 0);
   if (labels) return named(box, title, counts, labels, most, total);
   const about = `${title}: ${whole(total)} values from ${number(edges[0])} to ${number(edges[edges.length - 1])}`;
-  plot(box, 168, about, [edges[0], edges[edges.length - 1]], [0, most], (picture, toX, toY) => {
+  plot(box, HEIGHT, about, [edges[0], edges[edges.length - 1]], [0, most], (picture, toX, toY) => {
     counts.forEach((count, at) => {
       if (!count) return;
       const from = toX(edges[at]), width = Math.max(1, toX(edges[at + 1]) - from - 1);
@@ -83,8 +85,8 @@ function histogram(title, counts, edges, labels, said) {
 }
 
 function named(box, title, counts, labels, most, total) {
-  const shown = labels.slice(0, 32), line = Math.max(15, Math.min(26, 164 / Math.max(1, shown.length)));
-  const height = Math.max(168, line * shown.length + 4);
+  const shown = labels.slice(0, 32), line = Math.max(15, Math.min(26, (HEIGHT - 4) / Math.max(1, shown.length)));
+  const height = line * shown.length + 4;
   const picture = svg("svg", { role: "img", "aria-label": `${title}: ${shown.map((one, at) => `${one} ${whole(counts[at])}`).slice(0, 12).join(", ")}` });
   picture.style.setProperty("height", `${height}px`);
   box.append(picture);
@@ -109,9 +111,9 @@ function named(box, title, counts, labels, most, total) {
 }
 
 // Values over their numbers: each as a point, or, where there are many, the range and the mean of every few.
-function trend(title, first, values, ends, said) {
-  const box = chart(title, said, true), y = limits(values, false), count = values.length;
-  plot(box, 168, `${title}: ${whole(count)} episodes, from ${number(y[0])} to ${number(y[1])}`, [first, first + Math.max(1, count - 1)], y,
+function trend(title, first, values, ends, said, into) {
+  const box = chart(title, said, into), y = limits(values, false), count = values.length;
+  plot(box, HEIGHT, `${title}: ${whole(count)} episodes, from ${number(y[0])} to ${number(y[1])}`, [first, first + Math.max(1, count - 1)], y,
     (picture, toX, toY, area) => {
       const parts = Math.min(count, 160), step = count / Math.max(1, parts);
       if (count <= 1500) {
@@ -122,6 +124,7 @@ function trend(title, first, values, ends, said) {
         for (const [end, d] of Object.entries(paths)) {
           const path = svg("path", { class: "point", d });
           path.style.setProperty("stroke", ENDS[end].color);
+          if (count < 50) path.style.setProperty("stroke-width", 8);
           picture.append(path);
         }
       }
@@ -147,5 +150,5 @@ function trend(title, first, values, ends, said) {
         return `${at} ${toY(near.reduce((sum, one) => sum + one[1], 0) / near.length).toFixed(1)}`;
       });
       if (line.length > 2) picture.append(svg("path", { class: "mean", d: `M${line.join("L")}` }));
-    }, numbered);
+    }, (x, width) => numbered(x, width, 1));
 }

@@ -23,6 +23,8 @@ const page = {
     else page.moving = setTimeout(() => history.replaceState(null, "", address), SETTLE_MS);
   },
   step: (by) => list.step(by),
+  help: () => byId("keys").showModal(),
+  none: () => (page.overview.facts.health.length ? "No episode can be read: Health, below, says why." : "There are no episodes yet."),
   choose: (at, t) => choose(at, t || 0),
 };
 const list = episodeTable(page);
@@ -82,7 +84,7 @@ function show(overview) {
 function first() {
   const rows = page.overview.episodes;
   if (toAddress()) return;
-  if (!rows.key.length) { byId("which").textContent = ""; viewer.nothing(el("p", {}, "There is no episode to play yet.")); return; }
+  if (!rows.key.length) { byId("which").textContent = ""; viewer.nothing(el("p", {}, page.none())); return; }
   const at = page.live ? rows.key.length - 1 : rows.key.indexOf([...page.played.keys()][0]);
   choose(Math.max(0, at), 0);
 }
@@ -118,6 +120,8 @@ function theme() {
 byId("theme").append(svg("svg", { class: "icon", viewBox: "0 0 14 14", "aria-hidden": "true" },
   svg("path", { d: "M7 0a7 7 0 1 0 0 14A7 7 0 0 0 7 0zm0 1.600v10.800A5.400 5.400 0 0 1 7 1.600z", "fill-rule": "evenodd" })));
 byId("theme").addEventListener("click", theme);
+byId("help").addEventListener("click", page.help);
+byId("keys").querySelector("button").addEventListener("click", () => byId("keys").close());
 addEventListener("hashchange", () => { if (page.overview) toAddress(); });
 
 (async () => {

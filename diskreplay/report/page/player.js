@@ -214,18 +214,18 @@ function player(page) {
   }
 
   function keys(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || byId("keys").open) return;
     const tag = event.target.tagName, typing = tag === "SELECT" || tag === "TEXTAREA" || (tag === "INPUT" && !["range", "checkbox"].includes(event.target.type));
-    if (typing) return;
+    if (typing || event.key.startsWith("Arrow") && event.target.closest(".wide-table")) return;
     if (event.key === " " && (tag === "BUTTON" || tag === "SUMMARY" || event.target.type === "checkbox")) return;
     const far = event.shiftKey ? 10 : 1;
     const acts = {
       " ": toggle, k: toggle, ArrowLeft: () => { pause(); go(state.t - far); }, ArrowRight: () => { pause(); go(state.t + far); },
       Home: () => go(0), End: () => go(state.episode ? state.episode.length : 0), "[": () => page.step(-1), "]": () => page.step(1),
-      "+": () => faster(1), "=": () => faster(1), "-": () => faster(-1),
+      "+": () => faster(1), "=": () => faster(1), "-": () => faster(-1), "?": page.help,
     };
     const act = acts[event.key];
-    if (!act || !state.episode && !["[", "]"].includes(event.key)) return;
+    if (!act || !state.episode && !["[", "]", "?"].includes(event.key)) return;
     event.preventDefault();
     act();
   }

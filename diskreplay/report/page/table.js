@@ -139,7 +139,7 @@ function episodeTable(page) {
     const rows = state.order.slice(first, last).map((at, place) => row(at, first + place));
     if (first) rows.unshift(gap(first));
     if (last < state.order.length) rows.push(gap(state.order.length - last));
-    if (!rows.length) rows.push(el("tr", {}, el("td", { colspan: columns.length, class: "none" }, state.rows.total ? "No episode is like that." : "There are no episodes yet.")));
+    if (!rows.length) rows.push(el("tr", {}, el("td", { colspan: columns.length, class: "none" }, state.rows.total ? "No episode is like that." : page.none())));
     body.replaceChildren(...rows);
   }
 
@@ -147,6 +147,8 @@ function episodeTable(page) {
     const columnsBefore = state.rows && [state.rows.streams.length, new Set(state.rows.env).size, new Set(state.rows.end).size].join();
     state.rows = rows;
     state.playable = playable;
+    byId("filters").hidden = !rows.total;
+    scroller.style.setProperty("--rows", Math.min(rows.key.length, 30) + (rows.total ? 1.1 : 2.5));
     if (columnsBefore !== [rows.streams.length, new Set(rows.env).size, new Set(rows.end).size].join()) setUp();
     update();
   }

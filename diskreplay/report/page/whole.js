@@ -1,10 +1,13 @@
 // The store as a whole: figures, charts, tables.
 
+// In a narrow window each row is a block; its cells say their column's name, and those that say nothing are left out.
 function table(names, rows, label) {
+  const titles = names.map((one) => one.replace(/^#/, "")), kind = (at) => (names[at].startsWith("#") ? "number" : null);
+  const entry = (cell, at) => el("td", { class: cell && cell.long ? "long" : kind(at), "data-name": ["–", ""].includes(cell?.long ?? cell) ? null : titles[at] }, cell?.long ?? cell);
   return el("div", { class: "wide-table", tabindex: "0", role: "region", "aria-label": label }, el("table", {},
     el("caption", { class: "unseen" }, label),
-    el("thead", {}, el("tr", {}, names.map((one) => el("th", { scope: "col", class: one.startsWith("#") ? "number" : null }, one.replace(/^#/, ""))))),
-    el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell, at) => el("td", { class: cell && cell.long ? "long" : names[at].startsWith("#") ? "number" : null }, cell && cell.long ? cell.long : cell)))))));
+    el("thead", {}, el("tr", {}, titles.map((one, at) => el("th", { scope: "col", class: kind(at) }, one)))),
+    el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map(entry))))));
 }
 
 const meter = (share) => el("span", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${Math.max(0, Math.min(1, share)) * 100}%` } }));
@@ -12,7 +15,7 @@ const meter = (share) => el("span", { class: "meter", "aria-hidden": "true" }, e
 function wholePage(overview, leftOut, written) {
   const { facts, episodes } = overview, finished = episodes.key.map((_, at) => at).filter((at) => episodes.complete[at] && episodes.ends[episodes.end[at]] !== "running");
   const returns = finished.map((at) => episodes.total_reward[at]).filter((one) => one !== null), lengths = finished.map((at) => episodes.length[at]);
-  const mean = returns.length ? returns.reduce((sum, one) => sum + one, 0) / returns.length : null;
+  const average = (values) => (values.length ? values.reduce((sum, one) => sum + one, 0) / values.length : null), mean = average(returns);
 
   document.title = `${overview.name} · diskreplay`;
   byId("name").textContent = overview.name;
@@ -22,17 +25,19 @@ function wholePage(overview, leftOut, written) {
   const sick = facts.health.length;
   byId("figures").replaceChildren(
     figure(facts.transitions === null ? "?" : whole(facts.transitions), `transitions of ${whole(facts.capacity)}`),
-    figure(whole(episodes.total), episodes.total === 1 ? "episode" : "episodes"),
+    figure(sick && !episodes.total ? "?" : whole(episodes.total), episodes.total === 1 ? "episode" : "episodes"),
     figure(number(mean), "mean return"), figure(number(median(lengths)), "median steps"),
     figure(bytes(facts.stored_bytes), facts.ratio > 1 ? `on disk, ${times(facts.ratio)} smaller` : "on disk"),
-    figure(sick ? `${whole(sick)} ${sick === 1 ? "problem" : "problems"}` : "healthy", "quick check", sick ? "bad" : "good"));
+    figure(el("a", { href: "#health" }, sick ? plural(sick, "problem") : "healthy"), "quick check", sick ? "bad" : "good"));
 
+  byId("returns").replaceChildren();
   byId("charts").replaceChildren();
   const ends = episodes.end.map((one) => episodes.ends[one]);
-  if (episodes.key.length > 1) {
-    trend("Returns over time", episodes.first, episodes.total_reward, ends, `mean ${number(mean)}`);
-    trend("Lengths over time", episodes.first, episodes.length, ends, `median ${number(median(lengths))} steps`);
-  }
+  if (returns.length) {
+    const ended = episodes.total_reward.map((one, at) => (ends[at] === "running" ? null : one));
+    trend("Returns over time", episodes.first, ended, ends, returns.length > 100 ? `mean of the last 100: ${number(average(returns.slice(-100)))}` : `mean ${number(mean)}`, "returns");
+  } else chart("Returns over time", "", "returns").append(el("p", { class: "muted" }, "There is no finished episode to draw."));
+  if (ends.length) trend("Lengths over time", episodes.first, episodes.length, ends, `median ${number(median(lengths))}`);
   const spread = (title, values, said) => {
     if (!values.length) return;
     const [low, high] = limits(values), different = [...new Set(values)].sort((a, b) => a - b);
@@ -54,24 +59,23 @@ function wholePage(overview, leftOut, written) {
   if (overview.priorities) {
     const { values, by_age: ages, checkpoint, sampler } = overview.priorities, said = `${sampler}, checkpoint ${checkpoint}`;
     histogram("Priorities", values.counts, values.edges, values.labels, said);
-    const box = chart("Mean priority by age", "oldest rows left, newest right"), shown = ages.map((one) => one || 0);
-    plot(box, 168, `Mean priority by age, from ${number(ages[0])} of the oldest to ${number(ages[ages.length - 1])} of the newest`, [0, ages.length], [0, Math.max(...shown) || 1], (picture, toX, toY) => {
+    const box = chart("Mean priority by age", "oldest left"), shown = ages.map((one) => one || 0);
+    plot(box, HEIGHT, `Mean priority by age, from ${number(ages[0])} of the oldest to ${number(ages[ages.length - 1])} of the newest`, [0, ages.length], [0, Math.max(...shown) || 1], (picture, toX, toY) => {
       ages.forEach((one, at) => {
         if (!one) return;
         picture.append(svg("rect", { class: "bar", x: toX(at), y: toY(one), width: Math.max(1, toX(at + 1) - toX(at) - 1), height: Math.max(1, toY(0) - toY(one)), rx: 2 }, svg("title", {}, number(one))));
       });
     }, null);
   }
-  if (!byId("charts").childNodes.length) byId("charts").append(el("p", { class: "muted" }, "There is nothing to draw yet."));
-  for (const one of overview.not_counted) byId("charts").append(el("p", { class: "muted" }, one));
+  byId("charts").closest("section").hidden = !byId("charts").childNodes.length;
+  byId("uncounted").replaceChildren(...overview.not_counted.map((one) => el("li", {}, one)));
 
-  const most = Math.max(1, ...facts.columns.map((one) => one.stored_bytes)), holes = overview.holes, gone = holes ? holes.evicted : {};
+  const most = Math.max(1, ...facts.columns.map((one) => one.stored_bytes)), holes = overview.holes, gone = holes ? holes.evicted : {}, old = holes ? holes.dead_bytes + holes.kept_bytes : 0;
   byId("stored").replaceChildren(
-    table(["Column", "#On disk", "", "#Raw", "#Evicted", "#Ratio", "Codec", "#Shards", "#Rows a chunk", "In RAM"], [...facts.columns].sort((a, b) => b.stored_bytes - a.stored_bytes).map((one) => [
-      one.name, bytes(one.stored_bytes), meter(one.stored_bytes / most), bytes(one.raw_bytes), one.name in gone ? bytes(gone[one.name]) : "–", one.stored_bytes ? times(one.ratio) : "–", one.codec, whole(one.files), whole(one.chunk_rows), one.resident ? "yes" : "no"]), "Columns on disk"),
-    el("p", { class: "muted", id: "holes" }, holes
-      ? `Holes: diskreplay compact would give back ${bytes(holes.dead_bytes)}; ${bytes(holes.kept_bytes)} more are dead and stay until the next shard is full, or a checkpoint is dropped. Evicted is what of the raw bytes has left the window, or was said anew in a log, in shards that are still needed.`
-      : "What holes there are cannot be said of a damaged store."),
+    table(["Column", "#On disk", "#Raw", "#Evicted", "#Ratio", "Codec", "#Shards", "#Rows a chunk", "In RAM"], [...facts.columns].sort((a, b) => b.stored_bytes - a.stored_bytes).map((one) => [
+      one.name, [bytes(one.stored_bytes), meter(one.stored_bytes / most)], bytes(one.raw_bytes), one.name in gone ? bytes(gone[one.name]) : "–", one.stored_bytes ? times(one.ratio) : "–", one.codec, whole(one.files), whole(one.chunk_rows), one.resident ? "yes" : "no"]), "Columns on disk"),
+    el("p", { class: "muted", id: "holes" }, !holes ? "How much space could be freed is unknown, as the store is damaged."
+      : !old ? "All space on disk is in use." : `${bytes(old)} on disk are no longer in use${holes.dead_bytes ? `; diskreplay compact would free ${bytes(holes.dead_bytes)} of them` : " and cannot be freed yet"}.`),
     table(["Stream", "#Transitions", "Window", "#Environments", "#No transition", "#Patches", "Last commit", "Writer"], facts.streams.map((one) => {
       const rows = (one.end - one.begin) * one.num_envs;
       return [one.name, one.transitions === null ? "?" : whole(one.transitions), [`rows ${whole(one.begin)} to ${whole(one.end)}`, meter(rows / one.capacity)], whole(one.num_envs),
@@ -80,11 +84,11 @@ function wholePage(overview, leftOut, written) {
 
   const text = (value) => { const told = JSON.stringify(value); return told === "{}" ? "" : told.length > 400 ? `${told.slice(0, 400)}…` : told; };
   byId("points").replaceChildren(facts.checkpoints.length
-    ? table(["#Number", "Name", "Maker", "Made", "Attachments", "Metadata"], facts.checkpoints.map((one) => [one.number ? whole(one.number) : "–", one.name, one.maker ?? "a reader", moment(one.time), Object.entries(one.attachments).map(([name, size]) => `${name} (${bytes(size)})`).join(", "), { long: text(one.metadata) }]), "Checkpoints")
+    ? table(["Name", "#Number", "Maker", "Made", "Attachments", "Metadata"], facts.checkpoints.map((one) => [one.name, one.number ? whole(one.number) : "–", one.maker ?? "a reader", moment(one.time), Object.entries(one.attachments).map(([name, size]) => `${name} (${bytes(size)})`).join(", "), { long: text(one.metadata) }]), "Checkpoints")
     : el("p", { class: "muted" }, "There are none."));
   byId("problems").replaceChildren(...(sick
     ? [el("ul", { class: "ill" }, facts.health.map((one) => el("li", {}, one))), el("p", { class: "muted" }, "diskreplay verify reads everything, and --repair gives up only what is lost.")]
-    : [el("p", {}, el("span", { class: "well" }, "✓ "), "Commit records, files, their sizes and indexes are as they should be."), el("p", { class: "muted" }, "The check is a quick one: diskreplay verify reads every chunk.")]));
+    : [el("p", {}, el("span", { class: "well" }, "✓ "), "Every file is there and looks as it should."), el("p", { class: "muted" }, "This was a quick check; diskreplay verify reads everything.")]));
 
   const about = { provenance: facts.provenance, settings: facts.settings };
   byId("columns").replaceChildren(
@@ -93,8 +97,6 @@ function wholePage(overview, leftOut, written) {
 
   const lines = leftOut.map((one) => el("li", {}, one));
   byId("foot").replaceChildren(
-    lines.length ? el("p", {}, "Left out of this file, so that it stays small:") : "", lines.length ? el("ul", {}, lines) : "",
-    el("p", {}, "Keys: ", el("span", { class: "key" }, "space"), " play, ", el("span", { class: "key" }, "←"), " ", el("span", { class: "key" }, "→"), " step (with shift ten), ",
-      el("span", { class: "key" }, "["), " ", el("span", { class: "key" }, "]"), " episode, ", el("span", { class: "key" }, "+"), " ", el("span", { class: "key" }, "−"), " speed"),
+    lines.length ? el("p", {}, "Left out of this file:") : "", lines.length ? el("ul", {}, lines) : "",
     el("p", {}, `diskreplay ${overview.version}${written ? `, written ${new Date(written).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}` : ""}`));
 }
