@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 
 def batch_html(title: str, fields: Mapping[str, Any], lead: int = 1) -> str:
-    """A table of a batch's arrays, and its first observations where those are pictures or sequences of vectors.
+    """Return a table of a batch's arrays, and its first observations where those are pictures or sequences of vectors.
 
     ``lead`` counts the axes before an observation's own: entries, steps of a sequence, agents.
     """
@@ -40,7 +40,7 @@ def batch_html(title: str, fields: Mapping[str, Any], lead: int = 1) -> str:
 
 
 def pictures(name: str, observations: Any, lead: int = 1, mask: Any = None) -> str:
-    """The first of a batch of observations, nested as their space is; empty where all are plain vectors.
+    """Return the first of a batch of observations, nested as their space is; empty where all are plain vectors.
 
     Of a sequence of pictures the last step is drawn, of one of vectors the curves of its steps, and of several agents
     the last one. ``mask`` is a batch's: with two axes it says which steps its sequences hold.

@@ -53,7 +53,7 @@ def are_vectors(shape: Sequence[int], dtype: np.dtype[Any], space: gymnasium.Spa
 
 
 def pictures_of(shape: Sequence[int], dtype: np.dtype[Any], space: gymnasium.Space[Any] | None = None) -> bool:
-    """Whether observations are shown as pictures: images, and stacks of them along a channel axis."""
+    """Tell whether observations of this shape are shown as pictures: images, and stacks along a channel axis."""
     if are_vectors(shape, dtype, space):
         return False
     if is_image(shape):
