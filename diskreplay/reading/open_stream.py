@@ -132,8 +132,12 @@ class OpenStream:
         return wide * (self.log.end - self.log.begin) * self.log.num_envs + later
 
 
-def open_stream(store: Store, name: str, cache: ChunkCache, cut: Commit | None = None) -> OpenStream:
+def open_stream(
+    store: Store, name: str, cache: ChunkCache, cut: Commit | None = None, newest: Commit | None = None
+) -> OpenStream:
     """The stream as of its newest commit, or of a checkpoint's, with its index in RAM.
+
+    Where the caller has just read the ``newest`` one, it is not read again.
 
     Shards are opened one after another, so its writer may evict one, or go back, before it was read. Then a newer
     commit needs that shard no more, and the stream is read anew.
@@ -142,8 +146,8 @@ def open_stream(store: Store, name: str, cache: ChunkCache, cut: Commit | None =
     where the writer went on replacing what was being read for a minute.
     """
     began, before = time.monotonic(), None
+    tried = store.newest_commit(name) if newest is None else newest
     while True:
-        tried = store.newest_commit(name)
         try:
             return OpenStream(store.schema, store.read_stream(name, cut or tried, tried.timeline), cache)
         except CorruptionError as error:
@@ -156,4 +160,4 @@ def open_stream(store: Store, name: str, cache: ChunkCache, cut: Commit | None =
                     f"the writer of the stream {name!r} of {store.path!r} replaces its window, rows {newest.begin} to "
                     f"{newest.end}, faster than it can be read: open a checkpoint, or give the stream a larger capacity"
                 ) from error
-            before = place
+            before, tried = place, newest
