@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError
+from diskreplay.index.episodes import EpisodeList
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
@@ -54,6 +55,7 @@ class OpenStream:
         """What is logged beside the rows, by the paths of the logs."""
         self.facts = cast(EpisodeFacts, self.logs[INFO].content)
         """What was said of the episodes."""
+        self.episodes = EpisodeList(self.log, self.facts)
         self._spans = Spans(self.log)
         self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
         self.catch_up()
