@@ -173,7 +173,7 @@ def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
 
 
 class EpisodeList:
-    """The episodes of a stream's window, which are kept: only those that are new, or changed, are made when it is asked.
+    """The episodes of a stream's window, which are kept: whoever asks has only those made that are new, or changed.
 
     The lock of the buffer that owns it guards every call.
     """
@@ -196,13 +196,14 @@ class EpisodeList:
         if since > log.begin:
             first, stop = (bisect.bisect_left(held, row, key=START_OF) for row in (log.begin + 1, since))
             left = (one if one.start == log.begin else self._rest(one) for one in held[:first] if one.stop > log.begin)
-            kept = [*sorted(left, key=ENV_OF), *held[first:stop]]
+            kept = held[first:stop]
+            kept[:0] = sorted(left, key=ENV_OF)
         found = table(log, since)
-        made = listed(found, facts.find(found.start, found.env))
+        kept += listed(found, facts.find(found.start, found.env))
         open_ = found.start[~found.ended | (found.stop == log.end)]
-        self._made = kept + made, (log.begin, log.end), int(open_.min(initial=log.end))
+        self._made = kept, (log.begin, log.end), int(open_.min(initial=log.end))
         facts.changed = None
-        return self._made[0]
+        return kept
 
     def _rest(self, episode: Episode) -> Episode:
         """What of an episode is left in the window."""

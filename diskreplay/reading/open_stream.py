@@ -30,6 +30,8 @@ from diskreplay.storage.stream import StreamReader, StreamWriter
 
 Array = NDArray[Any]
 
+TAKEN_ROWS = 1 << 18
+"""Rows that are read at a time into the index: so many are in RAM twice for a while."""
 OUTRUN_SECONDS = 60.0
 """How long a reader tries to open a stream whose writer replaces the window faster than it is read."""
 
@@ -73,8 +75,11 @@ class OpenStream:
         if commit.floor(log.context) > log.end:
             log.restart(commit.begin, commit.floor(log.context), commit.patch_begin)
         if commit.end > log.end:
-            values = {name: self.disk.rows[name].read_rows(log.end, commit.end) for name in log.resident}
-            log.extend(values, commit.begin)
+            log.slide(commit.begin)
+            log.reserve(commit.end - log.end)
+            for start in range(log.end, commit.end, TAKEN_ROWS):
+                stop = min(start + TAKEN_ROWS, commit.end)
+                log.extend({name: self.disk.rows[name].read_rows(start, stop) for name in log.resident}, commit.begin)
         if commit.patch_end > log.patch_end:
             span = log.patch_end, commit.patch_end
             log.add_patches({name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays})

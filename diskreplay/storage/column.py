@@ -142,7 +142,8 @@ class ColumnReader:
                 self.entries.restart(known * self.shard_chunks)
             self.entries.end = known * self.shard_chunks
             for shard in range(known, (end_row - 1) // self.column.shard_rows + 1):
-                self.entries.extend(self.read_index(shard, tail.size if shard == tail.shard else None, end_row, ask=False))
+                size = tail.size if shard == tail.shard else None
+                self.entries.extend(self.read_index(shard, size, end_row, ask=False))
             self.tail = tail
         self.end = self.committed = end_row
         self.trim(first_row)

@@ -57,7 +57,8 @@ def test_opening_reads_the_record_of_each_stream_twice() -> None:
     with dr.ReplayBuffer.open(PATH, mode="r", files=files) as buffer:
         assert len(buffer) == 3
     read = collections.Counter(one.path for one in files.operations if one.name == "read" and "/streams/s" in one.path)
-    assert read == {f"{PATH}/streams/s{number}/zarr.json": 2 for number in range(1, 4)}, "which there are; still current"
+    each = dict.fromkeys([f"{PATH}/streams/s{number}/zarr.json" for number in range(1, 4)], 2)
+    assert read == each, "to know of it, and whether it is still current"
 
 
 def test_verify_reads_each_index_twice_and_lists_each_array_once(tmp_path: pathlib.Path) -> None:
