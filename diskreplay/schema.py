@@ -335,7 +335,7 @@ class Schema:
         """The number of rows before the window that are kept because frame stacks reach back to them."""
         return max(stack.frames for stack in self.stacks) - 1
 
-    @property
+    @functools.cached_property
     def patch_columns(self) -> tuple[Column, ...]:
         """The columns of the patch table: ``place`` (row, environment, offset) and the observation leaves.
 

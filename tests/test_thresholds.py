@@ -79,6 +79,7 @@ NO_THRESHOLD = {
     "how often a thread looks whether it is to end": "prefetch.POLL_SECONDS",
     "how often is looked whether a thread that is waited for has ended": "loading.POLL_SECONDS",
     "how much of the log is looked through at once; no result depends on it": "reading.bytelog.LOOK_SHARE",
+    "how many records are remembered; no result depends on it": "storage.stream.MOST_KNOWN",
     "which texts in RAM are one object; no result depends on it": "index.facts.SHARED_LENGTH",
     "how often is looked at what another process has done": "buffers.limiter.POLL_SECONDS",
     "when the other process is told; what each may do does not depend on it": "buffers.limiter.PUBLISHED_SHARE",

@@ -23,7 +23,7 @@ from diskreplay.engine.engine import Engine
 from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.engine.run import Run
 from diskreplay.errors import CheckpointError, InputError, StateError
-from diskreplay.index.episodes import Episode, ends, episodes
+from diskreplay.index.episodes import Episode, ends
 from diskreplay.index.where import Where
 from diskreplay.interrupts import undisturbed
 from diskreplay.schema import Schema
@@ -190,9 +190,15 @@ class StoredBuffer(Subscripted):
 
     @property
     def episodes(self) -> list[Episode]:
-        """The episodes in the windows of all streams, in the order of streams, first rows and environments."""
+        """The episodes in the windows of all streams, in the order of streams, first rows and environments.
+
+        The buffer keeps them, 250 bytes each: asked again, it makes only those that are new, or have changed.
+        """
+        found: list[Episode] = []
         with self.engine.lock:
-            return [episode for stream in self.engine.whole() for episode in episodes(stream.log, stream.facts)]
+            for stream in self.engine.whole():
+                found += stream.episodes()
+        return found
 
     def select(self, where: str) -> Selection:
         """Return the episodes for which a condition holds; ``sample(n, within=...)`` and ``shuffled`` keep to them.

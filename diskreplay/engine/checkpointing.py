@@ -136,14 +136,13 @@ def _check_knows_all(engine: Engine) -> None:
         )
 
 
-def outdated(
-    engine: Engine, wanted: Wanted, counts: Callable[[Checkpoint], bool] = lambda checkpoint: True
-) -> list[str]:
+def outdated(engine: Engine, wanted: Wanted, counts: Callable[[Checkpoint], bool] | None = None) -> list[str]:
     """Return the checkpoints that a new one is to drop: its own maker's, made with ``keep`` too, that count."""
     if wanted.keep is None:
         return []
-    every = engine.store.checkpoints()
-    own = [one.name for one in every if one.kept and one.maker == engine.stream and counts(one)]
+    own = engine.store.kept_checkpoint_names(engine.stream)
+    if counts is not None:
+        own = [one.name for one in engine.store.checkpoints(own) if counts(one)]
     return own[: -wanted.keep]
 
 

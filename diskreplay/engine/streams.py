@@ -128,7 +128,8 @@ class Streams:
             stream = streams.get(name)
             if stream is not None and not self.stale and not checkpoint and self._caught_up(stream, newest):
                 continue
-            opened = open_stream(self.store, name, self.cache, checkpoint.cut[name] if checkpoint else None)
+            cut, read = (newest, None) if checkpoint else (None, newest)
+            opened = open_stream(self.store, name, self.cache, cut, read)
             if stream is not None:
                 for _, column in stream.disk.columns():
                     self.cache.forget(column)

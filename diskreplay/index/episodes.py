@@ -6,8 +6,10 @@ window's first row, to a cut. The newest run of an environment that is not cut y
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,20 @@ ROW_BITS = 43
 """The bits of a row, which stands in one number with its environment, of which there are at most 2^20."""
 LOOKED_ROWS = 1024
 """The number of rows that are looked at at once for where an episode begins or ends."""
+KEPT = "_facts"
+START_OF: Callable[[Episode], int] = operator.attrgetter("start")
+ENV_OF: Callable[[Episode], int] = operator.attrgetter("env")
+
+
+class _Copied:
+    """The facts of an episode: whoever asks for them is given a copy, so that many may have the same episode."""
+
+    def __get__(self, episode: Episode | None, kind: type[Episode]) -> dict[str, Any]:
+        found: dict[str, Any] = {} if episode is None else copied(getattr(episode, KEPT))
+        return found
+
+    def __set__(self, episode: Episode, facts: dict[str, Any] | _Copied) -> None:
+        object.__setattr__(episode, KEPT, {} if isinstance(facts, _Copied) else facts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +64,7 @@ class Episode:
     truncated: bool
     complete_start: bool
     ended: bool
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    facts: _Copied = dataclasses.field(default=_Copied(), hash=False)
 
     @property
     def length(self) -> int:
@@ -110,9 +126,9 @@ class EpisodeTable:
         return held
 
 
-def table(log: StreamLog) -> EpisodeTable:
-    """Return all episodes of a stream's window."""
-    rows = np.arange(log.begin, log.end)
+def table(log: StreamLog, since: int = 0) -> EpisodeTable:
+    """Return all episodes of a stream's window, or those that begin in its rows from ``since`` on."""
+    rows = np.arange(max(log.begin, since), log.end)
     valid, starts, terminated, truncated, reward = (
         log.table.take(name, rows) for name in (VALID, START, TERMINATED, TRUNCATED, REWARD)
     )
@@ -126,10 +142,11 @@ def table(log: StreamLog) -> EpisodeTable:
         totals = np.add.reduceat(reward[:, env].astype(np.float64), low)
         flags = terminated[high - 1, env], truncated[high - 1, env]
         found = (
-            np.full(len(low), env), log.begin + low, log.begin + high, totals, *flags,
+            np.full(len(low), env), rows[0] + low, rows[0] + high, totals, *flags,
             (low > 0) | complete, flags[0] | flags[1] | (high < len(rows)),
         )  # fmt: skip
         kept = valid[low, env]
+        kept[0] &= complete or rows[0] == log.begin
         parts.append([part[kept] for part in found])
     if not parts:
         none, no = np.empty(0, np.int64), np.empty(0, bool)
@@ -148,11 +165,52 @@ def episodes(log: StreamLog, facts: EpisodeFacts | None = None) -> list[Episode]
 
 
 def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
-    """Return the episodes of a table, with copies of their facts if these are given."""
+    """Return the episodes of a table, with their facts if these are given."""
     columns = [values.tolist() for values in found.arrays().values()]
     if known:
-        columns.append([copied(one) for one in known])
+        columns.append(known)
     return [Episode(found.stream, *values) for values in zip(*columns, strict=True)]
+
+
+class EpisodeList:
+    """The episodes of a stream's window, which are kept: whoever asks has only those made that are new, or changed.
+
+    The lock of the buffer that owns it guards every call.
+    """
+
+    def __init__(self, log: StreamLog, facts: EpisodeFacts) -> None:
+        self._log = log
+        self._facts = facts
+        self._made: tuple[list[Episode], tuple[int, int], int] = [], (0, 0), 0
+        """They, the window that they are of, and the first row of what may change yet; replaced as a whole."""
+
+    def __call__(self) -> list[Episode]:
+        """All of them, by first row, then environment; the list is not the caller's to change."""
+        log, facts = self._log, self._facts
+        held, window, since = self._made
+        if (log.begin, log.end) == window and facts.changed is None:
+            return held
+        if facts.changed is not None:
+            since = min(since, facts.changed)
+        kept: list[Episode] = []
+        if since > log.begin:
+            first, stop = (bisect.bisect_left(held, row, key=START_OF) for row in (log.begin + 1, since))
+            left = (one if one.start == log.begin else self._rest(one) for one in held[:first] if one.stop > log.begin)
+            kept = held[first:stop]
+            kept[:0] = sorted(left, key=ENV_OF)
+        found = table(log, since)
+        kept += listed(found, facts.find(found.start, found.env))
+        open_ = found.start[~found.ended | (found.stop == log.end)]
+        self._made = kept, (log.begin, log.end), int(open_.min(initial=log.end))
+        facts.changed = None
+        return kept
+
+    def _rest(self, episode: Episode) -> Episode:
+        """Return the part of an episode that is left in the window."""
+        rows = np.arange(self._log.begin, episode.stop)
+        rewards = self._log.take(REWARD, rows, np.full(len(rows), episode.env)).astype(np.float64)
+        total = float(np.add.reduceat(rewards, [0])[0])  # to the bit as all are added up
+        return dataclasses.replace(episode, start=self._log.begin, total_reward=total, complete_start=False)
 
 
 def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:

@@ -84,6 +84,8 @@ class EpisodeFacts:
         """The facts by environment of the episode that its next step begins, empty if it was begun without any."""
         self._unwritten: dict[int, None] = {}
         """The keys of what no line says as it is; some may name what is gone."""
+        self.changed: int | None = None
+        """The lowest row of an episode whose facts changed since somebody set it to None; else that."""
 
     def __len__(self) -> int:
         return len(self._noted)
@@ -121,11 +123,15 @@ class EpisodeFacts:
     def note(self, before: Noted | None, row: int, env: int, stop: int | None, facts: Facts) -> None:
         """Replace the facts ``before`` of an episode; ``row`` and ``stop`` are those of its line."""
         one = before or Noted(row, env, stop, {}, NOWHERE, 0)
+        self._change(one.row)
         key = self.key(one.row, env)
         self._unwritten[key] = None
         if stop is None:
             self._open[env] = key
         self._noted[key] = one._replace(stop=stop, facts=shared(facts))
+
+    def _change(self, row: int) -> None:
+        self.changed = row if self.changed is None else min(self.changed, row)
 
     # A row that begins episodes
 
@@ -155,6 +161,7 @@ class EpisodeFacts:
 
     def restart(self) -> None:
         """Forget what came from the log."""
+        self._change(0)
         self._noted, self._open, self._unwritten = {}, {}, {}
 
     def records(self, data: Bytes, at: int) -> Iterator[Noted]:
@@ -192,6 +199,9 @@ class EpisodeFacts:
         if one.stop is not None and one.stop > self.log.end:
             one = one._replace(stop=self.log.end)
         key = self.key(one.row, one.env)
+        known = self._noted.get(key)
+        if known is None or known.facts != one.facts:
+            self._change(one.row)
         self._noted[key] = one
         if one.stop is None:
             self._open[one.env] = key
@@ -251,9 +261,10 @@ class EpisodeFacts:
         get, nothing = self._noted.get, NOTHING
         found = [get(key, nothing) for key in (starts * self.num_envs + envs).tolist()]
         # The first rows of an episode can have left the window only where it begins.
-        late = [at for at in np.flatnonzero(starts == starts.min()).tolist() if found[at] is nothing]
+        begin = self.log.begin
+        late = [at for at in np.flatnonzero(starts == begin).tolist() if found[at] is nothing]
         if late:
-            reaching = self._reaching({int(envs[at]) for at in late}, int(starts[late[0]]))
+            reaching = self._reaching({int(envs[at]) for at in late}, begin)
             for at in late:
                 found[at] = reaching.get(int(envs[at]), nothing)
         return list(map(FACTS_OF, found))

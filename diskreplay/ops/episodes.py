@@ -68,11 +68,12 @@ def episodes(
     wanted = None if where is None else Where(where)
     with ReplayBuffer.open(path, mode="r", view=Transition()) as buffer:
         streams, every = list(buffer.stats()["streams"]), buffer.episodes
-        kept = [True] * len(every) if wanted is None else chosen(wanted, every, dict(enumerate(streams)))
-        lines = [
-            line(number, streams[episode.stream], episode)
-            for number, (episode, keep) in enumerate(zip(every, kept, strict=True)) if keep
-        ]  # fmt: skip
+    # The rows are not needed any more, and take more memory than the episodes.
+    kept = [True] * len(every) if wanted is None else chosen(wanted, every, dict(enumerate(streams)))
+    lines = [
+        line(number, streams[episode.stream], episode)
+        for number, (episode, keep) in enumerate(zip(every, kept, strict=True)) if keep
+    ]  # fmt: skip
     key = {"return": "total_reward"}.get(sort, sort)
     return sorted(lines, key=lambda one: getattr(one, key), reverse=reverse)
 

@@ -40,7 +40,7 @@ import contextlib
 import dataclasses
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -185,7 +185,8 @@ class _StoreCheck:
         self._read_streams()
         self._read_checkpoints()
         checks = {name: self.columns(name, self._views(name)) for name in self.commits}
-        self._total = sum(self._size(check, spans) for columns in checks.values() for check, spans in columns)
+        if self.progress:
+            self._total = sum(self._size(check, spans) for columns in checks.values() for check, spans in columns)
         for name, columns in checks.items():
             before = len(self.found.problems)
             for check, spans in columns:
@@ -356,22 +357,26 @@ class _StoreCheck:
             return  # found by the check of the files
         rows = {path: reader for path, reader in readers.items() if not is_patch(path)}
         RowCheck(name, rows, readers[PLACES], self.schema.context, self.found).run(views)
+        loaded = {path: reader for path, reader in readers.items() if reader.column.resident and len(views) == 1}
         seen = views[0].patch_end
         for view in views:  # each alone: between a checkpoint's rows and the window there may be none
-            self._patches(name, view, min(view.patch_end, seen))
+            self._patches(name, view, min(view.patch_end, seen), loaded)
             seen = min(seen, view.patch_begin)
 
-    def _patches(self, name: str, view: Commit, stop: int) -> None:
-        """Check rule 6 of the patches below ``stop`` against the rows that a view has."""
-        if self.schema.continuity == "flags":  # each row may have a next observation of its own
+    def _patches(self, name: str, view: Commit, stop: int, loaded: Mapping[str, ColumnReader]) -> None:
+        """Check rule 6 of the patches below ``stop`` against the rows that a view has; some columns are ``loaded``."""
+        if self.schema.continuity == "flags" or view.patch_begin >= stop:  # each row may have a next one of its own
             return
+        leaves = [column.name for column in self.schema.obs_columns]
         readers = {}
-        for check, (span,) in self.columns(name, [view]):
-            with contextlib.suppress(*DAMAGE):
-                check.reader.load(span.begin, span.end, span.tail)
-                readers[check.path] = check.reader
-        if {START, VALID, PLACES} <= readers.keys() and view.patch_begin < stop:
-            leaves = [column.name for column in self.schema.obs_columns]
+        for path, reader in self.store.readers(name, view).items():
+            if path in (START, VALID, *leaves) or is_patch(path):
+                span = view.span(path, self.schema.context)
+                with contextlib.suppress(*DAMAGE):
+                    if path not in loaded:
+                        reader.load(span.begin, span.end, span.tail)
+                    readers[path] = loaded.get(path, reader)
+        if {START, VALID, PLACES} <= readers.keys():
             check_patches(name, readers, leaves, (view.patch_begin, stop), view.end, self.found)
 
     def _forgive(self, name: str, first: int) -> None:

@@ -56,9 +56,8 @@ class ColumnCheck:
         rows = self.column.shard_rows
         return [(s.begin // rows, (s.end - 1) // rows + 1) for s in spans if s.end > s.begin]
 
-    def _gaps(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
+    def _gaps(self, spans: Sequence[Span], there: Sequence[int]) -> list[tuple[int, int]]:
         """Return ranges of shards that a span needs and that are not there."""
-        there = self.shards(spans)
         gaps = set()
         for first, stop in self._needed(spans):
             inside = [shard for shard in there if first <= shard < stop]
@@ -74,11 +73,12 @@ class ColumnCheck:
             self.found.take(error, stream=self.reader.stream, column=self.path)
             return
         self._document(spans)
-        for first, stop in self._gaps(spans):
+        there = self.shards(spans)
+        for first, stop in self._gaps(spans, there):
             what = "the shard's file is missing" if stop == first + 1 else f"{stop - first} shards' files are missing"
             rows = self.column.shard_rows
             self.report(what, first, rows=(first * rows, stop * rows))
-        for shard in self.shards(spans):
+        for shard in there:
             self._shard(shard, spans)
 
     def _document(self, spans: Sequence[Span]) -> None:
@@ -127,7 +127,7 @@ class ColumnCheck:
                 entries.append(self._entries(shard, index, of[0].end))
                 self._overlaps(shard, entries[-1], committed - self.reader.index_bytes)
         if entries:
-            self._chunks(shard, np.unique(np.concatenate(entries), axis=0))
+            self._chunks(shard, entries[0] if len(entries) == 1 else np.unique(np.concatenate(entries), axis=0))
 
     def _index(self, shard: int, committed: int, size: int, end: int) -> Entries | None:
         """Return the index that ends at byte ``committed``, ``(shard_chunks, groups, 2)``, or None."""

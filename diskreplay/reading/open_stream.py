@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError
+from diskreplay.index.episodes import EpisodeList
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
@@ -29,6 +30,8 @@ from diskreplay.storage.stream import StreamReader, StreamWriter
 
 Array = NDArray[Any]
 
+TAKEN_ROWS = 1 << 18
+"""Rows that are read at a time into the index: so many are in RAM twice for a while."""
 OUTRUN_SECONDS = 60.0
 """The seconds for which a reader tries to open a stream whose writer replaces the window faster than it is read."""
 
@@ -54,6 +57,7 @@ class OpenStream:
         """The logs of bytes beside the rows, by path."""
         self.facts = cast(EpisodeFacts, self.logs[INFO].content)
         """The facts of the episodes."""
+        self.episodes = EpisodeList(self.log, self.facts)
         self._spans = Spans(self.log)
         self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
         self.catch_up()
@@ -71,8 +75,11 @@ class OpenStream:
         if commit.floor(log.context) > log.end:
             log.restart(commit.begin, commit.floor(log.context), commit.patch_begin)
         if commit.end > log.end:
-            values = {name: self.disk.rows[name].read_rows(log.end, commit.end) for name in log.resident}
-            log.extend(values, commit.begin)
+            log.slide(commit.begin)
+            log.reserve(commit.end - log.end)
+            for start in range(log.end, commit.end, TAKEN_ROWS):
+                stop = min(start + TAKEN_ROWS, commit.end)
+                log.extend({name: self.disk.rows[name].read_rows(start, stop) for name in log.resident}, commit.begin)
         if commit.patch_end > log.patch_end:
             span = log.patch_end, commit.patch_end
             log.add_patches({name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays})
@@ -132,8 +139,12 @@ class OpenStream:
         return wide * (self.log.end - self.log.begin) * self.log.num_envs + later
 
 
-def open_stream(store: Store, name: str, cache: ChunkCache, cut: Commit | None = None) -> OpenStream:
+def open_stream(
+    store: Store, name: str, cache: ChunkCache, cut: Commit | None = None, newest: Commit | None = None
+) -> OpenStream:
     """Return the stream as of its newest commit, or of a checkpoint's, with its index in RAM.
+
+    Where the caller has just read the ``newest`` one, it is not read again.
 
     Shards are opened one after another, so its writer may evict one, or go back, before it was read. Then a newer
     commit needs that shard no more, and the stream is read anew.
@@ -142,8 +153,8 @@ def open_stream(store: Store, name: str, cache: ChunkCache, cut: Commit | None =
     where the writer went on replacing what was being read for a minute.
     """
     began, before = time.monotonic(), None
+    tried = store.newest_commit(name) if newest is None else newest
     while True:
-        tried = store.newest_commit(name)
         try:
             return OpenStream(store.schema, store.read_stream(name, cut or tried, tried.timeline), cache)
         except CorruptionError as error:
@@ -156,4 +167,4 @@ def open_stream(store: Store, name: str, cache: ChunkCache, cut: Commit | None =
                     f"the writer of the stream {name!r} of {store.path!r} replaces its window, rows {newest.begin} to "
                     f"{newest.end}, faster than it can be read: open a checkpoint, or give the stream a larger capacity"
                 ) from error
-            before = place
+            before, tried = place, newest

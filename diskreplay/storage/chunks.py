@@ -115,8 +115,9 @@ def decode_index(
     if seal and not seals(before + data, seal):
         raise DamagedError("the index is whole, but of another file or another commit: its seal does not match")
     stored = np.frombuffer(data, "<u8", chunks * groups * 2).reshape(chunks, groups, 2)
-    missing = (stored == MISSING).all(axis=2)
-    small = (stored <= limit).all(axis=2) & (stored[:, :, 1] <= most)
-    if not (missing | (small & (stored.sum(axis=2) <= limit))).all():
+    offsets, sizes = stored[:, :, 0], stored[:, :, 1]
+    missing = (offsets == MISSING) & (sizes == MISSING)
+    inside = (offsets <= limit) & (sizes <= min(limit, most)) & (offsets + sizes <= limit)
+    if not (missing | inside).all():
         raise DamagedError("the shard's index points outside of the shard")
-    return np.where(missing[:, :, None], -1, stored.astype(np.int64))
+    return stored.astype(np.int64)  # of what is missing -1

@@ -95,7 +95,7 @@ class ColumnReader:
 
         Args:
             identity: names the array in the seals of its shards; empty for a checkpoint's arrays, which have none.
-            still_current: asked whenever files have been opened: whether these are the files that the chunk directory
+            still_current: asked when files have been opened: whether these are the files that the chunk directory
                 describes.
         """
         self.still_current = still_current
@@ -130,7 +130,10 @@ class ColumnReader:
         return chunks.index_bytes(self.shard_chunks * self.groups)
 
     def load(self, first_row: int, end_row: int, tail: Tail) -> None:
-        """Read the indexes of the shards that hold rows ``[first_row, end_row)``, but for what is known already."""
+        """Read the indexes of the shards that hold rows ``[first_row, end_row)``, but for what is known already.
+
+        The caller asks afterwards, of all columns at once, whether it is :attr:`still_current`.
+        """
         first_shard = first_row // self.column.shard_rows
         # The tail of an empty window: its shard, if not full, is what the next rows are added to.
         if (end_row > first_row or end_row % self.column.shard_rows) and tail != self.tail:
@@ -140,7 +143,8 @@ class ColumnReader:
                 self.entries.restart(known * self.shard_chunks)
             self.entries.end = known * self.shard_chunks
             for shard in range(known, (end_row - 1) // self.column.shard_rows + 1):
-                self.entries.extend(self.read_index(shard, tail.size if shard == tail.shard else None, end_row))
+                size = tail.size if shard == tail.shard else None
+                self.entries.extend(self.read_index(shard, size, end_row, ask=False))
             self.tail = tail
         self.end = self.committed = end_row
         self.trim(first_row)
@@ -159,7 +163,7 @@ class ColumnReader:
         """Return the open file of a shard."""
         return self._hold([shard])[shard].file
 
-    def _hold(self, shards: Collection[int]) -> dict[int, Loan]:
+    def _hold(self, shards: Collection[int], *, ask: bool = True) -> dict[int, Loan]:
         """Return the files of the first of these shards: as many as may be open at once, and one at least."""
         held = self.handles.lend_first(shards)
         opened: dict[int, PooledFile] = {}
@@ -178,7 +182,7 @@ class ColumnReader:
             held[shard] = loan
         if opened:
             # Asked once, after the last: then all of them were opened before any going back.
-            if not self.still_current():
+            if ask and not self.still_current():
                 raise self.damage(next(iter(opened)), None, "the stream has gone back to a checkpoint; refresh")
             for shard in opened.keys() & self._sizes.keys():
                 self._renew(shard, held[shard].file)
@@ -219,12 +223,12 @@ class ColumnReader:
         """Close the open files: they are not needed any more, or others stand in their places."""
         self.handles.close()
 
-    def read_index(self, shard: int, size: int | None, end: int) -> NDArray[np.int64]:
+    def read_index(self, shard: int, size: int | None, end: int, *, ask: bool = True) -> NDArray[np.int64]:
         """Return the index ``(shard_chunks, groups, 2)`` that ends at byte ``size`` of the shard, or at its end.
 
-        ``end`` is one past the last row of the commit that it belongs to.
+        ``end`` is one past the last row of the commit that it belongs to; ``ask``, whether it is still current.
         """
-        file = self.handle(shard)
+        file = self._hold([shard], ask=ask)[shard].file
         if size is not None:
             return self._read_index(file, shard, size, end)
         try:
@@ -261,16 +265,19 @@ class ColumnReader:
                 f"not all retained; the first that is, is {self.entries.begin}"
             )
         shards = chunk // self.shard_chunks
-        distinct = dict.fromkeys(shards.tolist())
+        each = shards.tolist()
+        distinct = dict.fromkeys(each)
         held = self._hold(distinct)  # before the entries: it may find other ones
         if len(held) < len(distinct):
-            count = next(at for at, shard in enumerate(shards.tolist()) if shard not in held)
+            count = next(at for at, shard in enumerate(each) if shard not in held)
             shards, chunk, group = shards[:count], chunk[:count], group[:count]
-        known = np.array(list(held))
-        position = np.empty(known.max() + 1 - known.min(), np.int64)
-        position[known - known.min()] = np.arange(len(known))
-        found = np.empty((3, len(chunk)), np.int64)
-        found[0] = position[shards - known.min()]
+        found = np.zeros((3, len(chunk)), np.int64)
+        if len(held) > 1:
+            known = list(held)
+            first = min(known)
+            position = np.empty(max(known) + 1 - first, np.int64)
+            position[np.array(known) - first] = np.arange(len(known))
+            found[0] = position[shards - first]
         found[1:] = self.entries.array[chunk % self.entries.length, group].T
         if found[1].min() < 0:
             lost = int(chunk[found[1].argmin()])

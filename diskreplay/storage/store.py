@@ -160,7 +160,7 @@ class Store:
         self.provenance: dict[str, Any] = told if isinstance(told, dict) else {}
         self._greatest: int | None = None
         """The largest number of a checkpoint that was read, or None as long as not all were."""
-        self._orders = self._remembered(lambda checkpoint: checkpoint.order)
+        self._made = self._remembered(lambda one: (one.order, one.kept, one.maker))
         self._pins: dict[str, KnownDocuments[Commit | None]] = {}
         """The commits that checkpoints hold of the streams that :meth:`cuts` was asked for."""
 
@@ -438,9 +438,17 @@ class Store:
 
     def checkpoint_names(self) -> list[str]:
         """Return the names of all checkpoints, oldest first."""
-        orders = sorted(self._orders.read().values())
-        self._greatest = max([self._greatest or 0, *(number for number, _, _ in orders)])
-        return [name for _, _, name in orders]
+        return [name for (_, _, name), _, _ in self._checkpoints_made()]
+
+    def kept_checkpoint_names(self, maker: str | None) -> list[str]:
+        """Return the names of those that a maker made with ``keep``, oldest first."""
+        return [name for (_, _, name), kept, by in self._checkpoints_made() if kept and by == maker]
+
+    def _checkpoints_made(self) -> list[tuple[tuple[int, float, str], bool, str | None]]:
+        """Return each checkpoint's place in the order, True if it was made with ``keep``, and its maker; oldest first."""
+        made = sorted(self._made.read().values())  # by their places, which differ
+        self._greatest = max([self._greatest or 0, *(number for (number, _, _), _, _ in made)])
+        return made
 
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
         """Return all checkpoints, oldest first, or only those whose names are ``among`` these."""

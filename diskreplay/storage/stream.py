@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 from diskreplay import forks
 from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
 from diskreplay.interrupts import held_back
-from diskreplay.schema import PATCH_TABLE, Column, Schema
+from diskreplay.schema import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
@@ -37,9 +37,13 @@ MAX_UNSYNCED = 64
 """The most files of a commit that are open at a time, before they are synced."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
 TEMPORARY_STREAM = ".tmp-stream-"
+MOST_KNOWN = 4096
+"""Streams of which the newest record that was read is remembered: it is looked at more often than it changes."""
 SCRATCH = "start"
 """The array whose directory takes temporary files: Zarr readers list groups, never the inside of an array."""
 
+_known: dict[str, tuple[bytes, Commit]] = {}
+"""Bytes of a record, and what they say, by the stream's path."""
 
 AnyColumn = TypeVar("AnyColumn", bound=ColumnReader)
 
@@ -77,6 +81,11 @@ class _Stream(Generic[AnyColumn]):
                     file=os.path.join(self.path, metadata.NAME), stream=self.name, column=path,
                 )  # fmt: skip
             column.load(span.begin, span.end, span.tail)
+        if not self.rows[START].still_current():  # asked once, after the last
+            raise CorruptionError(
+                f"{self.path!r} has gone back to a checkpoint; refresh", file=os.path.join(self.path, metadata.NAME),
+                stream=self.name,
+            )  # fmt: skip
         self.commit_record = commit
 
     def close_files(self) -> None:
@@ -612,10 +621,11 @@ def largest_record(schema: Schema) -> Commit:
 def read_commit(files: fs.Files, path: str) -> Commit:
     """Return the stream's newest commit record."""
     metadata.check_no_link(files, os.path.dirname(path), path)
-    return _record(metadata.read_bytes(files, path), path)
-
-
-@functools.lru_cache(256)
-def _record(data: bytes, path: str) -> Commit:
-    """Return the record of these bytes, which is looked at more often than it changes."""
-    return Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))
+    data = metadata.read_bytes(files, path)
+    known = _known.get(path)
+    if known is None or known[0] != data:
+        known = data, Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        _known[path] = known
+    return known[1]

@@ -59,6 +59,7 @@ THRESHOLDS = (
     Threshold("storage.column", "GROUPS_A_TASK", 2, "a chunk's environments are compressed by several tasks"),
     Threshold("storage.column", "MAX_BACKLOG_BYTES", 100, "adding waits for the compression of older chunks"),
     Threshold("storage.column", "HURRY_BYTES", -1, "what is added is compressed lightly"),
+    Threshold("reading.open_stream", "TAKEN_ROWS", 5, "the index takes rows from disk block by block"),
     Threshold("reading.cache", "MIN_SHARE", 0.01, "a cache below this share of the window keeps nothing"),
     Threshold("reading.cache", "FIRST_SLOTS", 2, "the lists of a slab's slots grow"),
     Threshold("reading.gather", "MOST_AT_ONCE", 3, "an interrupt is noticed between the pieces of a batch"),

@@ -115,6 +115,21 @@ def test_names_of_known_checkpoints_are_told_without_parsing(disk: SimulatedDisk
         assert parsed == ["c"]
 
 
+def test_keeping_the_newest_checkpoints_parses_no_others(disk: SimulatedDisk, parsed: list[str]) -> None:
+    """Each checkpoint that was made with ``keep`` parsed all that there were."""
+    with opened(disk) as buffer:
+        for number in range(20):
+            buffer.checkpoint(f"other-{number}")
+        for number in range(3):
+            add(buffer, number, number + 1)
+            buffer.checkpoint(f"kept-{number}", keep=2)
+        parsed.clear()
+        buffer.checkpoint("kept-3", keep=2)
+        assert sorted(parsed) == ["kept-1", "kept-3"], "the one that is new, and the one that is dropped"
+        assert buffer.checkpoints[-2:] == ["kept-2", "kept-3"]
+        assert len(buffer.checkpoints) == 22
+
+
 def test_a_name_that_another_writer_made_again_is_new(disk: SimulatedDisk) -> None:
     own, other = opened(disk), opened(disk, stream="b")
     add(own, 0, 14)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import pathlib
 
@@ -12,8 +13,9 @@ from gymnasium import spaces
 import diskreplay as dr
 from diskreplay.ops.checkpoints import drop
 from diskreplay.ops.compact import compact
+from diskreplay.ops.verify import verify
 from diskreplay.storage import metadata
-from diskreplay.testing import SimulatedDisk
+from diskreplay.testing import FaultyFiles, SimulatedDisk
 
 PATH = "/a.replay"
 
@@ -39,6 +41,35 @@ def test_many_columns_parse_the_commit_record_no_oftener(columns: int, monkeypat
     with dr.ReplayBuffer.open(PATH, mode="r", files=disk) as buffer:
         assert buffer.get(buffer.items()).extra["c2"].tolist() == [2.0]
     assert len(parsed) == 1, "its bytes stay the same"
+
+
+def test_opening_reads_the_record_of_each_stream_twice() -> None:
+    """It was read once more, and again for each column: nine of a stream without columns of its own."""
+    disk = SimulatedDisk()
+    box, zeros = spaces.Box(-1, 1, (2,), np.float32), np.zeros(2, np.float32)
+    dr.ReplayBuffer.create(PATH, box, spaces.Discrete(2), capacity=100, files=disk).close()
+    for number in range(1, 4):
+        with dr.ReplayBuffer.open(PATH, mode="a", stream=f"s{number}", files=disk) as buffer:
+            buffer.add(zeros, 0, 0.0, zeros, False, False)
+    files = FaultyFiles(disk)
+    with dr.ReplayBuffer.open(PATH, mode="r", files=files) as buffer:
+        assert len(buffer) == 3
+    read = collections.Counter(one.path for one in files.operations if one.name == "read" and "/streams/s" in one.path)
+    each = dict.fromkeys([f"{PATH}/streams/s{number}/zarr.json" for number in range(1, 4)], 2)
+    assert read == each, "to know of it, and whether it is still current"
+
+
+def test_verify_reads_each_index_twice_and_lists_each_array_once(tmp_path: pathlib.Path) -> None:
+    """Each array was listed three times, and its index read three times: the last time also where no patch needs it."""
+    path, zeros = str(tmp_path / "a.replay"), np.zeros(2, np.float32)
+    with dr.ReplayBuffer.create(path, spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), capacity=100) as buffer:
+        buffer.add(zeros, 0, 0.0, zeros, False, False)
+    files = FaultyFiles()
+    assert verify(path, files=files).ok
+    listed = collections.Counter(os.path.relpath(one.path, path) for one in files.operations if one.name == "list")
+    read = collections.Counter(os.path.relpath(one.path, path) for one in files.operations if one.name == "pread")
+    assert listed["streams/0/reward"] == listed["streams/0/patches/place"] == 1
+    assert read["streams/0/reward/c.0.0"] == 3, "two indexes and the chunk"
 
 
 @pytest.mark.parametrize("streams", [2, 6])
