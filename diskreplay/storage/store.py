@@ -445,7 +445,7 @@ class Store:
         return [name for (_, _, name), kept, by in self._checkpoints_made() if kept and by == maker]
 
     def _checkpoints_made(self) -> list[tuple[tuple[int, float, str], bool, str | None]]:
-        """Return each checkpoint's place in the order, True if it was made with ``keep``, and its maker; oldest first."""
+        """Return the place in the order of each checkpoint, True if ``keep`` made it, and its maker; oldest first."""
         made = sorted(self._made.read().values())  # by their places, which differ
         self._greatest = max([self._greatest or 0, *(number for (number, _, _), _, _ in made)])
         return made

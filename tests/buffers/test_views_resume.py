@@ -84,7 +84,7 @@ def test_priorities_of_other_items_are_not_taken_over(path: str) -> None:
         buffer.sample(3)
         buffer.checkpoint("here")
     for view in (dr.Sequence(4), dr.Transition(), dr.PaddedEpisodes(3)):
-        with pytest.raises(InputError, match="give a sampler too"):
+        with pytest.raises(InputError, match="give a new sampler, too"):
             dr.ReplayBuffer.open(path, checkpoint="here", view=view)
         with pytest.warns(SamplerWarning, match="its priorities are those of items of"):
             buffer = dr.ReplayBuffer.open(path, mode="r", checkpoint="here", view=view, sampler=dr.Proportional())

@@ -398,7 +398,8 @@ def test_a_forked_process_pushes_nothing_and_waits_for_nobody(tmp_path: pathlib.
             before = len(objects.data)
             with pytest.raises(RemoteError, match="forked"):
                 held.refresh()
-            life.buffer.close()
+            with pytest.raises(StateError, match="forked"):
+                life.buffer.close()
             assert len(objects.data) == before
 
         assert forked(in_child) is None
