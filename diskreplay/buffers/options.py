@@ -56,7 +56,7 @@ class Opening:
 class RunOptions(TypedDict, total=False):
     """Of a buffer that is open; nothing of them is stored."""
 
-    cache_bytes: int
+    cache_bytes: int | None
     commit_rows: int
     commit_seconds: float
     seed: int | None
