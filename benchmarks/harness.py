@@ -29,8 +29,8 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
 SECTIONS = (
-    "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel", "spent",
-    "loading", "starting", "report", "mixtures",
+    "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel", "cached",
+    "spent", "loading", "starting", "report", "mixtures",
     "selections", "later", "remote", "streams", "growth", "ray_data", "ray_collectors",
 )  # fmt: skip
 PREFACE = """# Measured

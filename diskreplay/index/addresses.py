@@ -22,12 +22,12 @@ from diskreplay.schema import START
 the numbers of patches; which patches it holds, and how many its ring has room for; and how many facts that are."""
 
 (
-    ENTRIES, ENTRIES_LENGTH, FIRST_CHUNK, STOP_CHUNK, GROUPS, IN_RAM, FULL, SLOTS, SLOTS_LENGTH, CHUNKS, SLAB_GROUPS,
+    ENTRIES, ENTRIES_LENGTH, FIRST_CHUNK, STOP_CHUNK, GROUPS, IN_RAM, FULL, SLOTS, SLOTS_LENGTH, CHUNKS, SLOT_GROUPS,
     HELD, COLUMN_FACTS,
 ) = range(13)  # fmt: skip
 """Of a column on disk: address and length of the ring of places, and which chunks it holds; groups of a chunk; the
-first chunk that is in RAM, and the first that may change; address and length of the table of its slab, addresses of the
-chunk and the group in each slot, and how many slots there are; and how many facts that are."""
+first chunk that is in RAM, and the first that may change; address and length of the table of its cached chunks,
+addresses of the chunk and the group in each slot, and how many slots there are; and how many facts that are."""
 
 
 def address(array: NDArray[Any]) -> int:

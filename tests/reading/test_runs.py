@@ -85,10 +85,11 @@ CASES: dict[str, tuple[Frames, int, int, str]] = {
 
 
 def created(path: str, frames: Frames, chunk_rows: int, stack: int, **options: Any) -> dr.ReplayBuffer:
+    given = {"capacity": 200, "shard_rows": 4 * chunk_rows, "commit_rows": 1 << 20, "commit_seconds": 1e9} | options
     with mock.patch.object(dr.schema, "RESIDENT_ROW_BYTES", 8):
         return dr.ReplayBuffer.create(
-            path, spaces.Box(0, 255, frames.shape[1:], frames.dtype), spaces.Discrete(2), seed=0, frame_stack=stack, chunk_rows=chunk_rows,
-            **{"capacity": 200, "shard_rows": 4 * chunk_rows, "commit_rows": 1 << 20, "commit_seconds": 1e9} | options,
+            path, spaces.Box(0, 255, frames.shape[1:], frames.dtype), spaces.Discrete(2), seed=0, frame_stack=stack,
+            chunk_rows=chunk_rows, **given,
         )  # fmt: skip
 
 
