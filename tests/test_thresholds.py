@@ -220,8 +220,8 @@ TESTED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
      ("buffers/test_readers_of_wide_rows.py", "index/test_spans.py::test_rings_that_grow_and_turn_over"),
      (SMALL_BUFFERS, SMALL_VIEWS)),
     ("ring.FIRST_VALUES", ("buffers/test_readers_of_wide_rows.py",), (SMALL_BUFFERS, SMALL_VIEWS)),
-    ("schema.CHUNK_BYTES schema.MAX_CHUNK_ROWS schema.SHARD_BYTES schema.MAX_SHARD_ROWS schema.MAX_SHARDS "
-     "schema.LEAST_SHARD_ROWS",
+    ("schema.CHUNK_BYTES schema.MAX_CHUNK_ROWS schema.DISK_CHUNK_ROWS schema.SHARD_BYTES schema.MAX_SHARD_ROWS "
+     "schema.MAX_SHARDS schema.LEAST_SHARD_ROWS",
      ("test_schema.py::test_chunks_and_shards_suit_the_row",),
      (SMALL_BUFFERS, SMALL_VIEWS)),
     ("schema.RESIDENT_ROW_BYTES", ("test_schema.py::test_chunks_and_shards_suit_the_row", "buffers/test_processes.py"),

@@ -37,6 +37,7 @@ THRESHOLDS = (
     Threshold("ring", "FIRST_VALUES", 32, "a ring of wide rows begins shorter"),
     Threshold("schema", "CHUNK_BYTES", 64, "a wide row's chunk has fewer rows"),
     Threshold("schema", "MAX_CHUNK_ROWS", 4, "a narrow row's chunk has no more rows"),
+    Threshold("schema", "DISK_CHUNK_ROWS", 4, "so has one of a narrow row that is reached on disk"),
     Threshold("schema", "SHARD_BYTES", 512, "a wide row's shard has fewer rows"),
     Threshold("schema", "MAX_SHARD_ROWS", 8, "a narrow row's shard has no more rows"),
     Threshold("schema", "MAX_SHARDS", 8, "a long window's shards have more rows"),
