@@ -68,6 +68,8 @@ class CachedColumn:
         self._kept: list[tuple[NDArray[Any], Key | None] | None] = []
         """What ``blocks`` has addresses of."""
         self._keys: dict[tuple[int, int], Key] = {}
+        """The newest of some chunks of a group; older ones may have users left."""
+        self._key_bytes = 0
         self._key_chunks = max(1, KEY_ROWS // column.column.chunk_rows)
 
     def find(self, chunk: Ids, group: Ids) -> Ids:
@@ -131,6 +133,7 @@ class CachedColumn:
         if key.users > 1:
             return block.nbytes
         self._keys[chunk // self._key_chunks, group] = key
+        self._key_bytes += key.value.nbytes
         return block.nbytes + key.value.nbytes
 
     def _take_slot(self) -> int:
@@ -167,6 +170,7 @@ class CachedColumn:
                 key.users -= 1
                 if not key.users:
                     freed += key.value.nbytes
+                    self._key_bytes -= key.value.nbytes
                     place = chunk // self._key_chunks, group
                     if self._keys.get(place) is key:
                         del self._keys[place]
@@ -175,9 +179,7 @@ class CachedColumn:
     def held(self, raw: bool) -> tuple[int, int]:
         """Rows and bytes that are kept raw, or as runs."""
         here = (self.chunk >= 0) & ((self.blocks[: len(self.chunk), 2] == 0) == raw)
-        size = int(self.blocks[: len(here), 1][here].sum())
-        if not raw:
-            size += sum(key.value.nbytes for key in self._keys.values())
+        size = int(self.blocks[: len(here), 1][here].sum()) + (0 if raw else self._key_bytes)
         return int(np.count_nonzero(here)) * self.column.chunk_items, size
 
 
@@ -226,9 +228,9 @@ class ChunkCache:
 
     def put(self, column: ColumnReader, chunk: int, group: int, values: NDArray[Any]) -> None:
         """Offers the values ``(chunk_items, *shape)`` of a complete chunk; what is kept is a copy."""
-        if not self.admits(column):
+        cached = self._columns.get(column) if self.admits(column) else None
+        if cached is None:  # it is full, or the column was just forgotten
             return
-        cached = self._columns[column]
         if cached.packs and compiled.loaded() and (packed := cached.packed(chunk, group, values)) is not None:
             self._keep(cached, chunk, group, *packed)
         elif self._keeps_raw and not self._lacks(values.nbytes):

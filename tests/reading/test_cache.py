@@ -49,8 +49,8 @@ def values(chunk: int, group: int) -> np.ndarray:
 
 
 def near(chunk: int, group: int) -> np.ndarray:
-    """As :func:`values`, but much alike; those of every fifth chunk are not."""
-    found = np.full((2, WIDTH), group, np.uint8)
+    """As :func:`values`, but much alike; some have another key, and those of every fifth chunk none."""
+    found = np.full((2, WIDTH), group + 50 * (chunk % 3 == 2), np.uint8)
     found[:, chunk] = 10 * group + chunk
     return np.random.default_rng(chunk).integers(0, 255, found.shape, np.uint8) if chunk % 5 == 4 else found
 
