@@ -25,6 +25,7 @@ from gymnasium import spaces
 import diskreplay as dr
 from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
+from diskreplay.reading import compiled
 
 OBS, ACTIONS = spaces.Box(-1, 1, (17,), np.float32), spaces.Discrete(3)
 ZEROS = np.zeros(17, np.float32)
@@ -149,11 +150,35 @@ def episodes(folder: str, count: int) -> Found:
     }
 
 
+FLOATS_ROWS = 300_000
+
+
+def floats(folder: str, count: int) -> Found:
+    """A window of so many rows of 17 floats, the first 300,000 of which are there: beyond 128 MB it is on disk."""
+    without_syncs()
+    assert compiled.KERNEL.now() is not None, "there is no kernel here"
+    path, steps, none = f"{folder}/a.replay", 1_000, np.zeros(1_000, bool)
+    rng = np.random.default_rng(0)
+    with new(path, capacity=count) as buffer:
+        for _ in range(FLOATS_ROWS // steps):
+            obs = rng.random((steps + 1, 17), np.float32)
+            buffer.extend(obs[:-1], np.zeros(steps, int), np.ones(steps), obs[1:], none, none)
+    found = {}
+    for kept, options in (("no cache", {"cache_bytes": 0}), ("default cache", {})):
+        with dr.ReplayBuffer.open(path, mode="r", seed=0, **options) as buffer:
+            for _ in range(FLOATS_ROWS // 256):
+                buffer.sample(256)
+            for size in (32, 256):
+                found[f"`sample({size})`, {kept}"] = median_ms(lambda size=size: buffer.sample(size), 199)
+    return found
+
+
 MEASURED: dict[str, tuple[Callable[[str, int], Found], int]] = {
     "checkpoints that pin": (checkpoints, 100),
     "streams": (streams, 30),
     "columns": (columns, 100),
     "episodes": (episodes, 10_000),
+    "rows of floats": (floats, 1_000_000),
 }
 """What there is more of: the measurement, and the smaller size."""
 

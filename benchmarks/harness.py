@@ -30,8 +30,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
 RECORD = HERE / "results.json"
 SECTIONS = (
-    "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel", "spent",
-    "loading", "device", "starting", "report", "mixtures",
+    "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel", "cached",
+    "spent", "loading", "device", "starting", "report", "mixtures",
     "selections", "later", "remote", "streams", "growth", "ray_data", "ray_collectors",
 )  # fmt: skip
 PREFACE = """# Measured

@@ -51,6 +51,8 @@ SHARD_BYTES = 64 << 20
 RESIDENT_ROW_BYTES = 1 << 10
 RESIDENT_COLUMN_BYTES = 128 << 20
 MAX_CHUNK_ROWS = 4096
+DISK_CHUNK_ROWS = 128
+"""Likewise of a column that is reached on disk, of which a sample decodes a chunk."""
 MAX_SHARD_ROWS = 65536
 MAX_SHARDS = 4096
 LEAST_SHARD_ROWS = 16
@@ -556,7 +558,7 @@ def _column(
         shards = _power_of_two(max(wanted, least, LEAST_SHARD_ROWS))
         shard_rows = shards if chunk_rows is None else chunk_rows * max(1, shards // chunk_rows)
     if chunk_rows is None:
-        wanted = min(CHUNK_BYTES // chunk_width, MAX_CHUNK_ROWS)
+        wanted = min(CHUNK_BYTES // chunk_width, MAX_CHUNK_ROWS if resident else DISK_CHUNK_ROWS)
         chunk_rows = math.gcd(_power_of_two(max(wanted, 1)), shard_rows)
     if codec is None:
         codec = Codec("zstd", 1) if resident else Codec("lz4hc", 4)

@@ -93,7 +93,9 @@ def test_chunks_and_shards_suit_the_row(
         width = column.item_bytes * (num_envs if column.resident else 1)
         chunk_bytes = column.chunk_rows * width
         assert column.chunk_rows == 1 or chunk_bytes <= schemas.CHUNK_BYTES
-        assert chunk_bytes >= min(schemas.CHUNK_BYTES // 2, width * min(column.shard_rows, schemas.MAX_CHUNK_ROWS))
+        most_rows = schemas.MAX_CHUNK_ROWS if column.resident else schemas.DISK_CHUNK_ROWS
+        assert chunk_bytes >= min(schemas.CHUNK_BYTES // 2, width * min(column.shard_rows, most_rows))
+        assert column.chunk_rows <= most_rows
         shard_bytes = column.shard_rows * column.item_bytes * num_envs
         assert shard_bytes <= schemas.SHARD_BYTES or column.shard_rows <= max(
             16, capacity // num_envs // schemas.MAX_SHARDS

@@ -53,9 +53,11 @@ NO_THRESHOLD = {
         "sampling.recent.LEAST_HALF_LIFE sampling.recent.MOST_HALF_LIFE"
     ),
     "the default of an argument, which the machines set": (
-        "buffers.limiter.TOLERANCE buffers.shuffle.POOL_BYTES engine.run.CACHE_BYTES engine.run.COMMIT_ROWS "
-        "engine.run.COMMIT_SECONDS"
+        "buffers.limiter.TOLERANCE buffers.shuffle.POOL_BYTES engine.run.APPENDING_CACHE_BYTES engine.run.CACHE_BYTES "
+        "engine.run.COMMIT_ROWS engine.run.COMMIT_SECONDS engine.run.MEMORY_SHARE"
     ),
+    "compiled in; blocks of runs with all gaps are read alike": "reading.kernel.GAP",
+    "compiled in; the tests have values of more bytes": "reading.kernel.LONGEST",
     "the system's": "reading.kernel.NOWAIT reading.kernel.WILL_NEED",
     "1 already, and the format fixes it": "schema.LARGE_PATCH_CHUNK_ROWS",
     "shared by what comes after it, see tests/buffers/test_latest.py": "storage.commit.MAX_NUMBER",

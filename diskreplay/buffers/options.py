@@ -56,7 +56,7 @@ class Opening:
 class RunOptions(TypedDict, total=False):
     """The place of a buffer in a store, and the files through which it reaches the store."""
 
-    cache_bytes: int
+    cache_bytes: int | None
     commit_rows: int
     commit_seconds: float
     seed: int | None

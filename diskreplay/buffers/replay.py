@@ -82,7 +82,9 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
                 for each buffer. One with priorities that was another's, or still is, is refused; after that buffer was
                 closed, ``open`` takes it for the same store, whose priorities it goes on with, and
                 ``sampler.clear()`` frees it for any.
-            cache_bytes: RAM for decoded chunks.
+            cache_bytes: RAM for frames and other large values that were read, of which frames that are like each other
+                take a tenth of their size. If None, what the window needs, at most a sixteenth of the memory of the
+                machine, or of the control group, or 256 MB where that is more; 64 MB with ``mode="a"``.
             commit_rows, commit_seconds: how much may be lost when the process is killed.
             remote: URL that the store is pushed to in the background (``s3://bucket/name``); see ``docs/remote.md``.
                 Nothing may be there; ``open_or_create`` joins a store that is, with a stream of its own.

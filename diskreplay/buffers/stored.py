@@ -235,6 +235,9 @@ class StoredBuffer(Subscripted):
     def stats(self) -> dict[str, Any]:
         """Return facts about the open buffer: transitions, capacity, bytes cached, and rows, commits, ends by stream.
 
+        ``cache`` says for ``"runs"`` (frames kept as what differs from a key frame), ``"raw"`` (frames kept whole) and
+        ``"disk"`` which share of what batches read came from there, and for the first two the rows and bytes held.
+
         ``ends`` counts the episodes of its window by what ended them: "terminated", "truncated", or "cut off" by an
         observation that was not the next one of the step before, or by :meth:`cut`.
         """
@@ -259,6 +262,7 @@ class StoredBuffer(Subscripted):
                 "streams": streams,
                 "cache_bytes": self.engine.streams.cache.budget_bytes,
                 "cache_used_bytes": self.engine.streams.cache.used_bytes,
+                "cache": self.engine.streams.cache.stats(),
                 **({"remote": remote} if remote else {}),
             }
 

@@ -135,7 +135,7 @@ class Engine:
         self.restored = checkpoint
         self.stays_at = checkpoint if stream is None else None
         self.logs: Mapping[str, ByteLog] = {}
-        self.streams = Streams(store, run.cache_bytes, forget, only_written)
+        self.streams = Streams(store, run.cache_budget(only_written), forget, only_written)
         url = run.remote
         try:
             pushing = None

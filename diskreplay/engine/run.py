@@ -6,11 +6,16 @@ import dataclasses
 
 import numpy as np
 
+from diskreplay import memory
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError
 from diskreplay.remote.objects import checked_url
 
 CACHE_BYTES = 256 << 20
+"""For a buffer that samples, at least."""
+APPENDING_CACHE_BYTES = 64 << 20
+"""For one that opens no other stream: a machine may have many of them."""
+MEMORY_SHARE = 16
 COMMIT_ROWS = 10_000
 COMMIT_SECONDS = 10.0
 PUSH_SECONDS = 40.0
@@ -24,7 +29,7 @@ At 1,000 steps a second that adds about a sixth to the bytes uploaded.
 class Run:
     """The options of an open store, as ``ReplayBuffer.create`` has them; InputError is raised for a wrong one."""
 
-    cache_bytes: int = CACHE_BYTES
+    cache_bytes: int | None = None
     commit_rows: int = COMMIT_ROWS
     commit_seconds: float = COMMIT_SECONDS
     seed: int | None = None
@@ -32,7 +37,8 @@ class Run:
     push_seconds: float = PUSH_SECONDS
 
     def __post_init__(self) -> None:
-        check_count("cache_bytes", self.cache_bytes, least=0)
+        if self.cache_bytes is not None:
+            check_count("cache_bytes", self.cache_bytes, least=0)
         check_count("commit_rows", self.commit_rows)
         for name, least in (("commit_seconds", "above 0"), ("push_seconds", "from 0 on")):
             seconds = getattr(self, name)
@@ -43,3 +49,9 @@ class Run:
             checked_url(self.remote)
         if self.seed is not None:
             check_count("seed", self.seed, least=0, most=1 << 128)
+
+    def cache_budget(self, only_written: bool) -> int:
+        """RAM for the cache; ``only_written``: of a buffer that opens no other stream."""
+        if self.cache_bytes is not None:
+            return self.cache_bytes
+        return APPENDING_CACHE_BYTES if only_written else max(CACHE_BYTES, memory.limit() // MEMORY_SHARE)

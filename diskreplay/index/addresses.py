@@ -25,14 +25,14 @@ the numbers of patches; the patches it holds, and how many its ring has room for
 """
 
 (
-    ENTRIES, ENTRIES_LENGTH, FIRST_CHUNK, STOP_CHUNK, GROUPS, IN_RAM, FULL, SLOTS, SLOTS_LENGTH, CHUNKS, SLAB_GROUPS,
+    ENTRIES, ENTRIES_LENGTH, FIRST_CHUNK, STOP_CHUNK, GROUPS, IN_RAM, FULL, SLOTS, SLOTS_LENGTH, CHUNKS, SLOT_GROUPS,
     HELD, COLUMN_FACTS,
 ) = range(13)  # fmt: skip
 """The facts of a column on disk, in order.
 
 These are the address and length of the ring of places, and the chunks it holds; the groups of a chunk; the first chunk
-that is in RAM, and the first that may change; the address and length of its slab's table, the addresses of the chunk
-and group in each slot, and the number of slots; last the number of these facts.
+that is in RAM, and the first that may change; the address and length of the table of its cached chunks, addresses of
+the chunk and group in each slot, and the number of slots; last the number of these facts.
 """
 
 

@@ -1,13 +1,18 @@
-"""Decoded chunks of large columns, kept in RAM under a byte budget.
+"""Chunks of large columns, kept in RAM under a byte budget.
+
+A chunk is kept in one of two forms:
+
+- *runs*: each value is what differs from a *key*, a value that some neighbouring chunks share. Frames of a game take a
+  tenth of their size so, and are copied nearly as fast as when they are kept whole. Compiled code makes and reads runs.
+- *raw*: the decoded values, where runs would take more than half of them, or no code can be compiled here.
 
 Sampling touches chunks at random, so a chunk that is kept is worth the same as any other: the cache admits chunks
 until its budget is full and then stays as it is, which saves the churn of replacement; room appears when rows leave
 the window. Where the budget is below ``MIN_SHARE`` of the window, the memory serves better as the system's page
-cache, and nothing is admitted.
+cache, which holds compressed chunks, and nothing is kept raw.
 
-Each column has a *slab* of slots, one decoded chunk each; untouched slots take no memory. Slots are read and given
-up under the buffer's lock, and filled without it, before anybody can find them. What an interrupt cuts short costs at
-most room: a slot is found only when it is filled, and free only when nobody finds it.
+Each column has *slots*, one chunk each. Slots are read and given up under the buffer's lock, and filled without it,
+before anybody can find them. All that changes the cache holds its own lock, and so holds signals back.
 """
 
 from __future__ import annotations
@@ -20,26 +25,52 @@ from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
 from diskreplay.interrupts import Lock
+from diskreplay.reading import compiled
 from diskreplay.storage.column import ColumnReader
 
 MIN_SHARE = 0.25
 FIRST_SLOTS = 1024
+KEY_ROWS = 64
+"""Rows that share a key."""
+LEAST_ITEM_BYTES = 256
+"""Smaller values are kept raw: the runs of vectors are no shorter."""
+FIRST_TRIED = 32
+"""Chunks of a column that are tried as runs; then more as long as a fifth of all were worth it."""
+
+Bytes = NDArray[np.uint8]
 
 
-class Slab:
-    """The decoded chunks of one column: ``values`` is (slots, chunk_items, *shape)."""
+class Key:
+    """A value from which the runs of some chunks differ."""
 
-    def __init__(self, column: ColumnReader, slots: int) -> None:
-        self.values: NDArray[Any] = np.empty((slots, column.chunk_items, *column.column.shape), column.column.dtype)
-        self.addresses = np.array([[self.values.ctypes.data, slots]], np.int64)
-        self.chunk = np.full(min(slots, FIRST_SLOTS), -1, np.int64)
-        """The chunk in each slot, -1 where there is none; it grows with the slots in use, as ``group`` does."""
+    def __init__(self, value: Bytes) -> None:
+        self.value = value
+        self.users = 0
+        """Chunks that are kept and need it."""
+
+
+class CachedColumn:
+    """The chunks of one column that are kept, each in a slot."""
+
+    def __init__(self, column: ColumnReader) -> None:
+        self.column = column
+        self.blocks = np.zeros((FIRST_SLOTS, 3), np.int64)
+        """Of each slot address and bytes of what is kept, and the address of its key, 0 where it is raw."""
+        self.chunk = np.full(FIRST_SLOTS, -1, np.int64)
+        """The chunk in each slot, -1 where there is none; as ``group``, no longer than ``blocks``."""
         self.group = self.chunk.copy()
-        self.used = 0
-        """Slots below this number have been used at least once."""
-        self.free: list[int] = []
         self.table = np.full((1, column.groups), -1, np.int64)
         """The slot that a chunk of a group may be in; replaced by a longer one when it grows."""
+        self.tried = 0
+        """Chunks that were to be kept as runs; ``shrunk`` of them were."""
+        self.shrunk = 0
+        self._free: list[int] = []
+        self._kept: list[tuple[NDArray[Any], Key | None] | None] = []
+        """What ``blocks`` has addresses of."""
+        self._keys: dict[tuple[int, int], Key] = {}
+        """The newest of some chunks of a group; older ones may have users left."""
+        self._key_bytes = 0
+        self._key_chunks = max(1, KEY_ROWS // column.column.chunk_rows)
 
     def find(self, chunk: Ids, group: Ids) -> Ids:
         """The slot of each chunk, -1 where it is not here."""
@@ -48,121 +79,229 @@ class Slab:
         # Both are compared: a slot that was given up may hold the same chunk of another group by now.
         return np.where((self.chunk.take(slot) == chunk) & (self.group.take(slot) == group), slot, -1)
 
-    def take_slot(self) -> int | None:
-        """A slot for a chunk, or None when all are taken."""
-        if self.free:
-            return self.free.pop()
-        if self.used == len(self.values):
-            return None
-        self.used += 1
-        if self.used > len(self.chunk):
-            more = np.full(min(len(self.chunk), len(self.values) - len(self.chunk)), -1, np.int64)
-            self.chunk, self.group = np.append(self.chunk, more), np.append(self.group, more)
-        return self.used - 1
+    def has(self, chunk: int, group: int) -> bool:
+        """Whether a chunk is here."""
+        return bool(self.find(np.array([chunk]), np.array([group]))[0] >= 0)
 
-    def enter(self, chunk: Ids, group: Ids, slot: Ids, span: int) -> None:
-        """Makes filled slots findable; ``span`` is the number of chunks in the window, or more."""
+    def values(self, slot: int) -> NDArray[Any]:
+        """The values ``(chunk_items, *shape)`` of a slot's chunk."""
+        kept = self._kept[slot]
+        assert kept is not None
+        block, key = kept
+        column = self.column
+        if key is not None:
+            found = np.empty((column.chunk_items, column.column.item_bytes), np.uint8)
+            compiled.unpack(self.blocks, slot, found)
+            block = found.reshape(-1).view(column.column.dtype)
+        return block.reshape(column.chunk_items, *column.column.shape)
+
+    def packed(self, chunk: int, group: int, values: NDArray[Any]) -> tuple[Bytes, Key] | None:
+        """The runs of a chunk, and their key; None where they are not worth it."""
+        rows = values.reshape(-1).view(np.uint8).reshape(self.column.chunk_items, self.column.column.item_bytes)
+        shared, room = self._keys.get((chunk // self._key_chunks, group)), rows.nbytes // 2
+        self.tried += 1
+        if shared is not None:
+            if (block := compiled.pack(rows, shared.value, room)) is not None:
+                self.shrunk += 1
+                return block, shared
+            room -= rows.shape[1]  # as where another level begins: another key must be worth it for this chunk alone
+        own = Key(compiled.majority(rows))
+        if (block := compiled.pack(rows, own.value, room)) is None:
+            return None
+        self.shrunk += 1
+        return block, own
+
+    @property
+    def packs(self) -> bool:
+        """Whether it is worth trying to make runs of more chunks."""
+        if self.column.column.item_bytes < LEAST_ITEM_BYTES:
+            return False
+        return self.tried < FIRST_TRIED + 5 * self.shrunk
+
+    def enter(self, chunk: int, group: int, block: NDArray[Any], key: Key | None) -> int:
+        """Keeps a chunk that is not here; the bytes that it takes."""
+        slot = self._take_slot()
+        self._kept[slot] = block, key
+        self.blocks[slot] = block.ctypes.data, block.nbytes, 0 if key is None else key.value.ctypes.data
+        self._reach(max(self.column.entries.length, 1))
+        self.group[slot] = group
+        self.chunk[slot] = chunk
+        self.table[chunk % len(self.table), group] = slot
+        if key is None:
+            return block.nbytes
+        key.users += 1
+        if key.users > 1:
+            return block.nbytes
+        self._keys[chunk // self._key_chunks, group] = key
+        self._key_bytes += key.value.nbytes
+        return block.nbytes + key.value.nbytes
+
+    def _take_slot(self) -> int:
+        if self._free:
+            return self._free.pop()
+        slot = len(self._kept)
+        if slot == len(self.chunk):  # who looks at them in this order finds none that is longer than the next
+            more = np.full(slot, -1, np.int64)
+            self.blocks = np.append(self.blocks, np.zeros((slot, 3), np.int64), axis=0)
+            self.group, self.chunk = np.append(self.group, more), np.append(self.chunk, more)
+        self._kept.append(None)
+        return slot
+
+    def _reach(self, span: int) -> None:
+        """Makes the table hold so many chunks side by side, those in the window or more."""
         if len(self.table) < span:
             longer = np.full((2 * span, self.table.shape[1]), -1, np.int64)
             held = np.flatnonzero(self.chunk >= 0)
             longer[self.chunk[held] % len(longer), self.group[held]] = held
             self.table = longer
-        self.group[slot] = group
-        self.chunk[slot] = chunk
-        self.table[chunk % len(self.table), group] = slot
 
     def drop(self, doomed: NDArray[np.bool_]) -> int:
-        """Gives up the slots (a mask over all); how many were taken."""
-        slots = np.flatnonzero(doomed & (self.chunk >= 0))
-        self.chunk[slots] = -1
-        self.free += slots.tolist()
-        return len(slots)
+        """Gives up the slots (a mask over all); the bytes that they took."""
+        freed = 0
+        for slot in np.flatnonzero(doomed & (self.chunk >= 0)).tolist():
+            chunk, group = int(self.chunk[slot]), int(self.group[slot])
+            self.chunk[slot] = -1
+            kept, self._kept[slot] = self._kept[slot], None
+            self._free.append(slot)
+            assert kept is not None
+            block, key = kept
+            freed += block.nbytes
+            if key is not None:
+                key.users -= 1
+                if not key.users:
+                    freed += key.value.nbytes
+                    self._key_bytes -= key.value.nbytes
+                    place = chunk // self._key_chunks, group
+                    if self._keys.get(place) is key:
+                        del self._keys[place]
+        return freed
+
+    def held(self, raw: bool) -> tuple[int, int]:
+        """Rows and bytes that are kept raw, or as runs."""
+        here = (self.chunk >= 0) & ((self.blocks[: len(self.chunk), 2] == 0) == raw)
+        size = int(self.blocks[: len(here), 1][here].sum()) + (0 if raw else self._key_bytes)
+        return int(np.count_nonzero(here)) * self.column.chunk_items, size
 
 
 class ChunkCache:
     """A cache over all large columns of a store.
 
     Args:
-        budget_bytes: decoded bytes that may be held.
+        budget_bytes: that may be held.
     """
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
-        self.window_bytes = 0
         self.used_bytes = 0
-        """Decoded bytes that are held."""
-        self._slabs: dict[ColumnReader, Slab] = {}
+        self.copied = {"runs": 0, "raw": 0, "disk": 0}
+        """Pieces of batches by where their chunks were; threads that count at once may miss some."""
+        self._keeps_raw = True
+        self._full = budget_bytes == 0
+        """The last chunk that came had no room, and none was made since."""
+        self._columns: dict[ColumnReader, CachedColumn] = {}
         self.lock = Lock("the cache of decoded chunks")
 
-    def slab(self, column: ColumnReader) -> Slab | None:
-        """The column's slab, if it has one."""
-        return self._slabs.get(column)
+    def column(self, column: ColumnReader) -> CachedColumn | None:
+        """What is kept of a column, if anything ever was."""
+        return self._columns.get(column)
 
     def resize_window(self, window_bytes: int) -> None:
-        """Tells the decoded size of all that can be sampled; gives the memory back when the share is too small."""
-        self.window_bytes = window_bytes
-        if self._slabs and self.budget_bytes < MIN_SHARE * window_bytes:
-            with self.lock:
-                self._slabs.clear()
-                self.used_bytes = 0
+        """Tells the decoded size of all that can be sampled; keeps nothing raw when the share is too small.
+
+        Needs the buffer's lock.
+        """
+        self._keeps_raw = self.budget_bytes >= MIN_SHARE * window_bytes
+        if not self._keeps_raw:
+            for cached in list(self._columns.values()):
+                self._give_up(cached, lambda cached: cached.blocks[: len(cached.chunk), 2] == 0)
 
     def admits(self, column: ColumnReader) -> bool:
-        """Whether a newly decoded chunk of the column should be kept."""
-        if self.budget_bytes < MIN_SHARE * self.window_bytes:
+        """Whether a newly decoded chunk of the column should be offered."""
+        if self._full:
             return False
-        return self.used_bytes + column.decoded_bytes <= self.budget_bytes
+        cached = self._columns.get(column)
+        if cached is None:
+            cached = self._columns.setdefault(column, CachedColumn(column))
+        if cached.packs and not compiled.KERNEL.missing:
+            return compiled.KERNEL.code is not None
+        return self._keeps_raw
 
     def put(self, column: ColumnReader, chunk: int, group: int, values: NDArray[Any]) -> None:
-        """Keeps a copy of a complete chunk's values (chunk_items, *shape), if there is room."""
-        self.fill(column, np.array([chunk]), np.array([group]), lambda _, slot: np.copyto(slot, values))
+        """Offers the values ``(chunk_items, *shape)`` of a complete chunk; what is kept is a copy."""
+        cached = self._columns.get(column) if self.admits(column) else None
+        if cached is None:  # it is full, or the column was just forgotten
+            return
+        if (
+            cached.packs
+            and compiled.KERNEL.code is not None
+            and (packed := cached.packed(chunk, group, values)) is not None
+        ):
+            self._keep(cached, chunk, group, *packed)
+        elif self._keeps_raw and not self._lacks(values.nbytes):
+            self._keep(cached, chunk, group, values.copy(), None)
 
     def fill(self, column: ColumnReader, chunk: Ids, group: Ids, decode: Callable[[int, NDArray[Any]], None]) -> None:
-        """Keeps complete chunks (n,), as far as there is room; ``decode(i, slot)`` fills a slot with the i-th."""
-        if self.lock.owned:  # a finalizer came in the midst of a filling
+        """Keeps complete chunks (n,) raw, as far as there is room; ``decode(i, values)`` gives the i-th."""
+        cached = self._columns.setdefault(column, CachedColumn(column))
+        for which in np.flatnonzero(cached.find(chunk, group) < 0).tolist():
+            if self._lacks(column.decoded_bytes):
+                break
+            values = np.empty((column.chunk_items, *column.column.shape), column.column.dtype)
+            decode(which, values)
+            self._keep(cached, int(chunk[which]), int(group[which]), values, None)
+
+    def _lacks(self, size: int) -> bool:
+        """Whether so many bytes have no room."""
+        if self.used_bytes + size > self.budget_bytes:
+            self._full = True
+        return self._full
+
+    def _keep(self, cached: CachedColumn, chunk: int, group: int, block: NDArray[Any], key: Key | None) -> None:
+        if self.lock.owned:  # a finalizer came in the midst of a change
             return
         with self.lock:
-            slab = self._slabs.get(column)
-            if slab is None:
-                if column.decoded_bytes > self.budget_bytes:
-                    return
-                slab = self._slabs[column] = Slab(column, self.budget_bytes // column.decoded_bytes)
-            missing = np.flatnonzero((slab.find(chunk, group) < 0) & (chunk >= column.entries.begin))
-            slots: list[int] = []
-            filled = 0
-            try:
-                for one in missing.tolist():
-                    slot = slab.take_slot() if self.admits(column) else None
-                    if slot is None:
-                        break
-                    slots.append(slot)
-                    self.used_bytes += column.decoded_bytes
-                    decode(one, slab.values[slot])
-                    filled += 1
-            finally:
-                slab.free += slots[filled:]
-                self.used_bytes -= len(slots[filled:]) * column.decoded_bytes
-                entered = missing[:filled]
-                slab.enter(chunk[entered], group[entered], np.array(slots[:filled], np.int64), column.entries.length)
+            size = block.nbytes + (key.value.nbytes if key is not None and not key.users else 0)
+            known = self._columns.get(cached.column) is cached and chunk >= cached.column.entries.begin
+            if known and not self._lacks(size) and not cached.has(chunk, group):
+                self.used_bytes += cached.enter(chunk, group, block, key)
+
+    def _give_up(self, cached: CachedColumn, which: Callable[[CachedColumn], NDArray[np.bool_]]) -> None:
+        with self.lock:
+            if freed := cached.drop(which(cached)):
+                self.used_bytes -= freed
+                self._full = False
 
     def drop(self, column: ColumnReader, below: int = 1 << 62) -> None:
         """Forgets the column's chunks with a number below ``below``, by default all. Needs the buffer's lock."""
-        slab = self._slabs.get(column)
-        if slab is not None:
-            with self.lock:
-                self.used_bytes -= slab.drop(slab.chunk < below) * column.decoded_bytes
+        if (cached := self._columns.get(column)) is not None:
+            self._give_up(cached, lambda cached: cached.chunk < below)
 
     def forget(self, column: ColumnReader) -> None:
-        """Gives the column's slab back. Needs the buffer's lock."""
+        """Forgets the column. Needs the buffer's lock."""
         self.drop(column)
         with self.lock:
-            self._slabs.pop(column, None)
+            self._columns.pop(column, None)
 
     def drop_but(self, column: ColumnReader, chunk: Ids, group: Ids) -> None:
         """Forgets the column's chunks that are not among these. Needs the buffer's lock."""
-        slab = self._slabs.get(column)
-        if slab is not None:
-            with self.lock:
-                slots = slab.find(chunk, group)
-                doomed = np.ones(len(slab.chunk), bool)
-                doomed[slots[slots >= 0]] = False
-                self.used_bytes -= slab.drop(doomed) * column.decoded_bytes
+
+        def others(cached: CachedColumn) -> NDArray[np.bool_]:
+            slots = cached.find(chunk, group)
+            doomed = np.ones(len(cached.chunk), bool)
+            doomed[slots[slots >= 0]] = False
+            return doomed
+
+        if (cached := self._columns.get(column)) is not None:
+            self._give_up(cached, others)
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Of each form, and of the disk: the share of pieces of batches that came from there; rows and bytes held."""
+        pieces = max(1, sum(self.copied.values()))
+        found: dict[str, dict[str, Any]] = {
+            name: {"hit_rate": count / pieces} for name, count in self.copied.items()
+        }  # fmt: skip
+        with self.lock:
+            for name in ("runs", "raw"):
+                held = [cached.held(name == "raw") for cached in self._columns.values()]
+                found[name] |= {"rows": sum(rows for rows, _ in held), "bytes": sum(size for _, size in held)}
+        return found

@@ -10,10 +10,8 @@ laid out in another way; nor anywhere in a process in which it cannot be loaded.
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +21,7 @@ from diskreplay.ids import Ids
 from diskreplay.loading import Late
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
+from diskreplay.schema import Column
 from diskreplay.storage.chunks import OVERHEAD_BYTES
 from diskreplay.storage.column import ColumnReader, Locations
 
@@ -116,27 +115,64 @@ def split(requests: NDArray[np.int64], chunk_rows: int) -> NDArray[np.int64] | N
 
 
 def take(
-    like: NDArray[Any], slabs: NDArray[np.int64], slots: Ids, pieces: NDArray[np.int64], out: Target
-) -> int:  # fmt: skip
-    """Copies pieces ``(7, n)`` out of decoded chunks, each from its slot.
+    given: Column, chunk_items: int, slabs: NDArray[np.int64], slots: Ids, pieces: NDArray[np.int64], out: Target
+) -> tuple[int, int]:
+    """Copy pieces ``(7, n)`` out of chunks that are cached, each from its slot.
 
     Args:
-        like: one of the arrays of decoded chunks, ``(slots, chunk_rows, *shape)``.
-        slabs: ``(k, 2)``: address and slots of each; the seventh number of a piece says of which one.
+        given, chunk_items: the column, and values of its chunks.
+        slabs: ``(k, 2)``, of its streams, see :func:`.kernel.take`; the seventh number of a piece says of which one.
 
-    Returns how many it copied; the others are left to Python.
+    Returns how many it copied, the others are left to Python; and how many of these were kept as runs.
     """
-    chunk_rows, shape = like.shape[1], like.shape[2:]
-    kernel, rows = KERNEL.code, out.bytes if _is_due(len(slots)) and out.holds(like.dtype, shape) else None
+    rows = out.bytes if _is_due(len(slots)) and out.holds(given.dtype, given.shape) else None
+    kernel = KERNEL.code
     if kernel is None or rows is None:
-        return 0
-    row_bytes = math.prod(shape) * like.itemsize
+        return 0, 0
+    counts = []
 
     def copy(begin: int, end: int) -> int:
-        done: int = kernel.take(slabs, slots, pieces, begin, end, chunk_rows, row_bytes, *rows)
+        packed = np.zeros(1, np.int64)
+        done: int = kernel.take(slabs, slots, pieces, begin, end, chunk_items, given.item_bytes, packed, *rows)
+        counts.append(int(packed[0]))
         return done
 
-    return workers.side_by_side(copy, _even(0, len(slots), LEAST_HITS))
+    return workers.side_by_side(copy, _even(0, len(slots), LEAST_HITS)), sum(counts)
+
+
+def majority(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a key for rows ``(n, row_bytes)``, see :func:`.kernel.majority`; compiled code must be there."""
+    kernel = KERNEL.code
+    assert kernel is not None
+    key = np.zeros(rows.shape[1], np.uint8)
+    kernel.majority(rows, key)
+    return key
+
+
+def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], most: int) -> NDArray[np.uint8] | None:
+    """Return the runs of rows ``(n, row_bytes)`` over a key, or None if they are more than so many bytes."""
+    kernel = KERNEL.code
+    assert kernel is not None
+    if most <= 0:
+        return None
+    with scratch(most) as room:
+        block = room.view(np.uint8)[:most]
+        size = kernel.pack(rows, key, block)
+        return block[:size].copy() if size else None
+
+
+def unpack(blocks: NDArray[np.int64], slot: int, rows: NDArray[np.uint8]) -> None:
+    """Fill all rows ``(n, row_bytes)`` of the chunk in a slot; compiled code must be there."""
+    kernel = KERNEL.code
+    assert kernel is not None
+    count, width = rows.shape
+    slabs = np.array([[blocks.ctypes.data, len(blocks)]], np.int64)
+    pieces = np.zeros((7, count), np.int64)
+    pieces[0] = pieces[2] = np.arange(count)
+    pieces[3] = 1
+    slots, packed = np.full(count, slot, np.int64), np.zeros(1, np.int64)
+    done = kernel.take(slabs, slots, pieces, 0, count, count, width, packed, rows)
+    assert done == count, "a cached chunk is not what was kept"
 
 
 def _even(begin: int, end: int, least: int) -> list[int]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
 from diskreplay.reading import compiled
-from diskreplay.reading.cache import ChunkCache, Slab
+from diskreplay.reading.cache import CachedColumn, ChunkCache
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
 from diskreplay.storage import chunks
@@ -128,10 +128,10 @@ def by_chunk(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def plan(column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> Plan:
     """Copies what is in RAM into ``out``; the rest is for :func:`run`. Needs the lock."""
-    slab = cache.slab(column)
+    cached = cache.column(column)
     pieces = split(_of_items(requests, column.group_envs), column.chunk_items)
-    if slab is not None:
-        pieces = _from_slab(slab, pieces, out)
+    if cached is not None:
+        pieces = _from_cache(cache, cached, pieces, out)
     encoded: list[Piece] = []
     if isinstance(column, ColumnWriter):
         encoded, pieces = _from_ram(column, pieces, out)
@@ -169,9 +169,9 @@ def _located(
         at += len(places)
 
 
-def _from_slab(slab: Slab, pieces: NDArray[np.int64], out: Target) -> NDArray[np.int64]:
+def _from_cache(cache: ChunkCache, cached: CachedColumn, pieces: NDArray[np.int64], out: Target) -> NDArray[np.int64]:
     """Copies the pieces whose chunk is in the cache; those that are left."""
-    slots = slab.find(pieces[4], pieces[5])
+    slots = cached.find(pieces[4], pieces[5])
     hits = slots >= 0
     count = np.count_nonzero(hits)
     if not count:
@@ -179,21 +179,29 @@ def _from_slab(slab: Slab, pieces: NDArray[np.int64], out: Target) -> NDArray[np
     found, left = pieces, NOTHING
     if count < len(slots):
         slots, found, left = slots[hits], pieces.compress(hits, axis=1), pieces.compress(~hits, axis=1)
-    copy_cached([slab.values], slab.addresses, slots, found, out)
+    blocks = cached.blocks
+    copy_cached(cache, [cached], np.array([[blocks.ctypes.data, len(blocks)]]), slots, found, out)
     return left
 
 
 def copy_cached(
-    values: Sequence[NDArray[Any] | None], slabs: NDArray[np.int64], slots: Ids, pieces: NDArray[np.int64], out: Target
-) -> None:
-    """Copies pieces ``(7, n)`` from the slots of the decoded chunks of their columns."""
-    like = values[pieces[6, 0]]
-    assert like is not None
-    at = compiled.take(like, slabs, slots, pieces, out)
+    cache: ChunkCache, cached: Sequence[CachedColumn | None], slabs: NDArray[np.int64], slots: Ids,
+    pieces: NDArray[np.int64], out: Target,
+) -> None:  # fmt: skip
+    """Copies pieces ``(7, n)`` from the slots of what is cached of their columns."""
+    columns = cast(Sequence[CachedColumn], cached)
+    like = columns[pieces[6, 0]].column
+    at, packed = compiled.take(like.column, like.chunk_items, slabs, slots, pieces, out)
+    held: tuple[int, int] | None = None
     for (place, step, row, rows, _, _, column), slot in zip(
         pieces[:, at:].T.tolist(), slots[at:].tolist(), strict=True
     ):
-        out.put(place, step, cast(NDArray[Any], values[column])[slot, row : row + rows])
+        if held != (column, slot):
+            held, values = (column, slot), columns[column].values(slot)
+        packed += int(columns[column].blocks[slot, 2] != 0)
+        out.put(place, step, values[row : row + rows])
+    cache.copied["runs"] += packed
+    cache.copied["raw"] += len(slots) - packed
 
 
 def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> tuple[list[Piece], NDArray[np.int64]]:
@@ -257,6 +265,7 @@ def _run(plan: Plan, cache: ChunkCache) -> None:
     if plan.encoded:
         _read(plan, plan.encoded, cache)
     at, count = 0, len(plan.places)
+    cache.copied["disk"] += count
     read = compiled.reader(plan.column, plan.out, plan.pieces, plan.places) if count else None
     if read is None:
         _read(plan, _with_sources(plan, 0, count), cache)

@@ -32,7 +32,7 @@ from numcodecs import blosc
 from numpy.typing import NDArray
 
 from diskreplay.index import jit
-from diskreplay.index.jit import copy, intrinsic, types
+from diskreplay.index.jit import byte_at, copy, int64_at, intrinsic, types
 from diskreplay.storage.chunks import CRC_BYTES, RESIDUE
 
 BLOSC_BYTES = 16
@@ -42,6 +42,10 @@ NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", 0)
 POLYNOMIAL = 0x82F63B78
 NOTHING: NDArray[np.uint8] = np.empty((0, 0), np.uint8)
+GAP = 8
+"""Equal bytes between two runs, fewer of which are not worth the four bytes that the second would begin with."""
+LONGEST = (1 << 16) - 1
+"""Bytes of a run, and those that it skips."""
 
 kernel = functools.partial(jit.kernel, nogil=True)
 Int = Any
@@ -298,23 +302,6 @@ def _read(
 
 
 @kernel
-def _take(
-    slabs: NDArray[np.int64], slots: NDArray[np.int64], pieces: NDArray[np.int64], begin: Int, end: Int,
-    chunk_rows: Int, row_bytes: Int, out: NDArray[np.uint8], following: NDArray[np.uint8],
-) -> Int:  # fmt: skip
-    twice = following.size > 0
-    for at in range(begin, end):
-        slab = pieces[6, at]
-        if slab < 0 or slab >= len(slabs) or slots[at] < 0 or slots[at] >= slabs[slab, 1]:
-            return at
-        if not _fits(pieces, at, chunk_rows, row_bytes, out, twice):
-            return at
-        rows = slabs[slab, 0] + (slots[at] * chunk_rows + pieces[2, at]) * row_bytes
-        _put(out, following, twice, row_bytes, pieces[0, at], pieces[1, at], rows, pieces[3, at])
-    return end
-
-
-@kernel
 def split(requests: NDArray[np.int64], chunk_rows: Int) -> NDArray[np.int64]:
     """Requests ``(5, n)``, place in the batch, environment, first and last row, row of step 0, cut at chunk borders.
 
@@ -335,6 +322,153 @@ def split(requests: NDArray[np.int64], chunk_rows: Int) -> NDArray[np.int64]:
             pieces[4, piece], pieces[5, piece] = chunk, env
             piece += 1
     return pieces
+
+
+# Chunks in RAM
+
+
+@kernel
+def _take(
+    slabs: NDArray[np.int64], slots: NDArray[np.int64], pieces: NDArray[np.int64], begin: Int, end: Int,
+    chunk_rows: Int, row_bytes: Int, out: NDArray[np.uint8], following: NDArray[np.uint8], packed: NDArray[np.int64],
+) -> Int:  # fmt: skip
+    twice, steps = following.size > 0, out.shape[1] // row_bytes
+    first, second, width = np.int64(out.ctypes.data), np.int64(following.ctypes.data), out.shape[1]
+    for at in range(begin, end):
+        slab = pieces[6, at]
+        if slab < 0 or slab >= len(slabs) or slots[at] < 0 or slots[at] >= slabs[slab, 1]:
+            return at
+        if not _fits(pieces, at, chunk_rows, row_bytes, out, twice):
+            return at
+        facts = slabs[slab, 0] + 24 * slots[at]
+        block, size, key = int64_at(facts), int64_at(facts + 8), int64_at(facts + 16)
+        if key == 0:
+            if size != chunk_rows * row_bytes:
+                return at
+            rows = block + pieces[2, at] * row_bytes
+            _put(out, following, twice, row_bytes, pieces[0, at], pieces[1, at], rows, pieces[3, at])
+            continue
+        for row in range(pieces[3, at]):
+            step = pieces[1, at] + row
+            after = second + pieces[0, at] * width + (step - 1) * row_bytes
+            to = first + pieces[0, at] * width + step * row_bytes if step < steps else after
+            if not _unpack(block, size, key, pieces[2, at] + row, chunk_rows, row_bytes, to):
+                return at
+            if twice and 0 < step < steps:
+                copy(after, to, row_bytes)
+        packed[0] += 1
+    return end
+
+
+@kernel
+def _int16_at(address: Int) -> Int:
+    return byte_at(address) | byte_at(address + 1) << 8
+
+
+@kernel
+def _int32_at(address: Int) -> Int:
+    return _int16_at(address) | _int16_at(address + 2) << 16
+
+
+@kernel
+def _unpack(block: Int, size: Int, key: Int, row: Int, rows: Int, row_bytes: Int, to: Int) -> bool:
+    """Writes one of the rows of a block of runs, see :func:`pack`; False where the block is none."""
+    first = 4 * (rows + 1)
+    if size < first:
+        return False
+    at, end = _int32_at(block + 4 * row), _int32_at(block + 4 * row + 4)
+    if at < first or end < at or end > size:
+        return False
+    copy(to, key, row_bytes)
+    place = np.int64(0)
+    while at < end:
+        if end - at < 4:
+            return False
+        place += _int16_at(block + at)
+        run = _int16_at(block + at + 2)
+        at += 4
+        if run > end - at or run > row_bytes - place:
+            return False
+        source, target = block + at, to + place
+        if run > 32:
+            copy(target, source, run)
+        elif run >= 16:  # moves of a written down count, of which two may overlap, are no calls
+            copy(target, source, 16)
+            copy(target + run - 16, source + run - 16, 16)
+        elif run >= 8:
+            copy(target, source, 8)
+            copy(target + run - 8, source + run - 8, 8)
+        elif run >= 4:
+            copy(target, source, 4)
+            copy(target + run - 4, source + run - 4, 4)
+        else:
+            for byte in range(run):
+                copy(target + byte, source + byte, 1)
+        at += run
+        place += run
+    return True
+
+
+@kernel
+def majority(rows: NDArray[np.uint8], key: NDArray[np.uint8]) -> None:
+    """The value that each byte has in most rows ``(n, row_bytes)``, if one has; else one that it has."""
+    votes = np.zeros(len(key), np.int32)
+    for row in range(len(rows)):
+        for at in range(len(key)):
+            lead = votes[at]
+            one, other = rows[row, at], key[at]
+            key[at] = one if lead == 0 else other
+            votes[at] = lead + 1 if lead == 0 or one == other else lead - 1
+
+
+@kernel
+def _write_int(block: NDArray[np.uint8], at: Int, value: Int, size: Int) -> None:
+    for byte in range(size):
+        block[at + byte] = value >> (8 * byte) & 255
+
+
+@kernel
+def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], block: NDArray[np.uint8]) -> Int:
+    """Writes the runs in which rows ``(n, row_bytes)`` differ from a key; the bytes of the block, 0 if it has no room.
+
+    A block is ``n + 1`` uint32s, where each row's runs begin and the last's end; then of each run two uint16s, the
+    bytes that are skipped and those that follow, and the bytes. All are little-endian.
+    """
+    count, width = rows.shape
+    at = 4 * (count + 1)
+    if at > len(block):
+        return 0
+    theirs = np.int64(key.ctypes.data)
+    for row in range(count):
+        _write_int(block, 4 * row, at, 4)
+        ours = np.int64(rows.ctypes.data) + row * width
+        place, written = np.int64(0), np.int64(0)
+        while True:
+            while place + 8 <= width and int64_at(ours + place) == int64_at(theirs + place):
+                place += 8
+            while place < width and rows[row, place] == key[place]:
+                place += 1
+            if place == width:
+                break
+            begin, end = place, place + 1
+            while place < width and place - end < GAP:
+                if rows[row, place] != key[place]:
+                    end = place + 1
+                place += 1
+            while begin < end:  # as several runs where one is too long, or what is skipped is
+                skipped: Int = min(begin - written, LONGEST)
+                run: Int = min(end - begin, LONGEST) if written + skipped == begin else 0
+                if len(block) - at < 4 + run:
+                    return 0
+                _write_int(block, at, skipped, 2)
+                _write_int(block, at + 2, run, 2)
+                copy(np.int64(block.ctypes.data) + at + 4, ours + written + skipped, run)
+                at += 4 + run
+                written += skipped + run
+                begin += run
+            place = end
+    _write_int(block, 4 * count, at, 4)
+    return at
 
 
 # What it calls
@@ -400,25 +534,30 @@ def read(
 
 def take(
     slabs: NDArray[np.int64], slots: NDArray[np.int64], pieces: NDArray[np.int64], begin: int, end: int,
-    chunk_rows: int, row_bytes: int, out: NDArray[np.uint8], following: NDArray[np.uint8] = NOTHING,
+    chunk_rows: int, row_bytes: int, packed: NDArray[np.int64], out: NDArray[np.uint8],
+    following: NDArray[np.uint8] = NOTHING,
 ) -> int:  # fmt: skip
-    """As :func:`read`, of chunks that are decoded.
+    """As :func:`read`, of chunks that are in RAM.
 
     Args:
-        slabs: ``(k, 2)``: address and slots of arrays ``(slots, chunk_rows * row_bytes)``, which the caller keeps.
+        slabs: ``(k, 2)``: addresses of arrays ``(slots, 3)``, and how many slots they have. Of each slot: address and
+            bytes of a block, and the address of its key; 0 where the block is the rows themselves.
         slots: each piece's; the seventh number of a piece says of which array.
+        packed: ``(1,)``, grows by the pieces that had a key.
     """
     assert following.size in (0, out.size)
-    done: int = _take(slabs, slots, pieces, begin, end, chunk_rows, row_bytes, out, following)
+    done: int = _take(slabs, slots, pieces, begin, end, chunk_rows, row_bytes, out, following, packed)
     return done
 
 
 def compile_now() -> None:
     """Compiles, or loads what is kept on disk: by reading nothing."""
-    nothing, room, row = np.empty((7, 0), np.int64), np.empty(1, np.uint64), np.empty((1, 1), np.uint8)
+    nothing, room, row = np.empty((7, 0), np.int64), np.empty(1, np.uint64), np.zeros((1, 1), np.uint8)
     read(nothing[0], nothing, nothing[:3], 0, 0, 1, 1, False, room, room, row)
-    take(np.empty((0, 2), np.int64), nothing[0], nothing, 0, 0, 1, 1, row)
+    take(np.empty((0, 2), np.int64), nothing[0], nothing, 0, 0, 1, 1, nothing[0], row)
     split(nothing[:5], 1)
+    majority(row, row[0])
+    pack(row, row[0], row[0])
 
 
 def version() -> str:

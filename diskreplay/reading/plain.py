@@ -105,7 +105,9 @@ def _take_up(
     begin, read, cached, waiting = parts
     if cached > read:
         here = slice(read, cached)
-        gather.copy_cached(table.values, table.slabs, places[0, here], np.ascontiguousarray(pieces[:, here]), out)
+        gather.copy_cached(
+            table.cache, table.cached, table.slabs, places[0, here], np.ascontiguousarray(pieces[:, here]), out
+        )
     encoded = []
     if waiting > cached:
         here = slice(cached, waiting)

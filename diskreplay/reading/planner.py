@@ -36,7 +36,7 @@ from diskreplay.index.addresses import (
     PATCH_BEGIN,
     PATCH_END,
     PATCH_LENGTH,
-    SLAB_GROUPS,
+    SLOT_GROUPS,
     SLOTS,
     SLOTS_LENGTH,
     STARTS,
@@ -137,7 +137,7 @@ def _slot(column: Ints, chunk: Int, group: Int) -> Int:
     slot = int64_at(column[SLOTS] + 8 * at)
     if slot < 0 or slot >= column[HELD]:
         return -1
-    if int64_at(column[CHUNKS] + 8 * slot) != chunk or int64_at(column[SLAB_GROUPS] + 8 * slot) != group:
+    if int64_at(column[CHUNKS] + 8 * slot) != chunk or int64_at(column[SLOT_GROUPS] + 8 * slot) != group:
         return -1
     return slot
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from diskreplay.ids import Ids, stream_of
 from diskreplay.index.addresses import COLUMN_FACTS, LogAddresses, address
 from diskreplay.index.log import StreamLog
-from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.cache import CachedColumn, ChunkCache
 from diskreplay.reading.resident import Resident, ResidentTable
 from diskreplay.storage.column import ColumnReader, ColumnWriter
 from diskreplay.storage.stream import StreamReader, StreamWriter
@@ -42,8 +42,8 @@ class ColumnTable:
         columns: of each stream.
         facts: ``(s, 12)``.
         cache: of all of them.
-        values: the decoded chunks that the cache has of each, ``(slots, chunk_rows, *shape)``; None where it has none.
-        slabs: ``(s, 2)``: their addresses, and how many there are.
+        cached: what the cache has of each; None where it has nothing.
+        slabs: ``(s, 2)``: where its slots stand, and how many there are.
         chunk_rows, shard_chunks: of all of them.
         plain: whether no chunk holds several environments.
     """
@@ -51,7 +51,7 @@ class ColumnTable:
     def __init__(self, columns: Sequence[ColumnReader], cache: ChunkCache) -> None:
         self.columns = columns
         self.facts = np.zeros((len(columns), COLUMN_FACTS), np.int64)
-        self.values: list[Array | None] = [None] * len(columns)
+        self.cached: list[CachedColumn | None] = [None] * len(columns)
         self.slabs = np.zeros((len(columns), 2), np.int64)
         self.cache = cache
         self.chunk_rows, self.shard_chunks = columns[0].column.chunk_rows, columns[0].shard_chunks
@@ -62,25 +62,25 @@ class ColumnTable:
     def catch_up(self, at: int) -> None:
         """Brings the facts of one stream up to date. Needs the lock."""
         column = self.columns[at]
-        entries, slab = column.entries, self.cache.slab(column)
-        arrays: tuple[Array, ...] = (
-            (entries.array,) if slab is None else (entries.array, slab.table, slab.chunk, slab.group, slab.values)
-        )
+        entries, cached = column.entries, self.cache.column(column)
+        arrays: tuple[Array, ...] = (entries.array,)
+        if cached is not None:
+            arrays = entries.array, cached.table, cached.chunk, cached.group, cached.blocks
         counts = entries.begin, entries.end, column.end, column.committed
         known = self._arrays[at]
         if counts == self._counts[at] and len(arrays) == len(known) and all(map(operator.is_, arrays, known)):
             return
-        cached = [0] * 5
-        if slab is not None:
-            _, table, chunk, group, values = cast(tuple[Array, Array, Array, Array, Array], arrays)
-            cached = [address(table), len(table), address(chunk), address(group), min(len(chunk), len(group))]
-            self.values[at] = values
-            self.slabs[at] = slab.addresses
+        slots = [0] * 5
+        if cached is not None:
+            _, table, chunk, group, blocks = arrays
+            slots = [address(table), len(table), address(chunk), address(group), min(len(chunk), len(group))]
+            self.cached[at] = cached
+            self.slabs[at] = address(blocks), len(blocks)
         rows = column.column.chunk_rows
         in_ram = column.committed // rows if isinstance(column, ColumnWriter) else NONE_IN_RAM
         self.facts[at] = [
             address(entries.array), entries.length, entries.begin, entries.end, column.groups, in_ram,
-            column.end // rows, *cached,
+            column.end // rows, *slots,
         ]  # fmt: skip
         self._counts[at], self._arrays[at] = counts, arrays
 

@@ -12,6 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay as dr
+from diskreplay import memory
 from diskreplay.buffers import options
 
 BUFFERS = [dr.ReplayBuffer, dr.RolloutBuffer, dr.MultiAgentReplayBuffer, dr.MultiAgentRolloutBuffer]
@@ -21,7 +22,7 @@ OBS, ACTION = Box(-1, 1, (3,), np.float32), Discrete(2)
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_each_option_is_shown_with_its_default(buffer: Any) -> None:
     created, opened = (inspect.signature(method).parameters for method in (buffer.create, buffer.open))
-    assert created["cache_bytes"].default == opened["cache_bytes"].default == 256 << 20
+    assert created["cache_bytes"].default is opened["cache_bytes"].default is None
     assert created["codec"].default is None
     assert opened["mode"].default == "r+"
     assert opened["seed"].annotation == "int | None"
@@ -54,4 +55,6 @@ def test_all_that_is_left_out_is_filled_in(tmp_path: pathlib.Path) -> None:
         assert buffer.stats()["cache_bytes"] == 1
         assert buffer.schema.stacks[0].frames == 1
     with dr.ReplayBuffer.open(tmp_path / "a.replay") as buffer:
-        assert buffer.stats()["cache_bytes"] == 256 << 20
+        assert buffer.stats()["cache_bytes"] == max(256 << 20, memory.limit() // 16)
+    with dr.ReplayBuffer.open(tmp_path / "a.replay", mode="a", stream="b") as buffer:
+        assert buffer.stats()["cache_bytes"] == 64 << 20

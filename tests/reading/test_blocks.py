@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import diskreplay as dr
-from diskreplay.reading import blocks
+from diskreplay.reading import blocks, compiled
 
 SHAPE = (blocks.LEAST_BYTES,)
 
@@ -59,28 +59,27 @@ def test_a_handler_that_asks_in_between_gets_another(monkeypatch: pytest.MonkeyP
 
 def test_a_handler_that_samples_while_the_cache_is_filled(tmp_path: Any) -> None:
     """Regression: it waited for ever for the lock that the interrupted thread held."""
+    assert compiled.KERNEL.now() is not None
     box = gymnasium.spaces.Box(0, 255, (48, 48), np.uint8)
     with dr.ReplayBuffer.create(tmp_path / "a", box, gymnasium.spaces.Discrete(2), capacity=200) as rb:
         for row in range(100):
             rb.add(np.full((48, 48), row), 0, row, np.full((48, 48), row + 1), False, False)
     with dr.ReplayBuffer.open(tmp_path / "a", mode="r", seed=0) as rb:
-        fill, within = rb.engine.streams.cache.fill, []
+        cache, within = rb.engine.streams.cache, []
+        keep = cache._keep
 
-        def sampling(column: Any, chunk: Any, group: Any, decode: Any) -> None:
-            def decoding(which: int, slot: Any) -> None:
-                if not within:
-                    within.append(None)
-                    signal.raise_signal(signal.SIGUSR1)
-                decode(which, slot)
-
-            fill(column, chunk, group, decoding)
+        def keeping(*chunk: Any) -> None:
+            if not within:
+                within.append(None)
+                signal.raise_signal(signal.SIGUSR1)
+            keep(*chunk)
 
         def handler(number: int, frame: object) -> None:
             within.append(rb.sample(20))
 
         before = signal.signal(signal.SIGUSR1, handler)
         try:
-            with mock.patch.object(rb.engine.streams.cache, "fill", sampling):
+            with mock.patch.object(cache, "_keep", keeping):
                 batches = [rb.sample(20)]
         finally:
             signal.signal(signal.SIGUSR1, before)

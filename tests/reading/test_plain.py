@@ -24,6 +24,7 @@ from helpers.view_model import VIEWS, content
 import diskreplay as dr
 from diskreplay.errors import NotEnoughDataError
 from diskreplay.reading import compiled, plain
+from diskreplay.reading.cache import ChunkCache
 from diskreplay.storage import handles
 from diskreplay.testing import FaultyFiles
 
@@ -51,14 +52,25 @@ def in_python() -> Any:
     return mock.patch.object(compiled, "planner", return_value=None)
 
 
+@contextlib.contextmanager
+def from_disk() -> Iterator[None]:
+    """Planned in Python, from no cache."""
+    with (
+        in_python(),
+        mock.patch.object(ChunkCache, "column", return_value=None),
+        mock.patch.object(ChunkCache, "admits", return_value=False),
+    ):
+        yield
+
+
 def compare(buffer: dr.ReplayBuffer, planned: list[bool]) -> None:
-    """Draws the same batches both ways, of all views; of a number of them the second way is compiled."""
+    """Draws the same batches from the disk and as usual, of all views; of a number of them the second is compiled."""
     for view in VIEWS:
         buffer.draws.view = buffer.draws.shown = view
         state = buffer.engine.rng.bit_generator.state
         for size in (1, 9):
             try:
-                with in_python():
+                with from_disk():
                     expected = content(buffer.sample(size))
             except NotEnoughDataError:
                 continue

@@ -1,5 +1,6 @@
 """A target of two arrays takes what one array of all steps takes, and so does the compiled copy."""
 
+import dataclasses
 from unittest import mock
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from diskreplay import workers
 from diskreplay.reading import compiled
 from diskreplay.reading.target import Target
+from diskreplay.schema import Codec, Column
 
 FRAMES, WIDTH, BATCH = 3, 5, 6
 SOURCE = np.arange(40 * WIDTH, dtype=np.int16).reshape(40, WIDTH)
@@ -54,8 +56,10 @@ def test_two_arrays_are_as_one(data: st.DataObject) -> None:
 
 CHUNK_ROWS = 4
 SLAB = SOURCE.reshape(-1, CHUNK_ROWS, WIDTH)
-SLABS = np.array([[SLAB.ctypes.data, len(SLAB) - 2], [SLAB[2:].ctypes.data, len(SLAB) - 2]])
-"""Two arrays of chunks: all but the last two, and all but the first two."""
+COLUMN = Column("frames", (WIDTH,), np.dtype(np.int16), CHUNK_ROWS, CHUNK_ROWS, Codec(), False)
+BLOCKS = np.array([[chunk.ctypes.data, chunk.nbytes, 0] for chunk in SLAB])
+SLABS = np.array([[BLOCKS.ctypes.data, len(SLAB) - 2], [BLOCKS[2:].ctypes.data, len(SLAB) - 2]])
+"""Two lists of chunks: all but the last two, and all but the first two."""
 
 
 def a_piece_for_each_place(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +83,7 @@ def test_pieces_of_decoded_chunks(helpers: int) -> None:
             for slot, (place, step, row, rows, _, _, slab) in zip(slots.tolist(), pieces.T.tolist(), strict=True):
                 expected[place, step : step + rows] = SLAB[slot + 2 * slab, row : row + rows]
             for target in (two, one):
-                assert compiled.take(SLAB, SLABS, slots, pieces, target) == BATCH
+                assert compiled.take(COLUMN, CHUNK_ROWS, SLABS, slots, pieces, target) == (BATCH, 0)
             np.testing.assert_array_equal(one.first, expected)
             check(two, one)
 
@@ -88,19 +92,21 @@ def test_what_the_compiled_copy_leaves_to_python() -> None:
     assert compiled.KERNEL.now() is not None
     slots, pieces = a_piece_for_each_place(np.random.default_rng(0))
     two, _ = pair()
-    assert compiled.take(SLAB.astype(np.int32), SLABS, slots, pieces, two) == 0
+    wider = dataclasses.replace(COLUMN, dtype=np.dtype(np.int32))
+    assert compiled.take(wider, CHUNK_ROWS, SLABS, slots, pieces, two) == (0, 0)
     crosswise = Target(np.zeros((FRAMES, BATCH, WIDTH), np.int16).swapaxes(0, 1))
-    assert compiled.take(SLAB, SLABS, slots, pieces, crosswise) == 0
+    assert compiled.take(COLUMN, CHUNK_ROWS, SLABS, slots, pieces, crosswise) == (0, 0)
     wrong = [(0, BATCH), (1, FRAMES + 1), (2, CHUNK_ROWS), (3, 0), (3, CHUNK_ROWS + 1)]
     for part, value in [*wrong, *((part, -1) for part in range(4))]:  # never to be copied, whatever asks for it
         odd = pieces.copy()
         odd[part, 3] = value
-        assert compiled.take(SLAB, SLABS, slots, odd, two) == 3
+        assert compiled.take(COLUMN, CHUNK_ROWS, SLABS, slots, odd, two)[0] == 3
     for slot in (-1, len(SLAB) - 2):
-        assert compiled.take(SLAB, SLABS, np.where(np.arange(BATCH) == 3, slot, slots), pieces, two) == 3
+        one_odd = np.where(np.arange(BATCH) == 3, slot, slots)
+        assert compiled.take(COLUMN, CHUNK_ROWS, SLABS, one_odd, pieces, two)[0] == 3
     for slab in (-1, 2):
         odd = pieces.copy()
         odd[6, 3] = slab
-        assert compiled.take(SLAB, SLABS, slots, odd, two) == 3
+        assert compiled.take(COLUMN, CHUNK_ROWS, SLABS, slots, odd, two)[0] == 3
     with mock.patch.object(compiled.KERNEL, "code", None):
-        assert compiled.take(SLAB, SLABS, slots, pieces, two) == 0
+        assert compiled.take(COLUMN, CHUNK_ROWS, SLABS, slots, pieces, two) == (0, 0)

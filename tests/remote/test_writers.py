@@ -24,6 +24,7 @@ from diskreplay.errors import (
     NotAStoreError,
     RemoteConflictError,
     RemoteError,
+    StateError,
     StoreExistsError,
     StoreNotFoundError,
 )
