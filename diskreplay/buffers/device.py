@@ -112,7 +112,7 @@ class Cuda:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sent:
+class Transfer:
     """A batch of tensors that hold their values once the device has come to the event."""
 
     batch: Any
@@ -132,7 +132,7 @@ class Sender:
         self._link = link
         self._blocks: list[tuple[Tensor, Event | None]] = [(torch.empty(0, dtype=torch.uint8), None)] * self.BLOCKS
 
-    def send(self, batch: Any) -> Sent:
+    def send(self, batch: Any) -> Transfer:
         """Has a batch sent: one of this package, or a mapping of tensors on the CPU."""
         batch = _rebuilt(batch, np.asarray)
         loads = _loads(batch)
@@ -146,7 +146,7 @@ class Sender:
             tensors.update(load.arrive(self._link.copy(host), self._link))
         event = self._link.mark()
         self._blocks.append((block, event))
-        return Sent(_rebuilt(batch, lambda array: tensors[id(array)]), list(tensors.values()), event)
+        return Transfer(_rebuilt(batch, lambda array: tensors[id(array)]), list(tensors.values()), event)
 
     def _free_block(self, size: int) -> Tensor:
         """Return a block of at least so many bytes, which the device does not read any more."""
@@ -155,7 +155,7 @@ class Sender:
             busy.synchronize()
         return block if len(block) >= size else self._link.block(1 << (size - 1).bit_length())
 
-    def sent(self, batches: Iterable[Any]) -> Iterator[Sent]:
+    def sent(self, batches: Iterable[Any]) -> Iterator[Transfer]:
         """Send batches as they are asked for; at the end wait until the blocks are free."""
         try:
             for batch in batches:
@@ -165,7 +165,7 @@ class Sender:
                 if busy is not None:
                     busy.synchronize()
 
-    def take(self, sent: Sent) -> Any:
+    def take(self, sent: Transfer) -> Any:
         """Return the batch for the calling thread."""
         self._link.hand_over(sent.tensors, sent.event)
         return sent.batch

@@ -172,7 +172,7 @@ def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
     return [Episode(found.stream, *values) for values in zip(*columns, strict=True)]
 
 
-class EpisodeList:
+class KeptEpisodes:
     """The episodes of a stream's window, which are kept: whoever asks has only those made that are new, or changed.
 
     The lock of the buffer that owns it guards every call.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError
-from diskreplay.index.episodes import EpisodeList
+from diskreplay.index.episodes import KeptEpisodes
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
@@ -57,7 +57,7 @@ class OpenStream:
         """The logs of bytes beside the rows, by path."""
         self.facts = cast(EpisodeFacts, self.logs[INFO].content)
         """The facts of the episodes."""
-        self.episodes = EpisodeList(self.log, self.facts)
+        self.episodes = KeptEpisodes(self.log, self.facts)
         self._spans = Spans(self.log)
         self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
         self.catch_up()

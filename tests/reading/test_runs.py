@@ -177,8 +177,8 @@ def test_batches_of_an_odd_layout_are_made_of_runs_in_python(path: str) -> None:
 @pytest.mark.own_thresholds
 def test_without_compiled_code_frames_are_kept_raw(path: str) -> None:
     frames = CASES["grey"][0]
-    missing = mock.patch.object(compiled, "_missing", True)
-    with missing, mock.patch.object(compiled, "_kernel", None), created(path, frames, 4, 1) as buffer:
+    missing = mock.patch.multiple(compiled.KERNEL, code=None, missing=True)
+    with missing, created(path, frames, 4, 1) as buffer:
         added(buffer, frames, 0, ROWS)
         buffer.commit()
         check(buffer, frames)
