@@ -112,8 +112,8 @@ class CompiledRow:
     def add(self, row: Row, end: int) -> bool:
         """Add the row ``end``, a transition, if its observation is the pending one; tell whether that was so.
 
-        Then its next observation is pending, unless :meth:`ends_chunk`: in that case the caller must write it when the
-        row is there.
+        If not, nothing is changed. If so, its next observation is pending now, unless :meth:`ends_chunk`: then the
+        caller must write it, once the row is there.
         """
         if end > self._until:
             self._attach(end)
