@@ -29,7 +29,7 @@ No column has a name that starts with a point.
 
 
 def place_of(name: str) -> str:
-    """Return the name of the table's array of places in the log of a column that is written later, 0 for none."""
+    """Return the name of the array with, for each row, the byte of the log at which its later value begins, or 0."""
     return f".{name}"
 
 
@@ -54,7 +54,7 @@ class StreamLog:
         stream: its number.
         columns, patch_columns: of the schema; the resident ones are mirrored.
         num_envs, capacity, context: environments, transitions of the window, rows kept before it.
-        later: columns that are written later; of all of them it is held where the values of rows stand.
+        later: columns that are written later; for each of them the table also holds where in the log a row's value is.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StreamLog:
         self.older_patches: dict[tuple[int, int], int] = {}
         """The row and environment with ``Start.PATCHES`` -> the id of the patch with the frame one step before."""
         self.next_older_patches: dict[tuple[int, int], int] = {}
-        """The row and environment whose next stack does not follow from its own -> the id of the patch of offset 2."""
+        """The row and environment whose next stack is not its own moved on by one frame -> its patch of offset 2."""
         self.begin = 0
         self.end = 0
         self.patch_begin = 0
@@ -110,7 +110,7 @@ class StreamLog:
     def resize(self, capacity: int) -> None:
         """Let the window hold more or fewer transitions; columns that are now too large for RAM leave it.
 
-        None comes back before the stream is opened again.
+        They return to RAM only when the stream is opened again.
         """
         rows = max(1, capacity // self.num_envs)
         self.slide(self.end - rows)
@@ -181,7 +181,7 @@ class StreamLog:
         return array.reshape(-1, *array.shape[2:]).take(positions, axis=0)
 
     def next_at(self, name: str, positions: Ids) -> NDArray[Any]:
-        """Return next values of a resident observation column of single frames: true ones, patches too."""
+        """Return the true next values of a resident observation column of single frames, from patches too."""
         following = positions + self.num_envs
         size = self.table.length * self.num_envs
         following[following >= size] -= size
@@ -278,7 +278,7 @@ class StreamLog:
         return self.patch_begin
 
     def inconsistency(self) -> str | None:
-        """Return which rule of sampling rows taken over from disk break, or None."""
+        """Return the rule, needed for sampling, that the rows read from disk break, or None."""
         if self.end == self.floor:
             return None
         starts = self.span(START, self.floor, self.end)
