@@ -116,7 +116,7 @@ class StreamLog:
         self.slide(self.end - rows)
         self.capacity, self.rows = capacity, rows
         large = {c.name for c in self._small if not c.is_held(self.window)}
-        # Wherever this ends, all goes on: what leaves is read from disk before it is no longer written here.
+        # An interrupt here does no harm: what leaves RAM is read from disk before it is no longer written here.
         self.held -= large
         self.resident, self.later = (
             tuple(name for name in names if name not in large) for names in (self.resident, self.later)
@@ -193,7 +193,7 @@ class StreamLog:
         return found
 
     def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
-        """Take over rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
+        """Enter rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
         self.slide(begin)
         count = len(values[START])
         self.reserve(count)
@@ -208,7 +208,7 @@ class StreamLog:
         self.end += count
 
     def restart(self, begin: int, first_row: int, first_patch: int) -> None:
-        """Forget everything; the window begins at ``begin``, and rows are taken over from ``first_row`` on."""
+        """Forget everything; the window begins at ``begin``, and rows are entered from ``first_row`` on."""
         self.older_patches.clear()
         self.next_older_patches.clear()
         self.begin, self.end, self.invalid = begin, first_row, 0
@@ -236,7 +236,7 @@ class StreamLog:
         return valid.size - int(np.count_nonzero(valid))
 
     def add_patches(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Take over patches, ``(n, ...)`` a resident column, from ``patch_end`` on."""
+        """Enter patches, ``(n, ...)`` a resident column, from ``patch_end`` on."""
         count = len(values[PLACE])
         self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + count)
         numbers = np.arange(self.patch_end, self.patch_end + count) % self.patches.length
@@ -246,7 +246,7 @@ class StreamLog:
             self._place_patch(row, env, offset)
 
     def add_patch(self, row: int, env: int, offset: int, values: Mapping[str, Any]) -> None:
-        """Take over one patch, as :meth:`add_patches`."""
+        """Enter one patch, as :meth:`add_patches`."""
         self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + 1)
         number = self.patch_end % self.patches.length
         for name, array in self.patches.arrays.items():

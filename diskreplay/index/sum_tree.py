@@ -52,7 +52,7 @@ class WideSumTree:
         self._offsets, total = layout(slots)
         self._sums = aligned_zeros(total)
         self._mins = aligned_zeros(total)
-        """The least mass above 0 under each inner node; the part for the leaves is never touched."""
+        """The least mass above 0 under each inner node; the part for the leaves is never used."""
 
     def __len__(self) -> int:
         return self._slots
