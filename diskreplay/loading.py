@@ -25,7 +25,7 @@ Code = TypeVar("Code")
 
 POLL_SECONDS = 0.005
 FORK_SECONDS = 120.0
-"""How long a fork waits. It would wait for ever where it is made in the middle of an import that the thread needs."""
+"""The longest that a fork waits, in seconds: a fork inside an import that the thread needs would wait for ever."""
 IN_BACKGROUND = 1
 """0: who begins waits for the code, instead of going on without."""
 
@@ -35,12 +35,12 @@ _told = False
 
 
 class Late(Generic[Code]):
-    """What ``load`` gives, called in a thread; None where this process cannot have it.
+    """The code that ``load`` returns, called in a thread, or None if this process cannot have it.
 
     Attributes:
-        code: it, once :meth:`begin` found it there; else None.
-        missing: whether ``load`` gave None or failed: numba is for some versions of Python and numpy only. What Python
-            does instead is as right.
+        code: the code, once :meth:`begin` found it loaded; else None.
+        missing: True if ``load`` returned None or failed: numba is for some versions of Python and numpy only. Python
+            then does the same work.
     """
 
     def __init__(self, load: Callable[[], Code | None]) -> None:

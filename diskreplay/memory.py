@@ -1,4 +1,4 @@
-"""How much memory this process may take."""
+"""The limit of the memory that this process may take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of a buffer and of a batch: small tables, thumbnails and plots, as HTML without scripts.
+"""The view of a buffer or a batch in a notebook: small tables, thumbnails and plots, as HTML without scripts.
 
 Everything that comes from a store or a program is escaped.
 """
@@ -20,7 +20,7 @@ SIDE = 72
 """Pixels of a thumbnail's longer side, and of a plot's height."""
 WIDTH = 2 * SIDE
 COLORS = ("#5b78e0", "#d9662b", "#3f9a58", "#a85cc0", "#2d93a8", "#d0477a", "#96786a", "#7b9f2a")
-"""Of the elements that a plot shows; they can be told apart on white and on black."""
+"""The colors of the elements of a plot; they can be told apart on white and on black."""
 
 Array = NDArray[Any]
 

@@ -241,7 +241,7 @@ def _loads(batch: Any) -> list[_Whole]:
 
 
 def _follow(obs: Array, following: Array, axis: int) -> bool:
-    """Whether arrays ``(B, ...)`` have all but the first and the last entry along an axis in common, to the bit."""
+    """Tell whether ``following`` is ``obs`` moved on by one entry along an axis, to the bit; both are ``(B, ...)``."""
     if obs.shape != following.shape or obs.dtype != following.dtype or obs.ndim < 3 or not obs.size:
         return False
     if obs.shape[axis] < 2 or obs.dtype.itemsize not in (1, 2, 4, 8):

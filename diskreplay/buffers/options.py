@@ -31,7 +31,7 @@ Made = TypeVar("Made")
 
 @dataclasses.dataclass(frozen=True)
 class AgentsSpec:
-    """The options that the buffers' ``create`` and ``open`` share."""
+    """The parts of each step of several agents; see :meth:`diskreplay.MultiAgentReplayBuffer.create`."""
 
     state_space: gymnasium.Space[Any] | None = None
     available_actions: bool = False
@@ -41,7 +41,7 @@ class AgentsSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """The parts of each step of several agents; see :meth:`diskreplay.MultiAgentReplayBuffer.create`."""
+    """The place of a buffer in a store, and the files through which it reaches the store."""
 
     mode: Literal["r", "r+", "a"] = "r+"
     stream: str | None = None
@@ -54,7 +54,7 @@ class Opening:
 
 
 class RunOptions(TypedDict, total=False):
-    """The place of a buffer in a store, and the files through which it reaches the store."""
+    """The options of a buffer that is open; the store keeps none of them."""
 
     cache_bytes: int | None
     commit_rows: int
@@ -65,7 +65,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class StoreOptions(RunOptions, total=False):
-    """The options of a buffer that is open; nothing of them is stored."""
+    """The options of a new store, for one agent or several."""
 
     columns: Mapping[str, Any] | None
     later: Mapping[str, Any] | None
@@ -80,7 +80,7 @@ class StoreOptions(RunOptions, total=False):
 
 
 class CreateOptions(StoreOptions, total=False):
-    """The options of a new store, whoever acts in it."""
+    """The options of a new store of one agent."""
 
     frame_stack: int | Mapping[str, int]
     stack_axis: Literal["auto", 0, -1] | None
@@ -89,14 +89,14 @@ class CreateOptions(StoreOptions, total=False):
 
 
 class EitherOptions(CreateOptions, total=False):
-    """The options of a new store."""
+    """The options of a store of one agent that is opened, or made if there is none."""
 
     checkpoint: str | None
     take_over: bool
 
 
 class AgentsCreateOptions(StoreOptions, total=False):
-    """The options of a store that is opened, or made if there is none."""
+    """The options of a new store of several agents."""
 
     state_space: gymnasium.Space[Any] | None
     available_actions: bool
@@ -105,14 +105,14 @@ class AgentsCreateOptions(StoreOptions, total=False):
 
 
 class AgentsEitherOptions(AgentsCreateOptions, total=False):
-    """The options of a new store of several agents."""
+    """The options of a store of several agents that is opened, or made if there is none."""
 
     checkpoint: str | None
     take_over: bool
 
 
 class OpenOptions(RunOptions, total=False):
-    """The options of a store of several agents that is opened, or made if there is none."""
+    """The options of a store that is opened."""
 
     mode: Literal["r", "r+", "a"]
     stream: str | None

@@ -105,7 +105,7 @@ class FirstStepRing:
 
     @property
     def place(self) -> Location:
-        """Where the store is, or is to be made."""
+        """The path at which the store is, or is to be made."""
         return self._hold.place
 
     @property
@@ -121,7 +121,7 @@ class FirstStepRing:
 
     @property
     def positions(self) -> RingPositions | None:
-        """Of the rows; None before there is a store."""
+        """The positions of the rows; None before there is a store."""
         if self._positions is None and self.store is not None:
             self._positions = RingPositions.of_rows(self.store)
         return self._positions
@@ -133,7 +133,7 @@ class FirstStepRing:
 
     @property
     def full(self) -> bool:
-        """Whether the ring has come round."""
+        """True if the ring has come round."""
         return self.positions is not None and self.positions.full
 
     def checked(

@@ -30,11 +30,11 @@ Written = tuple[ColumnWriter, int, Array | None]
 """A column, rows of its chunks, and its array of the log's table."""
 
 LOAD_AFTER = 100_000
-"""Rows that a writer adds before it loads numba and the kernel."""
+"""The rows that a writer adds before it loads numba and the kernel."""
 LOOK_EVERY = 10_000
-"""Rows after which it looks whether another part has loaded numba."""
+"""The rows after which a writer looks whether another part of the program has loaded numba."""
 STAGED_BYTES = 1 << 14
-"""Bytes of the largest value of a row that is staged."""
+"""The bytes of the largest value of a row that is staged."""
 
 
 def _load() -> types.ModuleType:
@@ -48,7 +48,7 @@ KERNEL = Late(_load)
 
 
 def load(rows: int) -> types.ModuleType | None:
-    """The kernel, if it is worth it after so many rows; None where it is not, or this process has it not (yet)."""
+    """Return the kernel if it is worth it after so many rows, or None if it is not, or is not loaded (yet)."""
     worth = rows >= LOAD_AFTER or "diskreplay.index.jit" in sys.modules
     return KERNEL.begin() if worth else None
 
@@ -58,9 +58,9 @@ class CompiledRow:
 
     Args:
         kernel: :mod:`diskreplay.index.row_writes`.
-        columns: of the rows; the leaves of the observation come first.
-        leaves: how many they are.
-        unset: arrays of the table for what a row does not have yet, and the number that stands there.
+        columns: the columns of the rows; the leaves of the observation come first.
+        leaves: the number of leaves of the observation.
+        unset: the arrays of the table for what a new row does not have yet, each with the number that stands for that.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class CompiledRow:
             self._constant(self._facts[number], kernel.GIVEN, value)
             self._facts[number, [kernel.PART, kernel.PARTS, kernel.RING]] = value.nbytes, 1, ring.ctypes.data
         self._places = [*given, *following]
-        """Where each value is staged, and the index of all of it; else None, and where its address goes."""
+        """The array in which each value is staged, and the index of all of it; or None, and where its address goes."""
 
     def _constant(self, facts: Array, where: int, value: Array) -> None:
         self._constants.append(value)
@@ -110,9 +110,10 @@ class CompiledRow:
         return (place, ...) if place.ndim else (place.reshape(1), 0)
 
     def add(self, row: Row, end: int) -> bool:
-        """Adds the row ``end``, a transition that goes on if its observation is the pending one; else changes nothing.
+        """Add the row ``end``, a transition, if its observation is the pending one; tell whether that was so.
 
-        Its next observation is pending then, unless :meth:`ends_chunk`: so it must be told when the row is there.
+        If not, nothing is changed. If so, its next observation is pending now, unless :meth:`ends_chunk`: then the
+        caller must write it, once the row is there.
         """
         if end > self._until:
             self._attach(end)
@@ -128,11 +129,11 @@ class CompiledRow:
         return added
 
     def ends_chunk(self, row: int) -> bool:
-        """Whether a row that was added ends a chunk."""
+        """Tell whether a row that was added ends a chunk."""
         return row == self._until
 
     def _attach(self, row: int) -> None:
-        """Looks where the write buffers stand now, and which row is the next that ends a chunk."""
+        """Look where the write buffers stand now, and which row is the next that ends a chunk."""
         self._until = min([row - row % rows + rows - 1 for _, rows, _ in self._columns])
         for number, (column, _, _) in enumerate(self._columns):
             if self._buffers[number] is not column.buffer:

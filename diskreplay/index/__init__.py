@@ -3,6 +3,6 @@
 It opens no file of a store, and takes no lock: the lock of the buffer that owns an index guards every call.
 
 - The rings hold the rows of the window and its context; a row's place follows from its number.
-- A record of a log that is taken over twice counts once.
+- Reading a record of a log twice has the effect of reading it once.
 - Only modules that are themselves loaded late import ``jit``, which imports numba.
 """

@@ -1,6 +1,6 @@
-"""The addresses, as numbers, that compiled code looks up: of rings in RAM, and what they hold.
+"""The tables of numbers for compiled code: where rings in RAM are, and which rows they hold.
 
-Whoever looks something up at an address keeps the log, its tables and its lock meanwhile.
+Whoever looks something up at an address holds the lock, and keeps the log and its tables alive meanwhile.
 """
 
 from __future__ import annotations
@@ -20,19 +20,26 @@ from diskreplay.schema import START
 ) = range(11)  # fmt: skip
 """The facts of a stream, in order.
 
-These are its number and environments; the rows of the ring, and which it holds; the addresses of the start codes and of
-the numbers of patches; the patches it holds, and how many its ring has room for; last the number of these facts.
+- NUMBER, ENVS: the stream's number, and how many environments it has.
+- LENGTH: the rows for which the ring has room; FLOOR, END: the rows ``[FLOOR, END)`` that it holds.
+- STARTS, NEXT_PATCHES: the addresses of the rows' start codes, and of the numbers of their next patches.
+- PATCH_BEGIN, PATCH_END: the patches that their ring holds; PATCH_LENGTH: those for which it has room.
+- LOG_FACTS: the number of these facts.
 """
 
 (
     ENTRIES, ENTRIES_LENGTH, FIRST_CHUNK, STOP_CHUNK, GROUPS, IN_RAM, FULL, SLOTS, SLOTS_LENGTH, CHUNKS, SLOT_GROUPS,
     HELD, COLUMN_FACTS,
 ) = range(13)  # fmt: skip
-"""The facts of a column on disk, in order.
+"""The facts of a column on disk, in order. A chunk number stands for one chunk of each group of environments.
 
-These are the address and length of the ring of places, and the chunks it holds; the groups of a chunk; the first chunk
-that is in RAM, and the first that may change; the address and length of the table of its cached chunks, addresses of
-the chunk and group in each slot, and the number of slots; last the number of these facts.
+- ENTRIES, ENTRIES_LENGTH: the address and length of the ring of chunks' places in shards.
+- FIRST_CHUNK, STOP_CHUNK: the chunks ``[FIRST_CHUNK, STOP_CHUNK)`` that this ring holds.
+- GROUPS: the number of groups of environments.
+- IN_RAM, FULL: the first chunk that waits for a commit in RAM, and the first that may still change.
+- SLOTS, SLOTS_LENGTH: the address and length of the table of the slots in which chunks are cached.
+- CHUNKS, SLOT_GROUPS, HELD: the addresses of the chunk and of the group in each slot, and the number of slots.
+- COLUMN_FACTS: the number of these facts.
 """
 
 
@@ -49,7 +56,7 @@ class LogAddresses:
         self.logs = logs
         self.facts = np.zeros((len(logs), LOG_FACTS), np.int64)
         self._tables: list[tuple[Table, int, int] | None] = [None] * len(logs)
-        """The table of each log as it was looked at last, and the addresses of two of its arrays."""
+        """The table of each log at the last look, and the addresses of two of its arrays."""
         self._known: list[tuple[int, ...]] = [()] * len(logs)
 
     def catch_up(self, at: int) -> None:

@@ -22,9 +22,9 @@ from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, V
 
 CUT_OFF = "cut off"
 ROW_BITS = 43
-"""The bits of a row, which stands in one number with its environment, of which there are at most 2^20."""
+"""The bits for a row in a number that also holds its environment; there are at most 2^20 environments."""
 LOOKED_ROWS = 1024
-"""The number of rows that are looked at at once for where an episode begins or ends."""
+"""The number of rows that are searched at a time for the begin or the end of an episode."""
 KEPT = "_facts"
 START_OF: Callable[[Episode], int] = operator.attrgetter("start")
 ENV_OF: Callable[[Episode], int] = operator.attrgetter("env")
@@ -46,7 +46,7 @@ class Episode:
     """One episode, or what of it is in the window.
 
     Attributes:
-        stream, env: where it was recorded.
+        stream, env: the stream and environment that it was recorded in.
         start, stop: its rows, half-open.
         total_reward: undiscounted sum of its rewards.
         terminated, truncated: the flags of its last step.
@@ -182,10 +182,10 @@ class KeptEpisodes:
         self._log = log
         self._facts = facts
         self._made: tuple[list[Episode], tuple[int, int], int] = [], (0, 0), 0
-        """They, the window that they are of, and the first row of what may change yet; replaced as a whole."""
+        """The episodes, their window, and the first row of those that may still change; replaced as a whole."""
 
     def __call__(self) -> list[Episode]:
-        """All of them, by first row, then environment; the list is not the caller's to change."""
+        """Return all episodes, by first row, then environment; the caller must not change the list."""
         log, facts = self._log, self._facts
         held, window, since = self._made
         if (log.begin, log.end) == window and facts.changed is None:
@@ -214,9 +214,9 @@ class KeptEpisodes:
 
 
 def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
-    """Return the episode of a row: its first row, the next one's first row, and True if it begins in the window.
+    """Return the episode of a row: its first row, the first row of the next episode, True if it begins in the window.
 
-    None for the second where it is not known yet.
+    The second is None if the next episode has not begun yet.
     """
     start, complete = log.begin, False
     for high in range(row + 1, log.begin, -LOOKED_ROWS):

@@ -1,11 +1,11 @@
 """The facts of a stream's episodes in RAM: seeds, tags, outcomes, whatever a program says of them.
 
-On disk they are a log of lines of JSON, ``[row, stop, env, {facts}]``; of the lines with one row and environment the
-last one counts. A line describes the episode of environment ``env`` that contains ``row``; ``stop`` is one past its
-last row, or null as long as nothing was seen to begin after it. The window's begin alone therefore tells which lines
-are dead.
+On disk they are a log of lines of JSON, ``[row, stop, env, {facts}]``; if several lines have the same row and
+environment, the last one counts. A line describes the episode of environment ``env`` that contains ``row``; ``stop`` is
+one past its last row, or null as long as no episode has begun after it. A line is dead if its ``stop`` is not above the
+first row of the window.
 
-Facts of an episode without a step wait; the step that begins it takes them along (:meth:`EpisodeFacts.begins`).
+Facts given before an episode's first step are kept aside; that step notes them (:meth:`EpisodeFacts.begins`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from diskreplay.index.log import StreamLog
 from diskreplay.index.where import NAME
 
 SLACK_BYTES = 64 << 10
-"""The bytes by which the log may exceed twice what lives, before its oldest lines are looked through."""
+"""The bytes by which the log may exceed twice what still counts, before its oldest lines are cleaned up."""
 MAX_LINE = 8192
 """The most bytes of a line; the facts of an episode have half of it at most."""
 MAX_NAME = 64
@@ -77,22 +77,22 @@ class EpisodeFacts:
         self.num_envs = log.num_envs
         self.slack = SLACK_BYTES
         self._noted: dict[int, Noted] = {}
-        """The noted facts by row and environment in one number."""
+        """The noted facts by their key: row and environment in one number."""
         self._open: dict[int, int] = {}
-        """The newest key of each environment whose end is not known."""
+        """The key, by environment, of the newest noted episode if it has not ended."""
         self._waiting: dict[int, Facts] = {}
-        """The facts by environment of the episode that its next step begins, empty if it was begun without any."""
+        """The facts, by environment, of the episode that the next step begins; empty if none were given."""
         self._unwritten: dict[int, None] = {}
-        """The keys of what no line says as it is; some may name what is gone."""
+        """The keys of what changed since its last line was written; some may no longer exist."""
         self.changed: int | None = None
-        """The lowest row of an episode whose facts changed since somebody set it to None; else that."""
+        """The lowest row of an episode whose facts changed since a caller set this to None; None if there is none."""
 
     def __len__(self) -> int:
         return len(self._noted)
 
     @property
     def unwritten(self) -> bool:
-        """True if something is noted that no line says."""
+        """True if something noted is not yet written to a line."""
         return bool(self._unwritten)
 
     def key(self, row: int, env: int) -> int:
@@ -101,7 +101,7 @@ class EpisodeFacts:
     # Giving
 
     def wait(self, envs: Sequence[int], facts: Facts) -> None:
-        """Set the facts of the episodes that the next steps of environments begin, in place of what waited."""
+        """Set the facts of the episodes that the next steps of environments begin, replacing those set before."""
         self._waiting = {**self._waiting, **dict.fromkeys(envs, facts)}
 
     def waiting(self, env: int) -> Facts | None:
@@ -113,7 +113,7 @@ class EpisodeFacts:
         return found if found is not None or complete else self._reaching({env}, row).get(env)
 
     def _reaching(self, envs: Set[int], row: int) -> dict[int, Noted]:
-        """Return what is noted, by environment, of episodes that began before a row and have not ended there."""
+        """Return the noted facts, by environment, of the episodes that contain a row."""
         return {
             one.env: one
             for one in self._noted.values()
@@ -193,7 +193,7 @@ class EpisodeFacts:
         return row, stop, env, facts
 
     def take(self, one: Noted) -> None:
-        """Take over the next line, also twice without harm, but nothing of rows that are not there."""
+        """Enter the next line; entering it twice does no harm, and a line for rows that do not exist is ignored."""
         if one.row >= self.log.end:
             return
         if one.stop is not None and one.stop > self.log.end:
@@ -210,8 +210,8 @@ class EpisodeFacts:
         self._unwritten.pop(key, None)
 
     def news(self, at: int) -> tuple[Bytes, list[Noted]]:
-        """Return the lines of what no line says, from byte ``at`` of the log on."""
-        # Of one that is dead, a line must say where it stopped if an older one does not.
+        """Return lines for what is not yet written, and their records as they will stand from byte ``at`` on."""
+        # A dead episode that has a line needs a newer one, which says where it stopped.
         known = {key: one for key in self._unwritten if (one := self._noted.get(key)) is not None}
         known = {key: one for key, one in known.items() if one.at != NOWHERE or self._lives(one)}
         self._unwritten = dict.fromkeys(known)
@@ -224,18 +224,18 @@ class EpisodeFacts:
         return np.frombuffer(b"".join(lines), np.uint8), records
 
     def again(self, one: Noted) -> bytes:
-        """Return the line of what is noted, if it lives and no newer line is of the same episode."""
+        """Return a line again if it is the newest of an episode that is in the window or to come, else nothing."""
         newest = self._noted.get(self.key(one.row, one.env))
         lives = newest is not None and newest.at == one.at and self._lives(one)
         return one.line() if lives else b""
 
     def living_bytes(self) -> int:
-        """Return the bytes of lines of episodes in the window or to come; forget what is noted of others."""
+        """Return the bytes of the lines of episodes in the window or to come; forget the facts of all others."""
         self._noted = {key: one for key, one in self._noted.items() if self._lives(one)}
         return sum(one.size for one in self._noted.values())
 
     def _lives(self, one: Noted) -> bool:
-        """Tell whether it is of an episode that is in the window, or may come to be."""
+        """Tell whether its episode is in the window, or may still have rows there."""
         return one.stop is None or one.stop > self.log.begin
 
     # Reading
@@ -299,7 +299,7 @@ def _finite(text: str) -> float:
 
 
 def shared(value: Any) -> Any:
-    """Return the value with one text for all that are equal: names and tags come again with each episode."""
+    """Return the value, in which equal texts share one object: names and tags repeat in each episode."""
     kind = type(value)
     if kind is str:
         return sys.intern(value) if len(value) <= SHARED_LENGTH else value

@@ -28,11 +28,11 @@ def kernel(function: F, **options: Any) -> F:
     Where nothing can be kept (a read-only installation in an account without a home), each process compiles anew.
     A kernel may call kernels of its own module only: what is kept is renewed when its own file changes.
 
-    What is kept has the processor in its name. numba tells several of them apart in one index, but may lose track where
-    machines that share a folder write at once, and run the one's code on the other.
+    Kept code has its processor in its name. numba tells processors apart in an index, but if two machines that share a
+    folder write at once, that index may mix them up, and one machine would run the other's code.
 
-    Signals wait while it compiles, some seconds at most, and so does the garbage collector: numba, interrupted there,
-    keeps kernels that are half made, and asked for another one, ends the process.
+    Signals and the garbage collector wait while it compiles, some seconds at most. Interrupted there, numba would keep
+    kernels that are half made, and end the process at the next compilation.
     """
     options = {"error_model": "numpy", **options}
     function.__qualname__ += f"-{_processor()}"
@@ -55,7 +55,7 @@ def _processor() -> str:
 
 
 def _whole(function: F) -> F:
-    """Return ``function``, into which no other code comes on its thread."""
+    """Return ``function`` wrapped so that no signal handler or finalizer runs on its thread meanwhile."""
 
     @functools.wraps(function)
     def held(*args: Any, **options: Any) -> Any:
@@ -67,9 +67,9 @@ def _whole(function: F) -> F:
 
 @intrinsic
 def copy(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
-    """Compile ``memcpy`` between addresses; a count that is written down becomes a single move.
+    """Compile ``memcpy`` between addresses; a constant count becomes a single move.
 
-    What calls it is kept on disk with this code: a change of it needs a new name.
+    Compiled callers that are kept on disk contain this code: if you change it, rename it.
     """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -98,4 +98,4 @@ def _read(result: Any, bits: int) -> Any:
 
 int64_at = _read(types.int64, 64)
 byte_at = _read(types.int64, 8)
-"""The byte at an address; as with :data:`copy`, a change needs a new name."""
+"""The byte at an address; as with :data:`copy`, if you change it, rename it."""

@@ -5,8 +5,9 @@ places, ``row * num_envs + env``, int64; the values, one after another. All is l
 values of one place the last one counts; those of places below the window are dead.
 
 The table of the stream's log (:class:`~diskreplay.index.log.StreamLog`) has, for each row of the window, the byte of
-the log at which its value begins, and the value itself where the column is small enough. What is dead is found by that:
-the oldest blocks are looked through, a part with each commit, and what lives in them is written again behind the log.
+the log at which its value begins, and the value itself where the column is small enough. A value of a block is dead if
+the table has another byte for its row. Commits look through the oldest blocks, some at a time, and write again at the
+log's end the values that still count.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from diskreplay.index.log import StreamLog, place_of
 from diskreplay.schema import Column
 
 SLACK_BYTES = 1 << 20
-"""The bytes by which the log may exceed twice what lives, before the oldest blocks are looked through."""
+"""The bytes by which the log may exceed twice what still counts, before its oldest blocks are cleaned up."""
 BLOCK_BYTES = 1 << 20
-"""The most bytes of the values of a block, unless it has only one."""
+"""The most bytes of values in a block that is written; a block of a single value may have more."""
 MOST_BYTES = 1 << 24
-"""The most bytes of the values of a block that is read, unless it has only one."""
+"""The most bytes of values in a block that is read; a block of a single value may have more."""
 HEADER_BYTES, PLACE_BYTES = 8, 8
 
 Bytes = NDArray[np.uint8]
@@ -69,7 +70,7 @@ class LaterValues:
 
     what = "what was written later"
     unwritten = False
-    """False: what is given is a record at once."""
+    """False: values become a record as soon as they are written."""
 
     def __init__(self, columns: Sequence[Column], log: StreamLog) -> None:
         self.columns = columns
@@ -100,7 +101,7 @@ class LaterValues:
             data, at = data[first + size :], at + first + size
 
     def take(self, block: ValueBlock) -> None:
-        """Take over the next block, also twice without harm."""
+        """Enter the next block; entering it twice does no harm."""
         column, table, places = self.columns[block.number], self.log.table, block.places
         here = places >= self.log.begin * self.log.num_envs
         positions, at = self._positions(places[here]), self._begins(block)[here]
@@ -115,12 +116,12 @@ class LaterValues:
         return found
 
     def _positions(self, places: Ids) -> Ids:
-        """Return the positions of places in arrays of the table whose axes of rows and environments are one."""
+        """Return the positions of places in the table's arrays, with the axes of rows and environments flattened."""
         found: Ids = places % (self.log.table.length * self.log.num_envs)
         return found
 
     def news(self, at: int) -> tuple[Bytes, None]:
-        """Return no bytes: what is given is a record at once."""
+        """Return no bytes: values become a record as soon as they are written."""
         return np.empty(0, np.uint8), None
 
     def again(self, block: ValueBlock) -> bytes:

@@ -29,7 +29,7 @@ No column has a name that starts with a point.
 
 
 def place_of(name: str) -> str:
-    """Return the name of the table's array of places in the log of a column that is written later, 0 for none."""
+    """Return the name of the array with, for each row, the byte of the log at which its later value begins, or 0."""
     return f".{name}"
 
 
@@ -54,7 +54,7 @@ class StreamLog:
         stream: its number.
         columns, patch_columns: of the schema; the resident ones are mirrored.
         num_envs, capacity, context: environments, transitions of the window, rows kept before it.
-        later: columns that are written later; of all of them it is held where the values of rows stand.
+        later: columns that are written later; for each of them the table also holds where in the log a row's value is.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StreamLog:
         self.older_patches: dict[tuple[int, int], int] = {}
         """The row and environment with ``Start.PATCHES`` -> the id of the patch with the frame one step before."""
         self.next_older_patches: dict[tuple[int, int], int] = {}
-        """The row and environment whose next stack does not follow from its own -> the id of the patch of offset 2."""
+        """The row and environment whose next stack is not its own moved on by one frame -> its patch of offset 2."""
         self.begin = 0
         self.end = 0
         self.patch_begin = 0
@@ -110,13 +110,13 @@ class StreamLog:
     def resize(self, capacity: int) -> None:
         """Let the window hold more or fewer transitions; columns that are now too large for RAM leave it.
 
-        None comes back before the stream is opened again.
+        They return to RAM only when the stream is opened again.
         """
         rows = max(1, capacity // self.num_envs)
         self.slide(self.end - rows)
         self.capacity, self.rows = capacity, rows
         large = {c.name for c in self._small if not c.is_held(self.window)}
-        # Wherever this ends, all goes on: what leaves is read from disk before it is no longer written here.
+        # An interrupt here does no harm: what leaves RAM is read from disk before it is no longer written here.
         self.held -= large
         self.resident, self.later = (
             tuple(name for name in names if name not in large) for names in (self.resident, self.later)
@@ -181,7 +181,7 @@ class StreamLog:
         return array.reshape(-1, *array.shape[2:]).take(positions, axis=0)
 
     def next_at(self, name: str, positions: Ids) -> NDArray[Any]:
-        """Return next values of a resident observation column of single frames: true ones, patches too."""
+        """Return the true next values of a resident observation column of single frames, from patches too."""
         following = positions + self.num_envs
         size = self.table.length * self.num_envs
         following[following >= size] -= size
@@ -193,7 +193,7 @@ class StreamLog:
         return found
 
     def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
-        """Take over rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
+        """Enter rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
         self.slide(begin)
         count = len(values[START])
         self.reserve(count)
@@ -208,7 +208,7 @@ class StreamLog:
         self.end += count
 
     def restart(self, begin: int, first_row: int, first_patch: int) -> None:
-        """Forget everything; the window begins at ``begin``, and rows are taken over from ``first_row`` on."""
+        """Forget everything; the window begins at ``begin``, and rows are entered from ``first_row`` on."""
         self.older_patches.clear()
         self.next_older_patches.clear()
         self.begin, self.end, self.invalid = begin, first_row, 0
@@ -236,7 +236,7 @@ class StreamLog:
         return valid.size - int(np.count_nonzero(valid))
 
     def add_patches(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Take over patches, ``(n, ...)`` a resident column, from ``patch_end`` on."""
+        """Enter patches, ``(n, ...)`` a resident column, from ``patch_end`` on."""
         count = len(values[PLACE])
         self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + count)
         numbers = np.arange(self.patch_end, self.patch_end + count) % self.patches.length
@@ -246,7 +246,7 @@ class StreamLog:
             self._place_patch(row, env, offset)
 
     def add_patch(self, row: int, env: int, offset: int, values: Mapping[str, Any]) -> None:
-        """Take over one patch, as :meth:`add_patches`."""
+        """Enter one patch, as :meth:`add_patches`."""
         self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + 1)
         number = self.patch_end % self.patches.length
         for name, array in self.patches.arrays.items():
@@ -278,7 +278,7 @@ class StreamLog:
         return self.patch_begin
 
     def inconsistency(self) -> str | None:
-        """Return which rule of sampling rows taken over from disk break, or None."""
+        """Return the rule, needed for sampling, that the rows read from disk break, or None."""
         if self.end == self.floor:
             return None
         starts = self.span(START, self.floor, self.end)

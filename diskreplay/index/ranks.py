@@ -36,11 +36,11 @@ NODE = np.dtype(
 )
 NOTHING = -1
 REBUILD_SHARE = 8
-"""The share of new entries, one in so many, from which on the tree is built anew."""
+"""The tree is built anew if the new entries are at least one for every so many that it holds."""
 
 
 class Ranks:
-    """Priorities at ``slots`` slots, none at first; memory is touched as slots are."""
+    """Priorities at ``slots`` slots, none at first; memory is used only for slots that were written."""
 
     def __init__(self, slots: int) -> None:
         self._nodes = np.zeros(slots, NODE)
@@ -82,13 +82,13 @@ class Ranks:
 
         Args:
             maxima: float64 ``(1,)``; raised to the largest priority that counts.
-            left_out: int64 ``(1,)``; what is left out is added to it.
+            left_out: int64 ``(1,)``; the number of entries left out is added to it.
             slots: int64 ``(B,)``; :data:`~diskreplay.index.slots.EVICTED` is left out.
             priorities: float64 ``(B,)``.
             most: the largest priority that is taken.
 
-        Returns the position of the first one that is above ``most`` or NaN or whose slot is unknown or holds no entry,
-        or -1. Where there is such a one nothing is changed.
+        Returns -1, or the position of the first bad one, and then nothing is changed: its priority is NaN or above
+        ``most``, or its slot is unknown or holds no entry.
         """
         return int(update(self._nodes, self._head, maxima, left_out, slots, priorities, most))
 

@@ -1,7 +1,7 @@
-"""The writing of a row that goes on, in one compiled call: compared with what is pending, then written.
+"""The writing of a row that continues the one before, in one compiled call.
 
-What is compared and copied are bytes, so that one compilation serves all dtypes and shapes. Memory is given by
-addresses; who calls keeps it alive meanwhile.
+The call compares the row's observation with the pending one, then writes the row. It compares and copies bytes, so that
+one compilation serves all dtypes and shapes. Memory is given by addresses; the caller keeps it alive meanwhile.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool
     """Add a row if its observation is the pending one, else change nothing.
 
     Args:
-        columns: int64 ``(C, FACTS)``, the leaves of the observation first: addresses of the row's value, and of the
-            next observation; bytes of a part, and parts of a value; the write buffer, its rows, and the bytes from row
-            to row and from part to part of it; the ring. A column without a buffer, or a ring, has 0 there.
-        leaves: of the observation.
-        row, length: the row, and the rows of rings.
-        last: the row is the last of some write buffer: then no next observation is written.
+        columns: int64 ``(C, FACTS)``, the leaves of the observation first. A *part* is the values of one group of
+            environments, which lie side by side. GIVEN and FOLLOWING are the addresses of the row's value and of its
+            next observation; PART and PARTS the bytes of a part and the parts of a value; BUFFER and RING the addresses
+            of the write buffer and of the ring, 0 for none. CHUNK_ROWS, ROW_STEP and PART_STEP are the rows of the
+            write buffer, and the bytes from one row, or part, to the next.
+        leaves: the number of leaves of the observation.
+        row, length: the row, and the number of rows in each ring.
+        last: True if the row is the last of some write buffer; then no next observation is written.
     """
     for c in range(leaves):
         part = columns[c, PART]

@@ -19,15 +19,15 @@ End = Literal["terminated", "truncated", "both", "cut", "running"]
 ENDS: tuple[End, ...] = ("running", "cut", "truncated", "terminated", "both")
 
 TOLD = frozenset(("seed", "success", "tags"))
-"""The facts whose meaning is known, which are asked for in stores that have none."""
+"""The facts whose meaning is known; a condition may name them where no episode has them, without a warning."""
 LIKENESS = 0.7
-"""The likeness, 1 for equals, from which on a name may be another one misspelt."""
+"""How alike a name must be to another one, 1 for equal, to count as its misspelling."""
 MOST_NAMES = 16
 """The most names that a message lists."""
 
 
 def end_of(episode: Episode) -> End:
-    """Return how an episode ends: by the flags of its last step, "cut" if a step came without one, else "running"."""
+    """Return how an episode ends: by its last step's flags, "cut" if it has none and the next step begins another."""
     if episode.terminated and episode.truncated:
         return "both"
     if episode.terminated:
@@ -40,9 +40,9 @@ def end_of(episode: Episode) -> End:
 def chosen_rows(
     where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str
 ) -> tuple[NDArray[np.bool_], list[Facts] | None]:
-    """Tell which episodes of a table are selected, bool ``(n,)``; ``stream`` is the stream's name.
+    """Return which episodes of a table are selected, bool ``(n,)``, and the facts of all of them.
 
-    Then the facts of all of them, if they were asked for.
+    The facts are None if the condition asks for none. ``stream`` is the stream's name.
     """
     known: list[Facts] | None = None
 

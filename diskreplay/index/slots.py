@@ -76,7 +76,7 @@ def to_slots(table: Ints, ids: Ints) -> Ints:
 
 @kernel
 def to_ids(table: Ints, slots: Ints) -> Ints:
-    """Return the id in each slot, which must be that of a window, quickest in ascending order."""
+    """Return the id in each slot; each slot must hold an id of a window, and ascending slots are quickest."""
     ids = np.empty(len(slots), np.int64)
     row = lane = low = high = first = turned = 0  # of the lane of the slot before
     for k in range(len(slots)):

@@ -6,7 +6,7 @@ holds the span's first row, and its stop as soon as it is known:
 
 1. New rows are looked at together: firsts are a running maximum forwards, stops a running minimum backwards.
 2. A span that was open before and is cut now has its stop written to its older rows.
-3. The new rows count from the last assignment on. Interrupted before it, the same is done again by the next call.
+3. New rows become valid with the last assignment. If a call is interrupted before it, the next call repeats the work.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Spans:
         field = (log.num_envs,), np.int64
         self._table = Table.new({FIRST: field, STOP: field}, log.rows + log.context + 2)
         self._end = 0
-        """One past the newest row that is taken in; none below the log's floor counts."""
+        """One past the newest row that is taken in; rows below the log's floor do not count."""
 
     def first(self, rows: Ids, envs: Ids) -> Ids:
         """Return the first row of each row's span, as far as it is in the window, ``(B,)``."""

@@ -7,13 +7,14 @@
 4. An inner sum is always computed anew from its eight children, in one fixed order, never corrected by a difference:
    it does not drift, and trees over the same leaves are equal bit by bit, however they came about.
 5. Leaves are drawn within a range of them. A range is the leaves under a few nodes, at most seven at each end of each
-   level; they are looked up first, in the order of their leaves, and its total and minimum are theirs. So a range is
-   drawn from with the precision of its own masses, whatever stands outside of it.
-6. A draw enters the node in which its share of the total falls and goes down from there: it subtracts the sums of the
-   children that it passes and enters the first whose sum is above what is left. An empty child is never entered that
-   way. Where rounding leaves it past all eight, it goes on to the last leaf under them that is not empty.
-7. What a draw costs is waiting: for memory, and for the processor to guess which child is entered. So all draws go down
-   a level together, each asks for its next eight children before the others are looked at, and there are no branches.
+   level. These nodes are found first, in the order of their leaves, and the range's total and minimum are computed from
+   them. So the precision of a draw depends only on the masses in its range, whatever stands outside of it.
+6. A draw is a share of the range's total. It enters the node in whose part of the total that share lies, and goes
+   down from there: it subtracts the sums of the children that it passes and enters the first whose sum is above what is
+   left. That never enters an empty child. If rounding takes it past all eight, it goes on to the last leaf under them
+   that is not empty.
+7. A draw costs waiting: for memory, and for the processor to guess which child is entered. So all draws go down a level
+   together, each prefetches its next eight children before the next draw is handled, and there are no branches.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ FANOUT = 8
 SHIFT = 3
 
 START, STOP, GROUP = range(3)
-"""The columns of a table of ranges, int64 ``(R, 3)``: leaves ``[start, stop)``, and the place of their maximum."""
+"""The columns of a table of ranges, int64 ``(R, 3)``: leaves ``[start, stop)``, and an index in ``maxima``."""
 
 
 NO_SLOTS: Ints = np.empty(0, np.int64)
 
 
 class WideSumTree:
-    """Masses of ``slots`` leaves, all 0 at first; memory is touched as leaves are."""
+    """Masses of ``slots`` leaves, all 0 at first; memory is used only for leaves that were written."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._offsets, total = layout(slots)
         self._sums = aligned_zeros(total)
         self._mins = aligned_zeros(total)
-        """The least mass above 0 under each inner node; the part for the leaves is never touched."""
+        """The least mass above 0 under each inner node; the part for the leaves is never used."""
 
     def __len__(self) -> int:
         return self._slots
@@ -95,10 +96,11 @@ class WideSumTree:
         Args:
             table, row: of the stream.
             first, stop: its window as ids.
-            standings: int8, of the ids of the window that the table's does not hold.
+            standings: int8, of the ids of the new window that the window in the table lacks.
             masses: of a new id in each lane, float64 ``(lanes,)`` or more.
 
-        False, with nothing changed, where one of the new ids does not stand at NOW, or other ids are new.
+        Returns False and changes nothing if a new id does not stand at NOW, or if ``standings`` are not those of just
+        the new ids, or if the window would move back.
         """
         done = advance(self._sums, self._mins, self._offsets, table, row, first, stop, standings, masses)
         return bool(done)
@@ -117,15 +119,15 @@ class WideSumTree:
         """Set masses to ``(priority + epsilon) ** alpha``; where a slot is named twice the last one counts.
 
         Args:
-            ranges: int64 ``(R, 3)``, ascending; all slots are in one.
+            ranges: int64 ``(R, 3)``, ascending; each slot lies in one of them.
             maxima: float64; the entry of a range is raised to the largest ``priority + epsilon`` that counts in it.
-            left_out: int64 ``(1,)``; what is left out is added to it.
+            left_out: int64 ``(1,)``; the number of entries left out is added to it.
             slots: int64 ``(B,)``; :data:`~diskreplay.index.slots.EVICTED` is left out.
             priorities: float64 ``(B,)``, at least 0.
             bounds: the least mass, which smaller ones are raised to, and the largest priority that is taken.
 
-        Returns the position of the first entry whose priority is above its bound or NaN or whose slot is unknown or has
-        no mass, or -1. Where there is such an entry nothing is changed.
+        Returns -1, or the position of the first bad entry, and then nothing is changed: its priority is NaN or above
+        its bound, or its slot is unknown or has no mass.
         """
         wrong = update(
             self._sums, self._mins, self._offsets, ranges, maxima, left_out, slots, priorities, alpha, epsilon, *bounds
@@ -138,13 +140,14 @@ class WideSumTree:
         return sums
 
     def draw(self, ranges: Ints, uniforms: Floats, beta: float) -> tuple[Ints, NDArray[np.float32]]:
-        """Return equally many leaves from each range, one from each of equal slices of its total mass, in order.
+        """Cut the mass of each range into equal slices, and return one leaf from each slice, in order.
 
         Args:
             ranges: int64 ``(R, 3)``; the total of each must be above 0.
-            uniforms: in [0, 1), float64 ``(B,)``, a multiple of R: the place in each slice.
-            beta: of the importance weights ``(N P)^-beta``, with N and P of the leaf's range, divided by the largest
-                that any leaf with mass has there.
+            uniforms: float64 ``(B,)`` in [0, 1): where in each slice to draw. B is a multiple of R:
+                each range has B / R slices.
+            beta: the exponent of the importance weights ``(N P)^-beta``. N and P count within the leaf's range, and the
+                weights are divided by the largest one in that range.
 
         Returns leaves, int64 ``(B,)``, and weights, float32 ``(B,)``, range by range.
         """

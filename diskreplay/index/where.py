@@ -1,6 +1,7 @@
 """The language in which episodes are selected: ``return > 100 and tag = 'expert'``.
 
-It is read by hand and never run as Python: comparisons of a name with a literal, ``and``, ``or``, ``not``, parentheses.
+It has its own parser and is never run as Python. It has comparisons of a name with a literal, ``and``, ``or``, ``not``
+and parentheses.
 
 ==============================================  ======================================================================
 ``return``, ``length``, ``environment``         numbers of the episode, or of what of it is in the window
@@ -11,9 +12,9 @@ It is read by hand and never run as Python: comparisons of a name with a literal
 ``12``, ``-0.5``, ``1e3``, ``'it''s'``, ``"a"``  literals; also ``true``, ``false`` and ``null``
 ==============================================  ======================================================================
 
-A comparison with a fact that an episode does not have, or that is null, is false, ``!=`` too; ``x = null`` asks just
-that. Values of two kinds, such as a text and a number, are not equal and neither is less. Of a list it is asked whether
-one of its elements is so, and with ``!=`` whether none is equal. A name alone says that the fact is ``true``.
+If an episode does not have a fact, or it is null, each comparison with it is false, also ``!=``; only ``x = null`` is
+true. Values of two kinds, such as a text and a number, are not equal, and neither is less. A comparison with a list is
+true if it holds for one element; ``!=`` is true if no element is equal. A name alone says that the fact is ``true``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from diskreplay.errors import InputError
 MAX_LENGTH = 4096
 """The most characters of a text."""
 LARGEST_BITS = 1023
-"""The most bits of an integer, which is compared with what may be floats."""
+"""The most bits of an integer: it may be compared with floats, and a larger one is none."""
 MAX_DEPTH = 64
 """The most levels of parentheses and ``not``."""
 
@@ -75,7 +76,7 @@ class _Token(NamedTuple):
 
 
 class Where:
-    """A selection that was read.
+    """A parsed condition.
 
     Attributes:
         facts: the names of facts that it asks for.
@@ -254,7 +255,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def part_of(facts: Any, path: Sequence[str]) -> Any:
-    """Return a fact by its name, or what an object among the facts has by a path of names."""
+    """Return a fact by its name, or a value inside a nested fact by a path of names."""
     for name in path:
         if type(facts) is not dict:
             return MISSING

@@ -4,11 +4,11 @@ The bytes are records, one behind another. What they say, and which of them coun
 :class:`Content`; :data:`CONTENTS` has the kinds. All that follows from being a log is done here, once:
 
 1. To write is to append records: they wait here until a commit has the log's column take them.
-2. To catch up, with a commit of another writer or with what was appended just now, is to have the content take over
-   the records behind the last one that it knows.
-3. Where the log exceeds twice what lives in it (and some slack), each commit looks through some of its oldest records,
-   and writes again behind the others what lives there. So a commit costs in proportion to what it writes, and the log
-   stays below about three times what lives.
+2. To catch up, with a commit of another writer or with what was appended just now, is to enter into the content the
+   records behind the last one that it knows.
+3. If the log exceeds twice what still counts in it (and some slack), each commit looks through some of its oldest
+   records, and writes again at the log's end what still counts. So a commit costs in proportion to what it writes, and
+   the log stays below about three times what still counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Content(Protocol):
 
     Attributes:
         what: it is, for messages.
-        slack: bytes by which the log may exceed twice what lives, before it is looked through.
+        slack: bytes by which the log may exceed twice what still counts, before it is cleaned up.
         log: the rows that it belongs to.
         unwritten: True if :meth:`news` has something.
     """
@@ -62,13 +62,13 @@ class Content(Protocol):
         """Yield the whole records at byte ``at`` of the log; raise ValueError for what is not a record."""
 
     def take(self, record: Any) -> None:
-        """Take over the next record of the log, also twice without harm."""
+        """Enter the next record of the log; entering it twice does no harm."""
 
     def news(self, at: int) -> tuple[Bytes, Sequence[Any] | None]:
         """Return bytes for byte ``at`` of the log that no record has yet, and their records if at hand."""
 
     def again(self, record: Any) -> bytes:
-        """Return what of a record lives, as records."""
+        """Return the part of a record that still counts, as records."""
 
     def living_bytes(self) -> int:
         """Return the bytes of the records that count; what is in RAM of others may be forgotten."""
@@ -108,8 +108,8 @@ class ByteLog:
     Attributes:
         content: what the records say.
         column: has the bytes that a commit holds.
-        begin, end: the bytes that are needed, and were taken over by the content.
-        waiting: where records begin that no commit holds, and their bytes, in their order: the newest ones of the log.
+        begin, end: the bytes that are needed, and have been entered by the content.
+        waiting: the newest records, which no commit holds: where each run of them begins, and its bytes, in order.
     """
 
     def __init__(self, content: Content, column: ColumnReader) -> None:
@@ -121,10 +121,7 @@ class ByteLog:
         """The log's end and the window's begin when living bytes were counted, and their number."""
 
     def catch_up(self, begin: int, end: int) -> None:
-        """Take over what was committed: the log of a commit has bytes ``[begin, end)``.
-
-        Raises ValueError for what are no records.
-        """
+        """Enter the records of a commit, whose log has bytes ``[begin, end)``; raise ValueError for anything else."""
         # The log of a writer that does not know of it is gone; the one that comes after begins anew.
         if begin > self.end or begin < self.begin or end < self.end:
             if self.end:

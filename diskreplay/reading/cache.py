@@ -2,17 +2,16 @@
 
 A chunk is kept in one of two forms:
 
-- *runs*: each value is what differs from a *key*, a value that some neighbouring chunks share. Frames of a game take a
-  tenth of their size so, and are copied nearly as fast as when they are kept whole. Compiled code makes and reads runs.
+- *runs*: of each value, only the bytes that differ from a *key*, a value that some neighbouring chunks share. Frames of
+  a game then take a tenth of their size, and are copied nearly as fast as raw ones. Compiled code makes and reads runs.
 - *raw*: the decoded values, where runs would take more than half of them, or no code can be compiled here.
 
-Sampling touches chunks at random, so a chunk that is kept is worth the same as any other: the cache admits chunks
-until its budget is full and then stays as it is, which saves the churn of replacement; room appears when rows leave
-the window. Where the budget is below ``MIN_SHARE`` of the window, the memory serves better as the system's page
-cache, which holds compressed chunks, and nothing is kept raw.
+Sampling reads chunks at random, so that each is worth the same. The cache therefore admits chunks until its budget is
+full, and then replaces none; room appears when rows leave the window. If the budget is below ``MIN_SHARE`` of the
+window, nothing is kept raw: the memory serves better as the system's page cache, which holds compressed chunks.
 
-Each column has *slots*, one chunk each. Slots are read and given up under the buffer's lock, and filled without it,
-before anybody can find them. All that changes the cache holds its own lock, and so holds signals back.
+Each column has *slots*, one chunk each. Slots are read and emptied under the buffer's lock; they are filled without it,
+before anybody can find them. Whatever changes the cache holds the cache's own lock, so that signals wait.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from diskreplay.storage.column import ColumnReader
 MIN_SHARE = 0.25
 FIRST_SLOTS = 1024
 KEY_ROWS = 64
-"""Rows that share a key."""
+"""The number of rows that share a key."""
 LEAST_ITEM_BYTES = 256
-"""Smaller values are kept raw: the runs of vectors are no shorter."""
+"""The smallest value that is kept as runs: those of vectors would be no shorter."""
 FIRST_TRIED = 32
-"""Chunks of a column that are tried as runs; then more as long as a fifth of all were worth it."""
+"""The chunks of a column that are tried as runs at first; more follow as long as a fifth of all were worth it."""
 
 Bytes = NDArray[np.uint8]
 
@@ -46,7 +45,7 @@ class Key:
     def __init__(self, value: Bytes) -> None:
         self.value = value
         self.users = 0
-        """Chunks that are kept and need it."""
+        """The number of cached chunks that need it."""
 
 
 class CachedColumn:
@@ -55,36 +54,36 @@ class CachedColumn:
     def __init__(self, column: ColumnReader) -> None:
         self.column = column
         self.blocks = np.zeros((FIRST_SLOTS, 3), np.int64)
-        """Of each slot address and bytes of what is kept, and the address of its key, 0 where it is raw."""
+        """The address and bytes of what is kept in each slot, and the address of its key, 0 for a raw chunk."""
         self.chunk = np.full(FIRST_SLOTS, -1, np.int64)
-        """The chunk in each slot, -1 where there is none; as ``group``, no longer than ``blocks``."""
+        """The chunk in each slot, -1 for an empty one; like ``group``, no longer than ``blocks``."""
         self.group = self.chunk.copy()
         self.table = np.full((1, column.groups), -1, np.int64)
-        """The slot that a chunk of a group may be in; replaced by a longer one when it grows."""
+        """The slot in which to look for a chunk of a group; a longer table replaces it when it grows."""
         self.tried = 0
-        """Chunks that were to be kept as runs; ``shrunk`` of them were."""
+        """The number of chunks that were tried as runs; for ``shrunk`` of them it was worth it."""
         self.shrunk = 0
         self._free: list[int] = []
         self._kept: list[tuple[NDArray[Any], Key | None] | None] = []
-        """What ``blocks`` has addresses of."""
+        """The arrays, and their keys, that ``blocks`` has the addresses of."""
         self._keys: dict[tuple[int, int], Key] = {}
-        """The newest of some chunks of a group; older ones may have users left."""
+        """The newest key of each run of neighbouring chunks of a group; older keys may still have users."""
         self._key_bytes = 0
         self._key_chunks = max(1, KEY_ROWS // column.column.chunk_rows)
 
     def find(self, chunk: Ids, group: Ids) -> Ids:
-        """The slot of each chunk, -1 where it is not here."""
+        """Return the slot of each chunk, -1 for one that is not cached."""
         table = self.table  # a thread that enters slots may replace it
         slot = table[chunk % len(table), group]
         # Both are compared: a slot that was given up may hold the same chunk of another group by now.
         return np.where((self.chunk.take(slot) == chunk) & (self.group.take(slot) == group), slot, -1)
 
     def has(self, chunk: int, group: int) -> bool:
-        """Whether a chunk is here."""
+        """Tell whether a chunk is cached."""
         return bool(self.find(np.array([chunk]), np.array([group]))[0] >= 0)
 
     def values(self, slot: int) -> NDArray[Any]:
-        """The values ``(chunk_items, *shape)`` of a slot's chunk."""
+        """Return the values ``(chunk_items, *shape)`` of the chunk in a slot."""
         kept = self._kept[slot]
         assert kept is not None
         block, key = kept
@@ -96,7 +95,7 @@ class CachedColumn:
         return block.reshape(column.chunk_items, *column.column.shape)
 
     def packed(self, chunk: int, group: int, values: NDArray[Any]) -> tuple[Bytes, Key] | None:
-        """The runs of a chunk, and their key; None where they are not worth it."""
+        """Return the runs of a chunk, and their key, or None if runs are not worth it."""
         rows = values.reshape(-1).view(np.uint8).reshape(self.column.chunk_items, self.column.column.item_bytes)
         shared, room = self._keys.get((chunk // self._key_chunks, group)), rows.nbytes // 2
         self.tried += 1
@@ -113,13 +112,13 @@ class CachedColumn:
 
     @property
     def packs(self) -> bool:
-        """Whether it is worth trying to make runs of more chunks."""
+        """True if it is worth trying to make runs of more chunks."""
         if self.column.column.item_bytes < LEAST_ITEM_BYTES:
             return False
         return self.tried < FIRST_TRIED + 5 * self.shrunk
 
     def enter(self, chunk: int, group: int, block: NDArray[Any], key: Key | None) -> int:
-        """Keeps a chunk that is not here; the bytes that it takes."""
+        """Keep a chunk that is not cached yet, and return the bytes that it takes."""
         slot = self._take_slot()
         self._kept[slot] = block, key
         self.blocks[slot] = block.ctypes.data, block.nbytes, 0 if key is None else key.value.ctypes.data
@@ -148,7 +147,7 @@ class CachedColumn:
         return slot
 
     def _reach(self, span: int) -> None:
-        """Makes the table hold so many chunks side by side, those in the window or more."""
+        """Make the table long enough for ``span`` consecutive chunks."""
         if len(self.table) < span:
             longer = np.full((2 * span, self.table.shape[1]), -1, np.int64)
             held = np.flatnonzero(self.chunk >= 0)
@@ -156,7 +155,7 @@ class CachedColumn:
             self.table = longer
 
     def drop(self, doomed: NDArray[np.bool_]) -> int:
-        """Gives up the slots (a mask over all); the bytes that they took."""
+        """Empty the slots of a mask over all, and return the bytes that they took."""
         freed = 0
         for slot in np.flatnonzero(doomed & (self.chunk >= 0)).tolist():
             chunk, group = int(self.chunk[slot]), int(self.group[slot])
@@ -177,7 +176,7 @@ class CachedColumn:
         return freed
 
     def held(self, raw: bool) -> tuple[int, int]:
-        """Rows and bytes that are kept raw, or as runs."""
+        """Return the rows and bytes that are kept raw, or as runs."""
         here = (self.chunk >= 0) & ((self.blocks[: len(self.chunk), 2] == 0) == raw)
         size = int(self.blocks[: len(here), 1][here].sum()) + (0 if raw else self._key_bytes)
         return int(np.count_nonzero(here)) * self.column.chunk_items, size
@@ -187,28 +186,28 @@ class ChunkCache:
     """A cache over all large columns of a store.
 
     Args:
-        budget_bytes: that may be held.
+        budget_bytes: the most bytes that it may hold.
     """
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self.used_bytes = 0
         self.copied = {"runs": 0, "raw": 0, "disk": 0}
-        """Pieces of batches by where their chunks were; threads that count at once may miss some."""
+        """The pieces of batches, counted by where their chunks were; threads that count at once may miss some."""
         self._keeps_raw = True
         self._full = budget_bytes == 0
-        """The last chunk that came had no room, and none was made since."""
+        """True if the last chunk had no room, and none was made since."""
         self._columns: dict[ColumnReader, CachedColumn] = {}
         self.lock = Lock("the cache of decoded chunks")
 
     def column(self, column: ColumnReader) -> CachedColumn | None:
-        """What is kept of a column, if anything ever was."""
+        """Return the cached chunks of a column, or None if there never were any."""
         return self._columns.get(column)
 
     def resize_window(self, window_bytes: int) -> None:
-        """Tells the decoded size of all that can be sampled; keeps nothing raw when the share is too small.
+        """Take note of the decoded size of all that can be sampled; for a small budget, keep nothing raw.
 
-        Needs the buffer's lock.
+        The caller holds the buffer's lock.
         """
         self._keeps_raw = self.budget_bytes >= MIN_SHARE * window_bytes
         if not self._keeps_raw:
@@ -216,7 +215,7 @@ class ChunkCache:
                 self._give_up(cached, lambda cached: cached.blocks[: len(cached.chunk), 2] == 0)
 
     def admits(self, column: ColumnReader) -> bool:
-        """Whether a newly decoded chunk of the column should be offered."""
+        """Tell whether a newly decoded chunk of the column should be offered to :meth:`put`."""
         if self._full:
             return False
         cached = self._columns.get(column)
@@ -227,7 +226,7 @@ class ChunkCache:
         return self._keeps_raw
 
     def put(self, column: ColumnReader, chunk: int, group: int, values: NDArray[Any]) -> None:
-        """Offers the values ``(chunk_items, *shape)`` of a complete chunk; what is kept is a copy."""
+        """Keep a copy of the values ``(chunk_items, *shape)`` of a complete chunk, if they are admitted."""
         cached = self._columns.get(column) if self.admits(column) else None
         if cached is None:  # it is full, or the column was just forgotten
             return
@@ -241,7 +240,7 @@ class ChunkCache:
             self._keep(cached, chunk, group, values.copy(), None)
 
     def fill(self, column: ColumnReader, chunk: Ids, group: Ids, decode: Callable[[int, NDArray[Any]], None]) -> None:
-        """Keeps complete chunks (n,) raw, as far as there is room; ``decode(i, values)`` gives the i-th."""
+        """Keep complete chunks (n,) raw, as far as there is room; ``decode(i, values)`` decodes the i-th."""
         cached = self._columns.setdefault(column, CachedColumn(column))
         for which in np.flatnonzero(cached.find(chunk, group) < 0).tolist():
             if self._lacks(column.decoded_bytes):
@@ -251,7 +250,7 @@ class ChunkCache:
             self._keep(cached, int(chunk[which]), int(group[which]), values, None)
 
     def _lacks(self, size: int) -> bool:
-        """Whether so many bytes have no room."""
+        """Tell whether there is no room for so many bytes."""
         if self.used_bytes + size > self.budget_bytes:
             self._full = True
         return self._full
@@ -272,18 +271,18 @@ class ChunkCache:
                 self._full = False
 
     def drop(self, column: ColumnReader, below: int = 1 << 62) -> None:
-        """Forgets the column's chunks with a number below ``below``, by default all. Needs the buffer's lock."""
+        """Forget the column's chunks numbered below ``below``, by default all; the caller holds the buffer's lock."""
         if (cached := self._columns.get(column)) is not None:
             self._give_up(cached, lambda cached: cached.chunk < below)
 
     def forget(self, column: ColumnReader) -> None:
-        """Forgets the column. Needs the buffer's lock."""
+        """Forget the column; the caller holds the buffer's lock."""
         self.drop(column)
         with self.lock:
             self._columns.pop(column, None)
 
     def drop_but(self, column: ColumnReader, chunk: Ids, group: Ids) -> None:
-        """Forgets the column's chunks that are not among these. Needs the buffer's lock."""
+        """Forget the column's chunks that are not among these; the caller holds the buffer's lock."""
 
         def others(cached: CachedColumn) -> NDArray[np.bool_]:
             slots = cached.find(chunk, group)
@@ -295,7 +294,7 @@ class ChunkCache:
             self._give_up(cached, others)
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Of each form, and of the disk: the share of pieces of batches that came from there; rows and bytes held."""
+        """Return the share of pieces that came from each form and from disk; of the forms also rows and bytes held."""
         pieces = max(1, sum(self.copied.values()))
         found: dict[str, dict[str, Any]] = {
             name: {"hit_rate": count / pieces} for name, count in self.copied.items()

@@ -1,11 +1,11 @@
-"""Whether a plan is read by compiled code, and from when on.
+"""The choice between compiled code and Python for reading a plan, and the loading of the compiled code.
 
 Loading numba and the kernel takes a processor as long as reading some thousand chunks in Python. So a thread loads them
-(:mod:`diskreplay.loading`) when that many were read, or copied from the cache, which is then known to be worth it:
-whoever reads less never pays for it.
+(:mod:`diskreplay.loading`) once that many were read, or copied from the cache. A program that reads less never pays
+for it.
 
-The kernel reads local files only. It does not apply where a file has no descriptor of the system's, or the batch is
-laid out in another way; nor anywhere in a process in which it cannot be loaded.
+The kernel reads local files only. Python reads what has no file descriptor of the system, batches that are laid out in
+another way, and all in a process that cannot load the kernel.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from diskreplay.storage.chunks import OVERHEAD_BYTES
 from diskreplay.storage.column import ColumnReader, Locations
 
 Read = Callable[[int, int], int]
-"""Reads pieces from the first number on, below the second; gives the first piece that it could not read, or that."""
+"""A function that reads pieces ``[begin, end)`` and returns the first that it could not read, or ``end``."""
 
 LOAD_AFTER = 20_000
-"""Pieces that a process reads or copies in Python before it loads the kernel."""
+"""The pieces that a process reads or copies in Python before it loads the kernel."""
 LEAST_PIECES = 32
-"""Pieces that are worth a thread of their own."""
+"""The fewest pieces that are worth a thread of their own."""
 LEAST_HITS = 64
-"""Pieces that are worth one, where their chunks are decoded already."""
+"""The fewest pieces that are worth a thread of their own if their chunks are cached."""
 
 _pieces = 0
-"""Pieces that were asked for so far; threads that count at once may miss some."""
+"""The number of pieces asked for so far; threads that count at once may miss some."""
 
 
 def _load_planner() -> types.ModuleType:
@@ -57,13 +57,13 @@ def _load_kernel() -> types.ModuleType | None:
 
 
 PLANNER = Late(_load_planner)
-"""Of :mod:`.planner`, which plans, and copies columns in RAM."""
+"""The loading of :mod:`.planner`, which plans, and copies columns in RAM."""
 KERNEL = Late(_load_kernel)
-"""Of :mod:`.kernel`, which reads."""
+"""The loading of :mod:`.kernel`, which reads."""
 
 
 def _is_due(pieces: int = 0) -> bool:
-    """Whether the kernel is loaded, or worth it by now, with so many more pieces."""
+    """Tell whether the kernel is loaded, or is worth loading after so many more pieces."""
     global _pieces
     if KERNEL.code is None:
         _pieces += pieces
@@ -71,18 +71,18 @@ def _is_due(pieces: int = 0) -> bool:
 
 
 def load_if_due() -> None:
-    """Has the kernel loaded where it is worth it; without a lock that others wait for."""
+    """Begin to load the kernel if it is worth it; the caller holds no lock that others wait for."""
     if KERNEL.code is None and _is_due():
         KERNEL.begin()
 
 
 def planner() -> types.ModuleType | None:
-    """:mod:`.planner`; None where the kernel that reads what it plans is not loaded."""
+    """Return :mod:`.planner`, or None if the kernel that reads what it plans is not loaded."""
     return None if KERNEL.code is None else PLANNER.begin()
 
 
 def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places: Locations) -> Read | None:
-    """What reads the pieces ``(7, n)`` of a plan into ``out``; None where that is left to Python."""
+    """Return the function that reads the pieces ``(7, n)`` of a plan into ``out``, or None to leave that to Python."""
     if not _is_due(len(places)):
         return None
     kernel = KERNEL.begin()
@@ -107,7 +107,7 @@ def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places:
 
 
 def split(requests: NDArray[np.int64], chunk_rows: int) -> NDArray[np.int64] | None:
-    """The pieces of requests, as :func:`.kernel.split`; None where the kernel is not loaded."""
+    """Return the pieces of requests, as :func:`.kernel.split`, or None if the kernel is not loaded."""
     if KERNEL.code is None:
         return None
     pieces: NDArray[np.int64] = KERNEL.code.split(requests, chunk_rows)
@@ -120,10 +120,11 @@ def take(
     """Copy pieces ``(7, n)`` out of chunks that are cached, each from its slot.
 
     Args:
-        given, chunk_items: the column, and values of its chunks.
-        slabs: ``(k, 2)``, of its streams, see :func:`.kernel.take`; the seventh number of a piece says of which one.
+        given, chunk_items: the column, and the number of values in each of its chunks.
+        slabs: ``(k, 2)``, one of each stream, see :func:`.kernel.take`; the seventh number of a piece says which.
 
-    Returns how many it copied, the others are left to Python; and how many of these were kept as runs.
+    Returns how many pieces it copied, from the first on, and how many of those were kept as runs. The rest is left to
+    Python.
     """
     rows = out.bytes if _is_due(len(slots)) and out.holds(given.dtype, given.shape) else None
     kernel = KERNEL.code
@@ -176,13 +177,13 @@ def unpack(blocks: NDArray[np.int64], slot: int, rows: NDArray[np.uint8]) -> Non
 
 
 def _even(begin: int, end: int, least: int) -> list[int]:
-    """Borders of as many parts as there are threads, of at least so many pieces or places."""
+    """Return the borders of one part for each thread, or fewer parts if one would have fewer than ``least`` entries."""
     parts = max(1, min(workers.count(), (end - begin) // least))
     return [begin + (end - begin) * part // parts for part in range(parts + 1)]
 
 
 def _borders(begin: int, end: int, pieces: NDArray[np.int64]) -> list[int]:
-    """As :func:`_even`, where chunks begin: each is decoded by one thread."""
+    """Return borders as :func:`_even`, moved to where chunks begin, so that one thread decodes each."""
     borders = _even(begin, end, LEAST_PIECES)
     for part in range(1, len(borders) - 1):
         at = max(borders[part], borders[part - 1])

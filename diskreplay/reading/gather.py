@@ -1,15 +1,14 @@
-"""Rows of a large column into a batch: one small read a chunk, decoded where the CPU's cache is warm.
+"""The way of rows of a large column into a batch: one small read a chunk, decoded while it is in the CPU's cache.
 
 1. A *request* is a run of consecutive rows of one environment and the place in the batch that takes it.
 2. Requests are cut at chunk borders into *pieces*.
-3. Under the buffer's lock, :func:`plan` copies the pieces that stand in RAM, in the decoded cache or on their way to
-   the disk. The others are sorted by chunk, so that a chunk is decoded once however many pieces lie in it, and a cold
-   disk is read forwards, and it is noted where they are read. A noted file is on loan as long as the plan lives, so
-   that an eviction meanwhile takes nothing away. Where the shards are more than files may be open, they are read at
-   once, as many at a time as may.
-4. Without the lock, :func:`begin` has what is remote begin to be downloaded, and :func:`run` reads, decodes and copies
-   the rest: compiled where that applies, see :mod:`diskreplay.reading.compiled`; in Python what the cache takes in, and
-   wherever else something is to be judged.
+3. Under the buffer's lock, :func:`plan` copies the pieces that are in RAM: in the cache, or waiting for a commit. It
+   notes where the others are, sorted by chunk, so that each chunk is decoded once and a cold disk is read forwards.
+   Their files are on loan as long as the plan lives, so that no eviction takes them away meanwhile. If the shards are
+   more than files may be open, they are read at once, as many at a time as may be open.
+4. Without the lock, :func:`begin` starts the downloads of what is remote, and :func:`run` reads, decodes and copies the
+   rest, in compiled code if that applies (:mod:`diskreplay.reading.compiled`). Python reads what the cache takes in,
+   and chunks that the compiled code rejects.
 """
 
 from __future__ import annotations
@@ -37,8 +36,11 @@ NOTHING = np.empty((7, 0), np.int64)
 
 @dataclasses.dataclass(frozen=True)
 class Requests:
-    """Runs of rows, all arrays (n,): rows ``first`` to ``last`` (inclusive) of environment ``env`` go to
-    the steps from ``first - base`` on, at the target's ``place``."""
+    """The runs of rows to read, all arrays ``(n,)``.
+
+    Rows ``first`` to ``last`` (inclusive) of environment ``env`` go to the target's ``place``, to the steps from
+    ``first - base`` on.
+    """
 
     place: Ids
     env: Ids
@@ -48,7 +50,7 @@ class Requests:
 
 
 Source = Location | bytes
-"""Where a chunk comes from: its place on disk; or its encoded bytes."""
+"""The source of a chunk: its place on disk, or its encoded bytes."""
 
 Piece = tuple[int, int, int, int, int, int, int, Source]
 """Place in the batch, step in it, row in the chunk, rows, chunk, environment, column, source of the chunk."""
@@ -56,14 +58,15 @@ Piece = tuple[int, int, int, int, int, int, int, Source]
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is left to read.
+    """The part of a batch's column that is left to read.
 
     Attributes:
-        columns: that it is read from: one column, of some streams.
-        full_chunks: of each of them: chunks below this number will not change.
-        encoded: pieces whose sources are bytes.
+        columns: the column to read, of each of some streams.
+        full_chunks: for each of these a number; chunks below it do not change any more.
+        out: the arrays to fill.
+        encoded: the pieces whose sources are bytes.
         pieces: ``(7, n)``, as :data:`Piece` without its source; those of one chunk stand together.
-        places: of the chunks of the pieces.
+        places: the places of the pieces' chunks.
     """
 
     columns: Sequence[ColumnReader]
@@ -84,11 +87,11 @@ class Plan:
 
 
 MOST_AT_ONCE = 4096
-"""Pieces that are read before an interrupt is noticed."""
+"""The most pieces that are read before an interrupt is noticed."""
 
 
 def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
-    """The pieces of the requests without their sources, ``(7, n)``, of column 0; see :data:`Piece`."""
+    """Return the pieces of requests for column 0, ``(7, n)``, as :data:`Piece` without its source."""
     given = np.array([requests.place, requests.env, requests.first, requests.last, requests.base])
     pieces = compiled.split(given, chunk_rows)
     if pieces is not None:
@@ -108,7 +111,7 @@ def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
 
 
 def _of_items(requests: Requests, envs: int) -> Requests:
-    """Runs of a chunk's values, where it holds those of so many environments: each row's of one stands alone."""
+    """Return the requests by values of a chunk, not rows, one for each value if a chunk holds several environments."""
     if envs == 1:
         return requests
     counts = requests.last - requests.first + 1
@@ -121,13 +124,13 @@ def _of_items(requests: Requests, envs: int) -> Requests:
 
 
 def by_chunk(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The pieces ``(7, n)`` of a column in the order of their chunks."""
+    """Return the pieces ``(7, n)`` of a column in the order of their chunks."""
     chunk, env = pieces[4:6]
     return pieces.take(np.lexsort((env, chunk)) if env.any() else chunk.argsort(), axis=1)
 
 
 def plan(column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> Plan:
-    """Copies what is in RAM into ``out``; the rest is for :func:`run`. Needs the lock."""
+    """Copy what is in RAM into ``out``, and return the rest for :func:`run`; the caller holds the lock."""
     cached = cache.column(column)
     pieces = split(_of_items(requests, column.group_envs), column.chunk_items)
     if cached is not None:
@@ -149,10 +152,10 @@ def _planned(
 def _located(
     column: ColumnReader, out: Target, encoded: list[Piece], pieces: NDArray[np.int64], cache: ChunkCache
 ) -> Plan:
-    """The plan of pieces that are on disk. Where they are in more files than may be open, it is empty: they are read.
+    """Return the plan of pieces on disk, an empty one if they had to be read now.
 
-    With the lock held: what is located next belongs to the same window. And no part of a batch that needs more files
-    than may be open leaves any of them on loan, so that the next column can be read, too.
+    They are read now if they are in more files than may be open; then none of the files stays on loan, so that the next
+    column can be read, too. The caller holds the lock, so that all places are of the same window.
     """
     places = column.locate(pieces[4], pieces[5])
     at, count = len(places), pieces.shape[1]
@@ -170,7 +173,7 @@ def _located(
 
 
 def _from_cache(cache: ChunkCache, cached: CachedColumn, pieces: NDArray[np.int64], out: Target) -> NDArray[np.int64]:
-    """Copies the pieces whose chunk is in the cache; those that are left."""
+    """Copy the pieces whose chunk is in the cache, and return the others."""
     slots = cached.find(pieces[4], pieces[5])
     hits = slots >= 0
     count = np.count_nonzero(hits)
@@ -188,7 +191,7 @@ def copy_cached(
     cache: ChunkCache, cached: Sequence[CachedColumn | None], slabs: NDArray[np.int64], slots: Ids,
     pieces: NDArray[np.int64], out: Target,
 ) -> None:  # fmt: skip
-    """Copies pieces ``(7, n)`` from the slots of what is cached of their columns."""
+    """Copy pieces ``(7, n)`` of cached chunks, each from its slot."""
     columns = cast(Sequence[CachedColumn], cached)
     like = columns[pieces[6, 0]].column
     at, packed = compiled.take(like.column, like.chunk_items, slabs, slots, pieces, out)
@@ -205,7 +208,7 @@ def copy_cached(
 
 
 def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> tuple[list[Piece], NDArray[np.int64]]:
-    """As :func:`copy_waiting`, those of the pieces that wait; and those on disk."""
+    """Copy the pieces that wait for a commit; return what :func:`copy_waiting` does, and the pieces on disk."""
     in_ram = pieces[4] >= column.committed // column.column.chunk_rows
     if not in_ram.any():
         return [], pieces
@@ -213,7 +216,7 @@ def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> t
 
 
 def copy_waiting(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> list[Piece]:
-    """Copies pieces of chunks that no commit holds in full; those that must be decoded first."""
+    """Copy pieces of chunks that no commit holds in full, and return those that must be decoded first."""
     shape = column.groups, column.chunk_items, *column.column.shape
     encoded: list[Piece] = []
     for place, step, row, rows, chunk, env, number in pieces.T.tolist():
@@ -229,7 +232,7 @@ def copy_waiting(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -
 
 
 def begin(plan: Plan) -> list[Plan]:
-    """The plan in parts. Of remote files the chunks that have no copy here begin to be downloaded: those come last."""
+    """Start to download the remote chunks that have no copy here, and return the plan in parts, these chunks last."""
     places = plan.places
     absent = [at for at, loan in enumerate(places.loans) if loan.file.absent]
     if not absent:
@@ -248,7 +251,7 @@ def begin(plan: Plan) -> list[Plan]:
 
 
 def _apart(plan: Plan, loans: list[Loan], which: NDArray[np.bool_]) -> Plan:
-    """Some pieces of a plan, of the files ``loans``."""
+    """Return the part of a plan with some of its pieces, read from the files ``loans``."""
     array = plan.places.array[:, which]
     used, array[0] = np.unique(array[0], return_inverse=True)
     places = Locations([loans[at] for at in used.tolist()], array)
@@ -256,7 +259,7 @@ def _apart(plan: Plan, loans: list[Loan], which: NDArray[np.bool_]) -> Plan:
 
 
 def run(parts: Iterable[Plan], cache: ChunkCache) -> None:
-    """Reads, decodes and copies the pieces of a plan's parts; CorruptionError names the place of a damaged chunk."""
+    """Read, decode and copy the pieces of a plan's parts; raise CorruptionError for a damaged chunk."""
     for part in parts:
         _run(part, cache)
 
@@ -281,13 +284,13 @@ def _run(plan: Plan, cache: ChunkCache) -> None:
 
 
 def _with_sources(plan: Plan, begin: int, end: int) -> Iterator[Piece]:
-    """The pieces ``begin`` to ``end``, each with the place of its chunk."""
+    """Yield the pieces ``begin`` to ``end``, each with the place of its chunk."""
     for position, piece in enumerate(plan.pieces[:, begin:end].T.tolist(), begin):
         yield *piece, plan.places[position]
 
 
 def _end_of_chunk(pieces: NDArray[np.int64], at: int) -> int:
-    """One past the last piece that lies in the chunk of a piece."""
+    """Return one past the last piece in the same chunk as piece ``at``."""
     stop = at + 1
     while stop < pieces.shape[1] and (pieces[4:7, stop] == pieces[4:7, at]).all():
         stop += 1
@@ -295,7 +298,7 @@ def _end_of_chunk(pieces: NDArray[np.int64], at: int) -> int:
 
 
 def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
-    """As :func:`run`, some of the pieces, in Python."""
+    """Do as :func:`run` with some of the pieces, in Python."""
     column, out, codec = plan.column, plan.out, plan.column.column.codec
     at, offset = (-1, -1, -1), 0
     admits = cache.admits(column)
@@ -323,7 +326,7 @@ def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
 
 
 def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> None:
-    """Decodes committed chunks (n,) into the cache, as far as it admits them."""
+    """Decode committed chunks (n,) into the cache, as far as it admits them."""
     at = 0
     while at < len(chunk):
         places = column.locate(chunk[at:], group[at:])
@@ -335,7 +338,7 @@ def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> Non
 
 
 def advise(column: ColumnReader, chunk: Ids, group: Ids) -> None:
-    """Tells the system which committed chunks (n,) are read soon: as many of them as files may be open for."""
+    """Tell the system that committed chunks (n,) are read soon, as many of them as files may be open for."""
     places = column.locate(chunk, group)
     for file, offset, size in places.array.T.tolist():
         places.loans[file].file.will_need(offset, size)

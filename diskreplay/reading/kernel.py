@@ -1,15 +1,16 @@
-"""Pieces of a plan into a batch, compiled: read, verified, decoded and copied in one call, the interpreter's lock free.
+"""The reading of a plan's pieces into a batch, compiled: one call reads, verifies, decodes and copies, without the GIL.
 
-It goes from chunk to chunk and stops at the first that is not exactly what this package writes: it cannot be read, is
-too short, damaged, or laid out in a way that is not known here. It says how far it came, and raises nothing. The caller
-reads that chunk in Python, which judges it, and calls again for the rest. So both ways give the same rows and errors.
+The call goes from chunk to chunk and stops at the first that is not exactly what this package writes: a chunk that it
+cannot read, that is too short or damaged, or whose layout it does not know. It returns how far it came, and raises
+nothing. The caller has Python read that chunk, and calls again for the rest. So both ways give the same rows and
+errors.
 
 1. A chunk that was compressed with LZ4 is decoded up to the last row that is wanted. Its checksum is of all of it.
 2. Other chunks go through Blosc, which decodes them whole.
-3. Reads ask the system not to wait. From the first on that would have to, the disk is told of all that follows before
-   it is read: a disk answers many requests at once. Where all is in memory, that costs nothing.
+3. Reads ask the system not to wait. As soon as one would have to, the call tells the disk of all that follows: a disk
+   answers many requests at once. If all is in memory, that costs nothing.
 
-No length out of a file is used before it was compared with the room that there is.
+No length that comes from a file is used before it was compared with the room that there is.
 
 This module loads numba, so it is imported late: see :mod:`diskreplay.reading.compiled`.
 """
@@ -37,15 +38,15 @@ from diskreplay.storage.chunks import CRC_BYTES, RESIDUE
 
 BLOSC_BYTES = 16
 FRAME_BYTES = 24
-"""What stands before the LZ4 data of a frame of one block: Blosc's header, the block's offset, its size."""
+"""The bytes before the LZ4 data of a frame of one block: Blosc's header, the block's offset, its size."""
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", 0)
 POLYNOMIAL = 0x82F63B78
 NOTHING: NDArray[np.uint8] = np.empty((0, 0), np.uint8)
 GAP = 8
-"""Equal bytes between two runs, fewer of which are not worth the four bytes that the second would begin with."""
+"""The fewest equal bytes that end a run: fewer are not worth the four bytes with which another run begins."""
 LONGEST = (1 << 16) - 1
-"""Bytes of a run, and those that it skips."""
+"""The most bytes of a run, and the most that it skips."""
 
 kernel = functools.partial(jit.kernel, nogil=True)
 Int = Any
@@ -57,7 +58,7 @@ INT, LONG = ir.IntType(32), ir.IntType(64)
 
 
 def _foreign(result: ir.IntType, *parameters: ir.IntType) -> Any:
-    """A compiled ``call(address, arguments)`` of a C function; arguments and result are int64s, pointers too.
+    """Return a compiled ``call(address, arguments)`` of a C function; arguments and result are int64s, pointers too.
 
     Addresses are no constants of the code: it is kept on disk, and they change with each process.
     """
@@ -116,7 +117,7 @@ def _word_by_table(crc: Any, word: Any) -> Any:
 
 
 def _instruction() -> tuple[str, ir.IntType] | None:
-    """The processor's own step over eight bytes, by its name in LLVM; None where there is none to be sure of."""
+    """Return the processor's own step over eight bytes, by its name in LLVM, or None if it may have none."""
     if config.CPU_NAME or config.CPU_FEATURES:  # numba was told to compile for another processor
         return None
     features = llvmlite.binding.get_host_cpu_features()
@@ -147,7 +148,7 @@ _word = _word_by_instruction if _instruction() else _word_by_table
 
 @kernel
 def checksum(data: NDArray[np.uint64], size: Int) -> Int:
-    """CRC-32C of the first ``size`` bytes of some words."""
+    """Return the CRC-32C of the first ``size`` bytes of some words."""
     crc = np.uint64(0xFFFFFFFF)
     words = size >> 3
     for position in range(words):
@@ -165,7 +166,7 @@ def checksum(data: NDArray[np.uint64], size: Int) -> Int:
 
 @kernel
 def _int32(data: NDArray[np.uint8], at: Int) -> Int:
-    """A little-endian signed number."""
+    """Return the little-endian signed number at a byte."""
     value = np.uint32(data[at]) | np.uint32(data[at + 1]) << 8
     value |= np.uint32(data[at + 2]) << 16 | np.uint32(data[at + 3]) << 24
     return np.int64(np.int32(value))
@@ -176,7 +177,7 @@ def _decode(
     data: NDArray[np.uint8], size: Int, source: Int, target: Int, chunk_bytes: Int, wanted: Int, raw: bool,
     lz4: Int, lz4_partial: Int, decompress: Int,
 ) -> Int:  # fmt: skip
-    """Where the first ``wanted`` bytes of a chunk stand, decoded: at ``target`` or in its own bytes; 0 if nowhere."""
+    """Decode the first ``wanted`` bytes of a chunk; return their address, ``target`` or in the chunk, else 0."""
     body = size - CRC_BYTES
     if raw:
         return source if body == chunk_bytes else 0
@@ -203,7 +204,7 @@ def _decode(
 
 @kernel
 def _advise(fadvise: Int, files: NDArray[np.int64], places: NDArray[np.int64], begin: Int, end: Int) -> None:
-    """Tells the system what will be read."""
+    """Tell the system what will be read."""
     for at in range(begin, end):
         if at == begin or places[1, at] != places[1, at - 1] or places[0, at] != places[0, at - 1]:
             _fadvise(fadvise, (files[places[0, at]], places[1, at], places[2, at], np.int64(WILL_NEED)))
@@ -217,7 +218,7 @@ def _put(
     out: NDArray[np.uint8], following: NDArray[np.uint8], twice: bool, row_bytes: Int,
     place: Int, step: Int, values: Int, count: Int,
 ) -> None:  # fmt: skip
-    """Copies consecutive rows from an address to a place in the batch, from a step on."""
+    """Copy consecutive rows from an address to a place in the batch, from a step on."""
     width = out.shape[1]
     there = min(count * row_bytes, width - step * row_bytes)
     if there > 0:
@@ -233,7 +234,7 @@ def _put(
 def _fits(
     pieces: NDArray[np.int64], at: Int, chunk_rows: Int, row_bytes: Int, out: NDArray[np.uint8], twice: bool
 ) -> bool:
-    """Whether a piece lies in its chunk, and in its place of the batch."""
+    """Tell whether a piece lies within its chunk, and within its place of the batch."""
     place, step, row, rows = pieces[0, at], pieces[1, at], pieces[2, at], pieces[3, at]
     if place < 0 or place >= out.shape[0] or step < 0 or row < 0 or rows < 1:
         return False
@@ -242,7 +243,7 @@ def _fits(
 
 @kernel
 def _is_same(pieces: NDArray[np.int64], places: NDArray[np.int64], one: Int, other: Int) -> bool:
-    """Whether two pieces lie in the same chunk; two columns have chunks of the same numbers, in other files."""
+    """Tell whether two pieces lie in the same chunk: two columns have chunks of the same numbers, in other files."""
     return bool(
         pieces[4, one] == pieces[4, other] and pieces[5, one] == pieces[5, other]
         and places[0, one] == places[0, other] and places[1, one] == places[1, other]
@@ -303,9 +304,9 @@ def _read(
 
 @kernel
 def split(requests: NDArray[np.int64], chunk_rows: Int) -> NDArray[np.int64]:
-    """Requests ``(5, n)``, place in the batch, environment, first and last row, row of step 0, cut at chunk borders.
+    """Cut requests ``(5, n)`` at chunk borders: place in the batch, environment, first and last row, row of step 0.
 
-    Gives pieces ``(7, m)``, as :func:`read` takes them, in the order of the requests; all are of column 0.
+    Returns pieces ``(7, m)``, as :func:`read` takes them, in the order of the requests; all are of column 0.
     """
     count = 0
     for at in range(requests.shape[1]):
@@ -372,7 +373,7 @@ def _int32_at(address: Int) -> Int:
 
 @kernel
 def _unpack(block: Int, size: Int, key: Int, row: Int, rows: Int, row_bytes: Int, to: Int) -> bool:
-    """Writes one of the rows of a block of runs, see :func:`pack`; False where the block is none."""
+    """Write one of the rows of a block of runs, see :func:`pack`; return False if it is no such block."""
     first = 4 * (rows + 1)
     if size < first:
         return False
@@ -411,7 +412,7 @@ def _unpack(block: Int, size: Int, key: Int, row: Int, rows: Int, row_bytes: Int
 
 @kernel
 def majority(rows: NDArray[np.uint8], key: NDArray[np.uint8]) -> None:
-    """The value that each byte has in most rows ``(n, row_bytes)``, if one has; else one that it has."""
+    """Set each byte of ``key`` to its value in most of the rows ``(n, row_bytes)``, or to any of its values."""
     votes = np.zeros(len(key), np.int32)
     for row in range(len(rows)):
         for at in range(len(key)):
@@ -429,10 +430,10 @@ def _write_int(block: NDArray[np.uint8], at: Int, value: Int, size: Int) -> None
 
 @kernel
 def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], block: NDArray[np.uint8]) -> Int:
-    """Writes the runs in which rows ``(n, row_bytes)`` differ from a key; the bytes of the block, 0 if it has no room.
+    """Write the runs in which rows ``(n, row_bytes)`` differ from a key; return the bytes of the block, 0 for no room.
 
-    A block is ``n + 1`` uint32s, where each row's runs begin and the last's end; then of each run two uint16s, the
-    bytes that are skipped and those that follow, and the bytes. All are little-endian.
+    A block begins with ``n + 1`` uint32s: where the runs of each row begin, and where the last ones end. Each run is
+    two uint16s, the number of bytes to skip and that of bytes to write, and then these bytes. All are little-endian.
     """
     count, width = rows.shape
     at = 4 * (count + 1)
@@ -475,7 +476,7 @@ def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], block: NDArray[np.uint
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:
-    """Where a function of a library stands; 0 where it has none of this name."""
+    """Return the address of a library's function, or 0 if it has none of this name."""
     try:
         return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
     except AttributeError:
@@ -483,7 +484,7 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 
 
 def _find() -> dict[str, int] | None:
-    """The addresses of the C functions, 0 where one is missing; None where there is no way around one."""
+    """Return the addresses of the C functions, 0 for a missing one, or None if one is missing that must be there."""
     if sys.byteorder != "little" or ctypes.sizeof(ctypes.c_void_p) != 8 or ctypes.sizeof(ctypes.c_long) != 8:
         return None
     if config.DISABLE_JIT:  # C functions can be called from compiled code only
@@ -510,18 +511,18 @@ def read(
     encoded: NDArray[np.uint64], decoded: NDArray[np.uint64], out: NDArray[np.uint8],
     following: NDArray[np.uint8] = NOTHING,
 ) -> int:  # fmt: skip
-    """Copies pieces from ``begin`` on, below ``end``, into the batch; the first that it could not, or ``end``.
+    """Copy the pieces ``[begin, end)`` into the batch; return the first that it could not copy, or ``end``.
 
     Args:
-        files: descriptors.
+        files: file descriptors.
         pieces: ``(6 or more, n)``: place in the batch, step in it, row in the chunk, rows, chunk, environment; those of
             one chunk side by side.
         places: ``(3, n)``: position in ``files``, offset and bytes of the piece's chunk.
-        chunk_rows, row_bytes: of a decoded chunk.
-        raw: whether chunks are not compressed.
+        chunk_rows, row_bytes: rows of a decoded chunk, and bytes of a row.
+        raw: True if chunks are not compressed.
         encoded, decoded: room for a chunk as it is on disk, and for one as it is in RAM.
         out: ``(batch, steps * row_bytes)``.
-        following: as ``out``, one step later: the steps of pieces are then one more; or nothing.
+        following: as ``out``, one step later, for which pieces have one more step; empty for none.
     """
     assert FOUND is not None
     assert decoded.nbytes >= chunk_rows * row_bytes
@@ -537,13 +538,13 @@ def take(
     chunk_rows: int, row_bytes: int, packed: NDArray[np.int64], out: NDArray[np.uint8],
     following: NDArray[np.uint8] = NOTHING,
 ) -> int:  # fmt: skip
-    """As :func:`read`, of chunks that are in RAM.
+    """Copy pieces as :func:`read`, out of chunks in RAM.
 
     Args:
-        slabs: ``(k, 2)``: addresses of arrays ``(slots, 3)``, and how many slots they have. Of each slot: address and
-            bytes of a block, and the address of its key; 0 where the block is the rows themselves.
-        slots: each piece's; the seventh number of a piece says of which array.
-        packed: ``(1,)``, grows by the pieces that had a key.
+        slabs: ``(k, 2)``: addresses of arrays ``(slots, 3)``, and how many slots each has. A slot has the address and
+            bytes of a block, and the address of its key; this is 0 if the block is the rows themselves.
+        slots: the slot of each piece, in the array that the piece's seventh number names.
+        packed: ``(1,)``, the number of pieces with a key is added to it.
     """
     assert following.size in (0, out.size)
     done: int = _take(slabs, slots, pieces, begin, end, chunk_rows, row_bytes, out, following, packed)
@@ -551,7 +552,7 @@ def take(
 
 
 def compile_now() -> None:
-    """Compiles, or loads what is kept on disk: by reading nothing."""
+    """Compile, or load what is kept on disk, by reading nothing."""
     nothing, room, row = np.empty((7, 0), np.int64), np.empty(1, np.uint64), np.zeros((1, 1), np.uint8)
     read(nothing[0], nothing, nothing[:3], 0, 0, 1, 1, False, room, room, row)
     take(np.empty((0, 2), np.int64), nothing[0], nothing, 0, 0, 1, 1, nothing[0], row)
@@ -561,6 +562,6 @@ def compile_now() -> None:
 
 
 def version() -> str:
-    """What was found, in words."""
+    """Return in words what was found."""
     there = ", ".join(name for name, address in (FOUND or {}).items() if address)
     return f"numba {numba.__version__}, {there or 'nothing'}; CRC-32C by {'instruction' if _instruction() else 'table'}"

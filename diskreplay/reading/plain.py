@@ -1,7 +1,7 @@
-"""Plain batches: planned by compiled code, for all streams of a store at once.
+"""The plans of plain batches: made by compiled code, for all streams of a store at once.
 
-What it does is that of :func:`.observations.fill`, on a :class:`~.reads.Reads`. What is not plain is planned in Python:
-``docs/architecture.md`` lists it.
+:func:`fill` does the same as :func:`.observations.fill`. ``docs/architecture.md`` lists what is not plain, and planned
+in Python.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def fill(
     reads: Reads, tables: Tables, drawn: Sequence[int], name: str, out: Target, ids: Ids, place: Ids,
     first_step: int, last_step: int,
 ) -> Ids | None:  # fmt: skip
-    """Fills the places of ``out`` with steps ``first_step`` to ``last_step`` (at most 1) of a column at rows.
+    """Fill the places of ``out`` with steps ``first_step`` to ``last_step`` (at most 1) of a column at rows.
 
-    Needs the lock. What is cached is copied at once, the rest is for ``reads``.
+    The caller holds the lock. What is cached is copied at once; ``reads`` notes the rest.
 
     Args:
-        drawn: of which streams of the tables the rows ``ids`` are.
+        drawn: the positions in the tables of the streams that the rows ``ids`` belong to.
 
-    Returns ``(2, k)``: which of the rows have fewer steps before them than are wanted, and how many; None, with nothing
-    done, where the batch is not plain.
+    Returns ``(2, k)``: the rows with fewer steps before them than are wanted, and how many each has. If the batch is
+    not plain, returns None and does nothing.
     """
     planner = compiled.planner()
     if planner is None:
@@ -70,14 +70,14 @@ def fill(
 
 
 class FoundPieces(NamedTuple):
-    """What :func:`.planner.frames` has found: pieces ``(7, n)`` and places ``(3, n)``."""
+    """The pieces ``(7, n)`` and places ``(3, n)`` that :func:`.planner.frames` has found."""
 
     pieces: Array
     places: Array
 
 
 def _lend(table: ColumnTable, shards: list[list[int]]) -> list[Loan] | None:
-    """The files of streams and shards; None where one of them is not open."""
+    """Return loans of the files of streams and shards, or None if one of them is not open."""
     columns = table.columns
     opened = [columns[at].handles.files.get(shard) for at, shard in shards]
     loans = []
@@ -91,7 +91,7 @@ def _lend(table: ColumnTable, shards: list[list[int]]) -> list[Loan] | None:
 
 
 def _lend_anew(opened: list[PooledFile | None]) -> list[Loan] | None:
-    """The files on loan, where the pool took back a loan that stood; None where one is not open."""
+    """Return new loans of the files, as the pool took back an older one, or None if a file is not open."""
     files = [pooled for pooled in opened if pooled is not None]
     loans = handles.POOL.use(files) if len(files) == len(opened) else []
     return loans if len(loans) == len(opened) else None
@@ -100,7 +100,7 @@ def _lend_anew(opened: list[PooledFile | None]) -> list[Loan] | None:
 def _take_up(
     reads: Reads, table: ColumnTable, out: Target, found: FoundPieces, parts: list[int], loans: list[Loan]
 ) -> None:
-    """Takes up the pieces from the first part on that are on disk, those in the cache and those that wait."""
+    """Copy the pieces that are cached or wait for a commit, and note those on disk in ``reads``."""
     pieces, places = found
     begin, read, cached, waiting = parts
     if cached > read:

@@ -1,12 +1,12 @@
-"""The plan of a batch, compiled: what is in RAM is copied, and it is found out where the rest stands, in two calls.
+"""The plan of a batch, by two compiled calls: one copies what is in RAM, one finds where the rest stands.
 
 Each goes from ids to arrays, for all streams of a store at once. :func:`gather` copies the columns that are in RAM.
-:func:`frames` cuts rows into pieces of chunks, sorts them, and finds where the chunks are: what
-:func:`.observations.fill` and :func:`.gather.plan` do, for the plain case. It copies nothing, raises nothing and
-changes nothing: where something is not plain, it says so, and Python does all of it.
+:func:`frames` cuts rows into pieces of chunks, sorts these, and finds where the chunks are: it does the work of
+:func:`.observations.fill` and :func:`.gather.plan` for plain batches. It copies nothing, raises nothing and changes
+nothing. If a batch is not plain, it says so, and Python plans it all.
 
-What they look up are rings in RAM, at addresses that :class:`.tables.Tables` knows. A number that comes from a file (an
-offset, the bytes of a chunk) is only passed on. One that chooses a place in a ring is compared with the ring first.
+Both look up rings in RAM, at addresses that :class:`.tables.Tables` knows. A number that comes from a file (an offset,
+the bytes of a chunk) is only passed on. A number that chooses a place in a ring is compared with the ring first.
 
 This module loads numba, so it is imported late: see :mod:`diskreplay.reading.compiled`.
 """
@@ -50,12 +50,12 @@ Int = Any
 """A compiled int64."""
 
 ON_DISK, CACHED, WAITING, KINDS = range(4)
-"""Where a piece's chunk is: in a file, decoded in the cache, or on its way to the disk; and how many kinds that are."""
+"""The places of a piece's chunk: in a file, in the cache, or waiting for a commit; last the number of places."""
 
 
 @kernel
 def _stream(streams: Ints, number: Int) -> Int:
-    """The row of a stream in a table that is sorted by their numbers; -1 where it is not there."""
+    """Return the row of a stream in a table that is sorted by stream numbers, or -1."""
     low, high = 0, len(streams) - 1
     while low < high:
         middle = (low + high) // 2
@@ -85,17 +85,17 @@ def gather(
     streams: Ints, arrays: Ints, patches: Ints, sizes: Ints, following: NDArray[np.bool_], ids: Ints, place: Ints,
     block: NDArray[np.uint8], offsets: Ints,
 ) -> bool:  # fmt: skip
-    """Copies the values of C columns for each of B rows of environments; False where a row is not held.
+    """Copy the values of C columns for each of B ids; return False if a row is not in the window or its context.
 
     Args:
         streams: int64 ``(S, 10)``, see :mod:`diskreplay.index.addresses`.
         arrays: int64 ``(S, C)``, addresses of rings: the values of row ``r`` and environment ``e`` stand at the
             position ``r % length * num_envs + e``.
-        patches: int64 ``(S, C)``, addresses of those that replace next rows.
+        patches: int64 ``(S, C)``, addresses of the rings of patches, which replace next rows.
         sizes: int64 ``(C,)``, bytes of a value.
-        following: ``(C,)``; whether it is the next row of the environment that is wanted, or what replaces it.
+        following: ``(C,)``; True to copy the environment's next row, or the patch that replaces it.
         ids: int64 ``(B,)``.
-        place: int64 ``(B,)``, which row of the block each becomes.
+        place: int64 ``(B,)``, the row of the block that each fills.
         block, offsets: column ``c`` begins at byte ``offsets[c]`` of the block.
     """
     which, positions = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
@@ -130,7 +130,7 @@ def gather(
 
 @kernel
 def _slot(column: Ints, chunk: Int, group: Int) -> Int:
-    """The slot of a chunk in the cache, -1 where it is not there."""
+    """Return the slot of a chunk in the cache, or -1."""
     if column[SLOTS_LENGTH] == 0:
         return -1
     at = chunk % column[SLOTS_LENGTH] * column[GROUPS] + group
@@ -144,7 +144,7 @@ def _slot(column: Ints, chunk: Int, group: Int) -> Int:
 
 @kernel
 def _sort(order: Ints, keys: Ints, begin: Int, end: Int) -> None:
-    """Puts ``order[begin:end]`` into the order of the keys that it names."""
+    """Sort ``order[begin:end]`` by the keys that it names."""
     gap = 1
     while gap < (end - begin) // 3:
         gap = 3 * gap + 1
@@ -164,7 +164,7 @@ def _cut(
     column: Ints, place: Int, step: Int, first: Int, last: Int, group: Int, stream: Int, chunk_rows: Int,
     kind: Int, found: Ints, keys: Ints, count: Int,
 ) -> Int:  # fmt: skip
-    """Appends the pieces of consecutive rows; how many there are now, -1 where a chunk is not plain."""
+    """Append the pieces of consecutive rows; return the number of all pieces, or -1 if a chunk is not plain."""
     for chunk in range(first // chunk_rows, last // chunk_rows + 1):
         if group < 0 or group >= column[GROUPS]:
             return -1
@@ -194,22 +194,23 @@ def frames(
     ids: Ints, place: Ints, first_step: Int, last_step: Int, streams: Ints, rows: Ints, patches: Ints,
     chunk_rows: Int, shard_chunks: Int, patch_chunk_rows: Int, patch_shard_chunks: Int,
 ) -> Any:  # fmt: skip
-    """The pieces of steps ``first_step`` to ``last_step`` (at most 1) of rows; as :func:`.observations.fill`.
+    """Find the pieces of steps ``first_step`` to ``last_step`` (at most 1) of rows, as :func:`.observations.fill`.
 
     Args:
-        ids, place: ``(n,)``: of the rows, and where each stands in the batch.
+        ids, place: ``(n,)``: the rows, and the place of each in the batch.
         streams: ``(s, 10)``, sorted by number.
-        rows, patches: ``(s, 12)``: the frames' column and that of their patches.
-        chunk_rows, shard_chunks: of the one, then of the other.
+        rows, patches: ``(s, 12)``: the facts of the frames' column, and of their patches' column.
+        chunk_rows, shard_chunks: of the frames' column; the arguments after them, of the patches'.
 
     Returns:
-        whether all is plain; else the rest means nothing.
-        ``(7, m)``: pieces, as :data:`.gather.Piece` has them and then the number of the stream; first the frames' that
-        are on disk, in the order of their chunks; those in the cache; those that wait; then likewise those of patches.
-        ``(3, m)``: of those on disk the number of the file, offset and bytes; in the cache, the slot.
-        ``(6,)``: where each of these parts ends.
-        ``(2, f)``: stream and shard of each file, the patches' after the frames'; and how many the frames have.
-        ``(2, k)``: which rows have fewer steps before them than are wanted, and how many.
+        True if all is plain; else the other results mean nothing.
+        ``(7, m)``: the pieces, as :data:`.gather.Piece` without the source. First those of frames: on disk, in the
+        order of their chunks; then in the cache; then those that wait for a commit. Likewise those of patches.
+        ``(3, m)``: for a piece on disk the number of its file, offset and bytes; for one in the cache, the slot first.
+        ``(6,)``: the end of each of these parts.
+        ``(2, f)``: stream and shard of each file, the patches' after the frames'.
+        The number of files of the frames.
+        ``(2, k)``: the rows with fewer steps before them than are wanted, and how many each has.
     """
     count, older = len(ids), max(0, -first_step)
     most = count * ((last_step - first_step + chunk_rows) // chunk_rows + 2)
@@ -298,7 +299,7 @@ def frames(
 
 
 def compile_now() -> None:
-    """Compiles, or loads what is kept on disk: by planning nothing."""
+    """Compile, or load what is kept on disk, by planning nothing."""
     none, streams, block = np.empty(0, np.int64), np.empty((0, 10), np.int64), np.empty(0, np.uint8)
     gather(streams, streams, streams, none, np.empty(0, np.bool_), none, none, block, none)
     frames(none, none, 0, 0, streams, streams, streams, 1, 1, 1, 1)

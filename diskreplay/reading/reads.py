@@ -23,8 +23,8 @@ class Reads:
     """The steps that fill the arrays of one batch, in order: chunks to read, and what is made of them afterwards.
 
     Args:
-        empty: as ``numpy.empty``.
-        tables: of the streams that are read; without them all is planned in Python.
+        empty: a function as ``numpy.empty``.
+        tables: the tables of the streams that are read; if None, all is planned in Python.
     """
 
     def __init__(self, empty: Empty = blocks.empty, tables: Tables | None = None) -> None:
@@ -36,7 +36,7 @@ class Reads:
         self._plans: list[list[gather.Plan]] = []
         """The plans of the columns, each in parts as it is read; no step refers to this object, so that loans end."""
         self._on_disk = False
-        """Whether it was asked for what is not in RAM as a whole."""
+        """True if it was asked for a column that is not in RAM as a whole."""
         self._begun = 0
         """The number of plans whose downloads have begun."""
 
@@ -45,7 +45,7 @@ class Reads:
         self.take_up(gather.plan(column, requests, out, cache), cache)
 
     def take_up(self, plan: gather.Plan, cache: ChunkCache) -> None:
-        """Reads a plan later."""
+        """Note a plan, which :meth:`finish` reads."""
         self._on_disk = True
         if not plan.empty:
             parts = [plan]
@@ -53,7 +53,7 @@ class Reads:
             self.then(functools.partial(gather.run, parts, cache))
 
     def then(self, step: Callable[[], None]) -> None:
-        """Take up a step that needs the arrays of those before it."""
+        """Note a step that needs the arrays of those before it."""
         self._steps.append(step)
 
     def begin(self) -> None:
@@ -63,7 +63,7 @@ class Reads:
             self._begun = at + 1
 
     def finish(self) -> None:
-        """Does all steps; needs no lock. CorruptionError names the place of a damaged chunk."""
+        """Take all steps, without a lock; raise CorruptionError, which names the place, for a damaged chunk."""
         self.begin()
         if self._on_disk:
             compiled.load_if_due()

@@ -71,7 +71,7 @@ class Samples:
         return self._tables.drawn(self.ids)
 
     def gather(self) -> None:
-        """Copies what transitions of one step show of columns in RAM at once, where that is faster."""
+        """Copy at once the columns in RAM that transitions of one step show, if that is faster."""
         tables = self._tables
         if tables is None or "diskreplay.index.jit" not in sys.modules:
             return

@@ -1,7 +1,7 @@
-"""Where the chunks of all streams of a store stand, as numbers that the compiled plan of a batch looks up.
+"""The places of the chunks of all streams of a store, as numbers that the compiled plan of a batch looks up.
 
-Nobody is told of changes. Before each batch the facts of the streams that it draws from are compared with what is there
-now: a few attributes a stream. The arrays behind the addresses are kept here until the next look.
+Nobody reports changes to the tables. Before each batch they compare a few attributes of each stream that it draws from
+with what they know, and keep the arrays behind their addresses until the next such look.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NONE_IN_RAM = 1 << 62
 
 
 class Stream(Protocol):
-    """What is looked at of an open stream."""
+    """The parts of an open stream that the tables look at."""
 
     log: StreamLog
     disk: StreamReader | StreamWriter
@@ -39,13 +39,13 @@ class ColumnTable:
     """One column of all streams.
 
     Attributes:
-        columns: of each stream.
-        facts: ``(s, 12)``.
-        cache: of all of them.
-        cached: what the cache has of each; None where it has nothing.
-        slabs: ``(s, 2)``: where its slots stand, and how many there are.
-        chunk_rows, shard_chunks: of all of them.
-        plain: whether no chunk holds several environments.
+        columns: the column of each stream.
+        facts: ``(s, 12)``, the facts of each; see :mod:`diskreplay.index.addresses`.
+        cache: the cache of all streams.
+        cached: the chunks of each that are cached; None if there never were any.
+        slabs: ``(s, 2)``, the address of each one's array of slots, and its length; see :func:`.kernel.take`.
+        chunk_rows, shard_chunks: rows of a chunk, and chunks of a shard, of all streams.
+        plain: True if no chunk holds several environments.
     """
 
     def __init__(self, columns: Sequence[ColumnReader], cache: ChunkCache) -> None:
@@ -60,7 +60,7 @@ class ColumnTable:
         self._arrays: list[tuple[Array, ...]] = [()] * len(columns)
 
     def catch_up(self, at: int) -> None:
-        """Brings the facts of one stream up to date. Needs the lock."""
+        """Bring the facts of one stream up to date; the caller holds the lock."""
         column = self.columns[at]
         entries, cached = column.entries, self.cache.column(column)
         arrays: tuple[Array, ...] = (entries.array,)
@@ -86,7 +86,7 @@ class ColumnTable:
 
 
 class Tables:
-    """Those of the streams of a store, in the order of their numbers."""
+    """The tables of the streams of a store, in the order of their numbers."""
 
     def __init__(self, streams: Sequence[Stream]) -> None:
         self.streams = streams
@@ -96,7 +96,7 @@ class Tables:
         self._columns: dict[tuple[str, bool], ColumnTable] = {}
 
     def column(self, name: str, patches: bool = False) -> ColumnTable:
-        """The table of a column, or of its patches."""
+        """Return the table of a column, or of its patches."""
         found = self._columns.get((name, patches))
         if found is None:
             columns = [(stream.disk.patches if patches else stream.disk.rows)[name] for stream in self.streams]
@@ -105,7 +105,7 @@ class Tables:
         return found
 
     def drawn(self, ids: Ids) -> Sequence[int]:
-        """Which of the streams ids are of; their logs are up to date."""
+        """Return the positions of the streams that ids belong to, after bringing the facts of their logs up to date."""
         drawn: Sequence[int] = (0,)
         if len(self.streams) > 1:
             numbers = set(stream_of(ids).tolist())

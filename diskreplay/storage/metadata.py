@@ -257,7 +257,7 @@ class KnownDocuments(Generic[Said]):
         return {name: said for name, (_, said) in found.items()}
 
     def same(self, names: Collection[str]) -> bool:
-        """Whether the documents of these groups still have the bytes that the last :meth:`read` found."""
+        """Tell whether the documents of these groups still have the bytes that the last :meth:`read` found."""
         known = self._known
         try:
             return all(name in known and self._digest(self._bytes(name)) == known[name][0] for name in names)
