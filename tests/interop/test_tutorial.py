@@ -52,7 +52,7 @@ def killed(command: str, kill: str, folder: pathlib.Path) -> str:
 
 def saved(printed: str) -> dict[str, str]:
     """Of each step that was saved, what the line says of it."""
-    return dict(re.findall(r"^(?:saved  |resumed) step (\d+): (.*)$", printed, re.MULTILINE))
+    return dict(re.findall(r"^(?:saved|resumed) step (\d+): (.*)$", printed, re.MULTILINE))
 
 
 def test_the_tutorial_ends_where_a_whole_run_ends(tmp_path: pathlib.Path) -> None:
