@@ -7,6 +7,7 @@ of its arguments may differ from those that a state was made with is for its ``r
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,10 +25,11 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {kind.__name__: kind for kind in (
 
 def from_json(stored: Mapping[str, Any]) -> Sampler:
     """Return the sampler of a document by ``to_json``; raise KeyError, TypeError or ValueError for an unknown kind."""
-    given = {name: value for name, value in stored.items() if name != "kind"}
-    if stored["kind"] == SamplerMixture.__name__:
+    kind = SAMPLERS[stored["kind"]]
+    given = {name: stored[name] for name in inspect.signature(kind).parameters if name in stored}
+    if kind is SamplerMixture:
         given["samplers"] = [from_json(part) for part in given["samplers"]]
-    return SAMPLERS[stored["kind"]](**given)
+    return kind(**given)
 
 
 def is_own(sampler: object) -> bool:

@@ -16,6 +16,7 @@ from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, FormatVersionError, InputError, NotEnoughDataError, SamplerWarning
+from diskreplay.sampling import registry
 
 CONFIG = Config("mixture", Leaf((3,), np.float32), capacity=60)
 
@@ -189,3 +190,12 @@ def test_priorities_and_data_that_are_missing_are_said(path: str) -> None:
         Recording(CONFIG).add(buffer, 20)
         with pytest.raises(InputError, match=r"has no priorities; give it a Proportional\(\)"):
             buffer.update_priorities(buffer.sample(3).index, np.ones(3))
+
+
+@pytest.mark.parametrize("kind", [dr.Uniform, dr.Recent, dr.Proportional, dr.RankBased])
+def test_unknown_fields_of_a_document_are_ignored(kind: Any) -> None:
+    """As docs/format.md has it of all documents: a later version may add some."""
+    sampler = dr.SamplerMixture([kind(newest=3) if kind is dr.Recent else kind(), dr.Uniform()])
+    stored = sampler.to_json() | {"later": 1}
+    stored["samplers"] = [one | {"later": 2} for one in stored["samplers"]]
+    assert registry.from_json(stored).to_json() == sampler.to_json()
