@@ -67,7 +67,7 @@ class Resident:
     def _choose(self) -> None:
         """Choose the columns, of those that the log holds now."""
         schema, log = self._schema, self.log
-        self._held = log.held
+        held = log.held
         frames = {c.name: stack.frames for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)}
         shown = [
             c for c in schema.columns
@@ -84,6 +84,7 @@ class Resident:
         self.all_row_bytes = int(self.row_bytes.sum())
         self._sources: Sources | None = None
         self._layout: BlockLayout | None = None
+        self._held = held  # last: what is cut short is done again
 
     def catch_up(self) -> None:
         """Choose anew if the log was resized."""
@@ -130,12 +131,13 @@ class ResidentTable:
     def _choose(self) -> None:
         first, count = self._residents[0], len(self._residents)
         first.catch_up()
-        self.held = first.log.held
-        """The columns that the log of the first stream holds."""
+        held = first.log.held
         self._known: list[Sources | None] = [None] * count
         self._alike = [False] * count
         self._arrays = np.zeros((count, len(first.names)), np.int64)
         self._patches = self._arrays.copy()
+        self.held = held
+        """The columns that the log of the first stream holds; set last, so that what is cut short is done again."""
 
     def _catch_up(self, drawn: Sequence[int]) -> bool:
         """Bring the streams up to date; return False if one of them holds other columns than the first."""
@@ -145,10 +147,10 @@ class ResidentTable:
             resident = self._residents[at]
             found = resident.sources()
             if found is not self._known[at]:
-                self._known[at] = found
                 self._alike[at] = resident.log.held == self.held
                 if self._alike[at]:
                     self._arrays[at], self._patches[at] = found.arrays, found.patch_arrays
+                self._known[at] = found  # last: compiled code follows these addresses
             if not self._alike[at]:
                 return False
         return True
