@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import errno
 import itertools
-import json
 import os
 import pathlib
 import subprocess
@@ -23,6 +22,7 @@ from gymnasium import spaces
 from helpers.configs import CONFIGS, WIDE, Config
 from helpers.effort import examples
 from helpers.forking import forked
+from helpers.fuzzing import fuzzed
 from helpers.model import Leaf
 from helpers.recording import Recording, reopen
 from helpers.threads import together
@@ -39,7 +39,6 @@ from diskreplay.storage import chunks
 from diskreplay.storage.local_files import LocalFile, LocalFiles
 from diskreplay.testing import FaultyFiles, SimulatedDisk
 
-TESTS = pathlib.Path(__file__).parent.parent
 CODECS = [Codec("lz4hc", 4), Codec("lz4", 5), Codec("zstd", 1), Codec("none")]
 
 
@@ -244,12 +243,7 @@ def python(program: str, **environment: str) -> str:
 
 @pytest.mark.long
 def test_chunks_with_any_damage(tmp_path: pathlib.Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-m", "reading.chunk_fuzz", tmp_path, "20261122", str(examples(3000))],
-        cwd=TESTS, text=True, capture_output=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    ended = json.loads(done.stdout)
+    ended = fuzzed("reading.chunk_fuzz", tmp_path, 20261122, examples(3000))
     assert sum(ended.values()) == examples(3000)
     assert min(ended["refused"], ended["read"]) > examples(3000) // 10
     assert min(ended["prefix"], ended["left to Python"]) > 0

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import pathlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -18,6 +14,7 @@ from gymnasium import spaces
 from helpers.configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
 from helpers.effort import examples
 from helpers.forking import forked
+from helpers.fuzzing import fuzzed
 from helpers.recording import Recording, reopen
 from helpers.view_model import VIEWS, content
 
@@ -28,7 +25,6 @@ from diskreplay.reading.cache import ChunkCache
 from diskreplay.storage import handles
 from diskreplay.testing import FaultyFiles
 
-TESTS = pathlib.Path(__file__).parent.parent
 CACHES = [0, 2000, 4 << 20, 256 << 20]
 
 
@@ -216,11 +212,6 @@ def test_a_chunk_of_several_environments_is_not_plain(path: str) -> None:
 
 @pytest.mark.long
 def test_nothing_outside_of_the_rings_is_looked_at() -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-m", "reading.plan_fuzz", "20261124", str(examples(2000))],
-        cwd=TESTS, text=True, capture_output=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    ended = json.loads(done.stdout)
+    ended = fuzzed("reading.plan_fuzz", 20261124, examples(2000))
     assert sum(ended.values()) == examples(2000)
     assert min(ended["plain"], ended["not plain"]) > examples(2000) // 10

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import pathlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -16,12 +12,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.effort import examples
+from helpers.fuzzing import fuzzed
 from reading.test_plain import compare, counted
 
 import diskreplay as dr
 from diskreplay.reading import cache, compiled
 
-TESTS = pathlib.Path(__file__).parent.parent
 Frames = np.ndarray
 ROWS = 90
 
@@ -206,11 +202,6 @@ def test_what_does_not_shrink_is_not_tried_for_ever(path: str) -> None:
 
 @pytest.mark.long
 def test_no_block_of_runs_leads_outside_of_its_memory() -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-m", "reading.run_fuzz", "20261124", str(examples(1500))],
-        cwd=TESTS, text=True, capture_output=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    ended = json.loads(done.stdout)
+    ended = fuzzed("reading.run_fuzz", 20261124, examples(1500))
     assert sum(ended.values()) == 4 * examples(1500)
     assert min(ended.values()) > examples(1500) // 10
