@@ -11,7 +11,7 @@ from diskreplay.schema import DTYPES
 
 LOSSES = {
     "final_obs": "final observations",
-    "next_obs": "next observations that are not those of the next step",
+    "next_obs": "next observations that differ from the next step's observation",
     "truncated": "truncations apart from terminations",
     "unfinished": "ends without a flag",
     "columns": "columns of your own",
