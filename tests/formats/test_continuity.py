@@ -16,7 +16,7 @@ from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.selection import EVERYTHING, Selection, open_selected
 from diskreplay.ops.convert import export, import_dataset
 
-WHAT = "next observations that are not those of the next step"
+WHAT = "next observations that differ from the next step's observation"
 
 
 def lost(path: str, selection: Selection = EVERYTHING) -> int:

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diskreplay.formats.core.format import Format
 from diskreplay.schema import DTYPES
 
-NAMES = {
+LOSSES = {
     "final_obs": "final observations",
-    "next_obs": "next observations of their own",
-    "truncated": "truncation apart from termination",
+    "next_obs": "next observations that differ from the next step's observation",
+    "truncated": "truncations apart from terminations",
     "unfinished": "ends without a flag",
-    "columns": "columns",
-    "provenance": "where it comes from",
+    "columns": "columns of your own",
+    "provenance": "provenance",
     "facts": "facts of episodes",
+}
+"""The words for each field of :class:`Holds` without which an export has to be allowed."""
+REFUSALS = {
     "nested_obs": "Dict and Tuple observations",
     "nested_action": "Dict and Tuple actions",
-    "empty": "no step at all",
-    "layout": "spaces and frame stacks",
-    "stacks": "stacks as given",
-    "envs": "which environment",
+    "empty": "a dataset without steps",
 }
+"""The words for each field without which an export is refused."""
+OTHERS = {
+    "layout": "bounds of spaces and frame stacks",
+    "stacks": "stacks as they were given",
+    "envs": "the environment of each episode",
+}
+"""The words for each field without which an export goes on."""
+NAMES = {**LOSSES, **REFUSALS, **OTHERS}
 """The words for each field of :class:`Holds`."""
 
 
@@ -34,9 +42,18 @@ def ways(format: Format) -> str:
 
 def lacks(format: Format) -> list[str]:
     """Return the names of what a format cannot hold."""
-    found = [name for field, name in NAMES.items() if not getattr(format.holds, field)]
-    missing = DTYPES - format.holds.dtypes
-    return [*found, f"dtypes {', '.join(sorted(missing))}"] if missing else found
+    return [*lost(format), *refused(format), *_missing(format, OTHERS)]
+
+
+def lost(format: Format) -> list[str]:
+    """Return the names of what an export leaves out once that is allowed."""
+    return _missing(format, LOSSES)
+
+
+def refused(format: Format) -> list[str]:
+    """Return the names of what no export to a format may have."""
+    dtypes = DTYPES - format.holds.dtypes
+    return _missing(format, REFUSALS) + ([f"dtypes {', '.join(sorted(dtypes))}"] if dtypes else [])
 
 
 def facts(format: Format) -> dict[str, Any]:
@@ -56,18 +73,21 @@ def facts(format: Format) -> dict[str, Any]:
 
 def markdown(formats: Sequence[Format]) -> str:
     """Return the table of ``docs/formats.md``."""
-    header = ["format", "in", "out", "a dataset is", *NAMES.values(), "dtypes", "extra"]
+    header = ["format", "in", "out", "a dataset is", "lost", "refused", "extra"]
     lines = [header, ["---"] * len(header)]
     for format in formats:
-        missing = sorted(DTYPES - format.holds.dtypes)
         lines.append(
             [
                 f"`{format.name}`", _yes(format.read is not None), _yes(format.write is not None), f"a {format.kind}",
-                *(_yes(getattr(format.holds, field)) for field in NAMES),
-                f"not {', '.join(missing)}" if missing else "all", f"`{format.extra}`" if format.extra else "-",
+                ", ".join(lost(format)) or "-", ", ".join(refused(format)) or "-",
+                f"`{format.extra}`" if format.extra else "-",
             ]
         )  # fmt: skip
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _missing(format: Format, names: Mapping[str, str]) -> list[str]:
+    return [name for field, name in names.items() if not getattr(format.holds, field)]
 
 
 def _yes(there: bool) -> str:
