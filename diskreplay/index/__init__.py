@@ -1,6 +1,6 @@
 """The part of a store that is in RAM: small columns, episodes and their facts, later values, trees of priorities.
 
-This room opens no file of a store, and takes no lock: its callers hold ``engine.lock``.
+This room opens no file of a store, and takes no lock. Its callers hold ``engine.lock``, which guards what is in RAM.
 
 - Tables hold the rows of the window and its context. A row's place in a table follows from the row's number.
 - Entering a record of a log twice has the same effect as entering it once.

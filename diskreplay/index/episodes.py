@@ -1,8 +1,8 @@
 """The episodes of a window, found from the resident columns.
 
 An episode is a run of transitions of one environment. It begins at a row that does not continue the row before, or at
-the window's first row. It ends with a flag, or before a row that does not continue it. An environment's newest episode
-may still be going on.
+the window's first row. It ends at a row with a flag, or before a row that does not continue it. An environment's newest
+episode may still be going on.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Episode:
 
 
 def ends(log: StreamLog) -> dict[str, int]:
-    """Return how many episodes of a window ended "terminated", "truncated", and "cut off", which is without a flag."""
+    """Return how many episodes of a window ended "terminated", "truncated", or without a flag, "cut off"."""
     rows = np.arange(log.begin, log.end)
     if not len(rows):
         return {TERMINATED: 0, TRUNCATED: 0, CUT_OFF: 0}
@@ -90,7 +90,7 @@ def ends(log: StreamLog) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeTable:
-    """The episodes of a stream's window as arrays ``(n,)``, which are named as the attributes of :class:`Episode`.
+    """The episodes of a stream's window as arrays ``(n,)``, with the names of :class:`Episode`'s attributes.
 
     They are sorted by first row, then by environment.
     """
@@ -218,7 +218,7 @@ class KeptEpisodes:
 
 
 def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
-    """Return the first row of a row's episode, the first row of the next episode, and True if the first was found.
+    """Return the first row of a row's episode, the first row of the next episode, and True if the former is exact.
 
     If the episode began before the window, the first value is the window's first row, and the third is False. The
     second value is None if the next episode has not begun yet.
@@ -239,7 +239,7 @@ def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
 
 
 def newest(log: StreamLog, env: int) -> int | None:
-    """Return the newest row of the window that is a transition of an environment, or None if there is none."""
+    """Return the newest row of the window that is a transition in environment ``env``, or None if there is none."""
     for high in range(log.end, log.begin, -LOOKED_ROWS):
         rows = np.arange(max(log.begin, high - LOOKED_ROWS), high)
         there = np.flatnonzero(log.take(VALID, rows, np.full(len(rows), env)))

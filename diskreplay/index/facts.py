@@ -84,7 +84,7 @@ class EpisodeFacts:
         self._waiting: dict[int, Facts] = {}
         """By environment: the facts of the episode that its next step begins; an empty dict if that has no facts."""
         self._unwritten: dict[int, None] = {}
-        """The keys of episodes that changed since their last line was written; some may have been forgotten."""
+        """The keys of episodes that changed since their last line was written; some may be forgotten by now."""
         self.changed: int | None = None
         """The lowest row of the episodes whose facts have changed since a caller set this to None."""
 
@@ -126,7 +126,10 @@ class EpisodeFacts:
         }
 
     def note(self, before: Noted | None, row: int, env: int, stop: int | None, facts: Facts) -> None:
-        """Replace the facts of an episode, which were ``before`` or None; ``row`` and ``stop`` are for its line."""
+        """Note new facts of an episode instead of those ``before``, which is None if it had none.
+
+        ``row`` and ``stop`` are the numbers for its line.
+        """
         one = before or Noted(row, env, stop, {}, NOWHERE, 0)
         self._change(one.row)
         key = self.key(one.row, env)
@@ -173,7 +176,7 @@ class EpisodeFacts:
         self._noted, self._open, self._unwritten = {}, {}, {}
 
     def records(self, data: Bytes, at: int) -> Iterator[Noted]:
-        """Yield the complete lines of ``data``, which begins at byte ``at`` of the log; raise ValueError for others."""
+        """Yield the complete lines of the log's bytes ``data`` from byte ``at`` on; raise ValueError for a bad one."""
         *lines, rest = data.tobytes().split(b"\n")
         if any(len(line) > MAX_LINE for line in (*lines, rest)):
             raise ValueError(f"a line has more than {MAX_LINE:,} bytes")
@@ -218,7 +221,7 @@ class EpisodeFacts:
         self._unwritten.pop(key, None)
 
     def news(self, at: int) -> tuple[Bytes, list[Noted]]:
-        """Return lines for the facts that are not yet written, and their records if they stand at byte ``at``."""
+        """Return lines for the facts that are not yet written, and the records of these lines from byte ``at`` on."""
         # An episode that left the window needs a line only if it has one already: the new line says where it stopped.
         known = {key: one for key in self._unwritten if (one := self._noted.get(key)) is not None}
         known = {key: one for key, one in known.items() if one.at != NOWHERE or self._lives(one)}
@@ -234,7 +237,7 @@ class EpisodeFacts:
     def again(self, one: Noted) -> bytes:
         """Return the line of a record if it still counts, else no bytes.
 
-        It counts if it is the newest line of its episode, and the episode has rows in the window or may get some.
+        It counts if it is the newest line of its episode, and that episode has rows in the window or may get some.
         """
         newest = self._noted.get(self.key(one.row, one.env))
         lives = newest is not None and newest.at == one.at and self._lives(one)

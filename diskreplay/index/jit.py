@@ -1,4 +1,4 @@
-"""How functions are compiled by numba. Importing numba takes long, so only modules that are loaded late import this."""
+"""Functions that numba compiles. Importing numba takes long, so only modules that are loaded late import this one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kernel(function: F, **options: Any) -> F:
     The name of kept code contains the processor's. numba tells processors apart only by an index file. If two machines
     that share a folder write this file at once, it may mix them up, and one machine would run the other's code.
 
-    Signals and the garbage collector wait while numba compiles, for some seconds at most. A numba that was interrupted
+    Signals and the garbage collector wait while numba compiles, for some seconds at most. If numba were interrupted, it
     would keep half-made kernels, and its next compilation would end the process.
     """
     options = {"error_model": "numpy", **options}
@@ -68,7 +68,7 @@ def _whole(function: F) -> F:
 
 @intrinsic
 def copy(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
-    """Copy ``count`` bytes between addresses by ``memcpy``; a constant count becomes a single move.
+    """Copy ``count`` bytes from one address to another by ``memcpy``; a constant count becomes a single move.
 
     The compiled code of its callers, which is kept on disk, contains this code. If you change this function, rename it,
     so that the callers change, too, and are compiled anew.

@@ -6,8 +6,8 @@ A block holds values that one call wrote to one column. It has, little-endian an
 - the places of the values, ``row * num_envs + env``, int64 each,
 - the values.
 
-For each row of the window, the stream's table (:class:`~diskreplay.index.log.StreamLog`) holds the byte of the log of
-bytes at which the row's newest value begins. If the column is small enough for RAM, the table also holds the value.
+For each row of the window, the stream's table (:class:`~diskreplay.index.log.StreamLog`) holds the byte at which the
+row's newest value begins in this log. If the column is small enough for RAM, the table also holds the value.
 
 A value is dead if its row is below the window, or if the table names another byte for its row. Each commit looks
 through some of the oldest blocks, and appends again the values that still count.
@@ -28,9 +28,9 @@ from diskreplay.schema import Column
 SLACK_BYTES = 1 << 20
 """The bytes by which the log may exceed twice what still counts before a commit cleans up its oldest blocks."""
 BLOCK_BYTES = 1 << 20
-"""The most bytes of values in a block that is written; a block of a single value may have more."""
+"""The most bytes of values that are written as one block; a single value may have more."""
 MOST_BYTES = 1 << 24
-"""The most bytes of values in a block that is read; a block of a single value may have more."""
+"""The most bytes of values that are accepted in one block; a single value may have more."""
 HEADER_BYTES, PLACE_BYTES = 8, 8
 
 Bytes = NDArray[np.uint8]
@@ -55,7 +55,7 @@ class ValueBlock(NamedTuple):
 
 
 def encode(number: int, places: Ids, values: Bytes) -> Bytes:
-    """Return the bytes of blocks with values ``(n, item_bytes)`` of column ``number`` at places ``(n,)``."""
+    """Return values ``(n, item_bytes)`` of column ``number`` at places ``(n,)``, encoded as blocks."""
     most = max(1, BLOCK_BYTES // values.shape[1])
     data: list[Bytes] = []
     for start in range(0, len(places), most):
@@ -86,7 +86,7 @@ class LaterValues:
             self.log.table.arrays[name][:] = 0
 
     def records(self, data: Bytes, at: int) -> Iterator[ValueBlock]:
-        """Yield the complete blocks of ``data``, which begins at byte ``at`` of the log; raise ValueError for others."""
+        """Yield the complete blocks of the log's bytes ``data`` from byte ``at`` on; raise ValueError for a bad one."""
         while len(data) >= HEADER_BYTES:
             number, count = data[:HEADER_BYTES].view("<u4").tolist()
             if number >= len(self.columns) or not count:
@@ -119,7 +119,7 @@ class LaterValues:
         return found
 
     def _positions(self, places: Ids) -> Ids:
-        """Return where places stand in the table's arrays, whose axes of rows and environments are flattened."""
+        """Return the positions of places in the table's arrays, as if rows and environments were one axis."""
         found: Ids = places % (self.log.table.length * self.log.num_envs)
         return found
 
@@ -128,7 +128,7 @@ class LaterValues:
         return np.empty(0, np.uint8), None
 
     def again(self, block: ValueBlock) -> bytes:
-        """Return the values of a block that still count, as the bytes of new blocks."""
+        """Return the values of a block that still count, encoded as new blocks."""
         standing = self.log.table.arrays[place_of(self.columns[block.number].name)].reshape(-1)
         lives = standing[self._positions(block.places)] == self._begins(block)
         lives &= block.places >= self.log.begin * self.log.num_envs

@@ -1,8 +1,8 @@
 """One stream in RAM: its small columns, its window, and the numbers of its patches.
 
 The log holds the rows ``[floor, end)``. Of these the window ``[begin, end)`` can be sampled. The rows before it are the
-context, whose frames older stacks still need. Row ``end`` has not been added yet, but a program that adds a row gives
-its next observation, too. The table already holds this as the observation of row ``end`` (:attr:`StreamLog.pending`).
+context, whose frames older stacks still need. Row ``end`` has not been added yet. But a row is added together with its
+next observation. So the table already holds an observation at the place of row ``end`` (:attr:`StreamLog.pending`).
 
 Everything that the log holds of a row, the number of its patch included, stands at one position of one table. Only the
 log makes this table longer, and only the log counts which rows and patches exist.
@@ -31,7 +31,7 @@ The name starts with a point, which no column's name does.
 def place_of(name: str) -> str:
     """Return the name of the array that says where the values of a later column stand.
 
-    For each row it has the byte of the log ``later/values`` at which the row's value begins, or 0 if there is none.
+    For each row it holds the byte of the log ``later/values`` at which the row's value begins, or 0 if it has none.
     """
     return f".{name}"
 
@@ -48,7 +48,7 @@ class Standing(enum.IntEnum):
 
 
 NEVER, NOW, LATER = (int(standing) for standing in Standing)
-"""The numbers of the standings, for comparisons with arrays; :data:`diskreplay.schema.CONTINUES` says why."""
+"""The standings as plain integers, to compare arrays with; :data:`diskreplay.schema.CONTINUES` says why."""
 
 
 class StreamLog:
@@ -78,7 +78,7 @@ class StreamLog:
         small = [c for c in columns if c.is_held(self.window)]
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
         self.resident = tuple(held)
-        """The names of the columns, without the later ones, that the log holds."""
+        """The names of the columns that the log holds, without the later columns."""
         written: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         written |= {place_of(c.name): ((num_envs,), np.dtype(np.int64)) for c in later}
         written |= {c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.is_held(self.window)}
@@ -93,16 +93,19 @@ class StreamLog:
         self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patched})
         """The small columns of the patches, each ``(length, *shape)``; patch ``n`` stands at ``n % length``."""
         self.older_patches: dict[tuple[int, int], int] = {}
-        """For each row and environment with ``Start.PATCHES``: the number of its patch of offset -1."""
+        """The number of the patch of offset -1 of each row and environment that has one: those with ``Start.PATCHES``."""
         self.next_older_patches: dict[tuple[int, int], int] = {}
-        """For each row and environment whose next stack is not its stack and one new frame: its patch of offset 2."""
+        """The number of the patch of offset 2 of each row and environment that has one.
+
+        These are the rows whose next stack does not follow from their own stack by one new frame.
+        """
         self.begin = 0
         self.end = 0
         self.patch_begin = 0
         self.patch_end = 0
         self.pending = False
         self.invalid = 0
-        """The number of places in the window, one for each row and environment, that are not a transition."""
+        """The number of pairs of a row in the window and an environment that are not transitions."""
 
     def __len__(self) -> int:
         """Return the number of transitions in the window."""
@@ -110,11 +113,11 @@ class StreamLog:
 
     @property
     def window(self) -> int:
-        """The most transitions in as many whole rows as ``capacity`` allows, at least one row."""
+        """The capacity in transitions, rounded down to whole rows; at least one row."""
         return self.rows * self.num_envs
 
     def resize(self, capacity: int) -> None:
-        """Set the capacity, and drop from RAM the columns that are too large for it.
+        """Set the capacity, and drop from RAM the columns that are too large with this capacity.
 
         A dropped column returns to RAM only when the stream is opened again.
         """
@@ -122,7 +125,7 @@ class StreamLog:
         self.slide(self.end - rows)
         self.capacity, self.rows = capacity, rows
         large = {c.name for c in self._small if not c.is_held(self.window)}
-        # An interrupt after this line does no harm: the large columns are read from disk, and RAM still gets them, too.
+        # An interrupt after this line does no harm: large columns are read from disk, though RAM still gets new rows.
         self.held -= large
         self.resident, self.later = (
             tuple(name for name in names if name not in large) for names in (self.resident, self.later)
@@ -137,7 +140,10 @@ class StreamLog:
 
     @property
     def floor(self) -> int:
-        """The first row that the log holds; if the window is empty, that is the newest row or its context's first."""
+        """The first row that the log holds.
+
+        If the window is empty, the log still holds the newest row and that row's context.
+        """
         return max(0, min(self.begin, self.end - 1) - self.context)
 
     @property
@@ -187,7 +193,10 @@ class StreamLog:
         return array.reshape(-1, *array.shape[2:]).take(positions, axis=0)
 
     def next_at(self, name: str, positions: Ids) -> NDArray[Any]:
-        """Return the next observations of rows at positions, from a held column without stacks and its patches."""
+        """Return the next observations of the rows at positions, for a held column without stacks.
+
+        They come from patches where the rows have one, and else from the next rows.
+        """
         following = positions + self.num_envs
         size = self.table.length * self.num_envs
         following[following >= size] -= size
@@ -217,7 +226,7 @@ class StreamLog:
         self.end += count
 
     def restart(self, begin: int, first_row: int, first_patch: int) -> None:
-        """Forget everything. The window begins at ``begin``, and the next row and patch are the given ones."""
+        """Forget everything, and set where the window begins, and the numbers of the next row and the next patch."""
         self.older_patches.clear()
         self.next_older_patches.clear()
         self.begin, self.end, self.invalid = begin, first_row, 0
@@ -287,7 +296,7 @@ class StreamLog:
         return self.patch_begin
 
     def inconsistency(self) -> str | None:
-        """Return a message if the rows read from disk break a rule without which they cannot be sampled, else None."""
+        """Return a message if the rows read from disk cannot be sampled because they break a rule, else None."""
         if self.end == self.floor:
             return None
         starts = self.span(START, self.floor, self.end)
@@ -310,7 +319,7 @@ class StreamLog:
         return found
 
     def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
-        """Tell after which rows the episode does not go on; after the newest row only its flags can tell."""
+        """Tell which rows are the last of their episode; for the newest row only its flags can tell."""
         done = self.take(TERMINATED, rows, envs) | self.take(TRUNCATED, rows, envs)
         following = rows + 1 < self.end
         starts = self.begins(np.where(following, rows + 1, rows), envs)

@@ -5,8 +5,8 @@
 2. The tree is a treap: each node has a random number, here a hash of its id, and no parent's number is smaller than its
    child's. So the expected depth is logarithmic, whatever the priorities are and in whatever order they come.
 3. Each node counts the nodes in its left subtree. With these counts a walk down from the root finds the k-th entry.
-4. To insert a node, go down to the place that its number gives it, and split the subtree there into the nodes before
-   and the nodes after the new one. To remove a node, join its two subtrees. Both change counts only along one path.
+4. To insert a node, go down to the place for its random number, and split the subtree there into the nodes before and
+   the nodes after the new one. To remove a node, join its two subtrees. Both change counts only along one path.
 5. An entry's node stands at the entry's slot in one array, so inserting allocates nothing. A node has 32 bytes, half a
    cache line.
 6. To add many entries at once, sort all entries and build a new tree, which takes linear time after the sort.

@@ -1,7 +1,8 @@
 """One compiled call that writes a row if it continues the row before.
 
-The call compares the row's observation with the pending one, then writes the row. It compares and copies bytes, so one
-compilation serves all dtypes and shapes. The caller passes addresses, and keeps the memory there alive meanwhile.
+The call compares the row's observation with the pending one, which was the next observation of the row before. If they
+are equal, it writes the row. It compares and copies bytes, so one compilation serves all dtypes and shapes. The caller
+passes addresses, and keeps the memory there alive meanwhile.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool
     """Add a row if its observation is the pending one, else change nothing; return True if it was added.
 
     Args:
-        columns: numbers of each column, int64 ``(C, FACTS)``; the leaves of the observation come first.
+        columns: addresses and sizes, int64 ``(C, FACTS)``, a row for each column; the observation's leaves come first.
         leaves: the number of leaves of the observation.
         row: the number of the row.
         length: the number of rows for which the log's table has room.
         last: True if a write buffer is full after this row. Then the call does not write the next observation.
 
-    Here a *part* is the bytes of one group of environments in a row's value. The numbers of a column are:
+    A *part* is the bytes of one group of environments in a row's value. The entries of a column are:
 
     - GIVEN, FOLLOWING: the addresses of the row's value and of its next observation.
     - PART, PARTS: the bytes of a part, and the number of parts in a value.

@@ -27,7 +27,7 @@ MOST_NAMES = 16
 
 
 def end_of(episode: Episode) -> End:
-    """Return how an episode ends: as its last step's flags say, or without flags "cut" or "running"."""
+    """Return how an episode ends: as its last step's flags say, else "cut" or "running"."""
     if episode.terminated and episode.truncated:
         return "both"
     if episode.terminated:
@@ -42,7 +42,7 @@ def chosen_rows(
 ) -> tuple[NDArray[np.bool_], list[Facts] | None]:
     """Return which episodes of a table a condition selects, bool ``(n,)``, and the facts of all episodes of the table.
 
-    The facts are None if the condition names none. ``stream`` is the stream's name.
+    Instead of the facts it returns None if the condition names no fact. ``stream`` is the stream's name.
     """
     known: list[Facts] | None = None
 

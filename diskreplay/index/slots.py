@@ -1,12 +1,12 @@
 """The map between ids and slots. A slot is the place of an id's entry in one array that all streams share.
 
-Each stream has consecutive slots, which are cut into lanes of ``rows`` slots each. The stream's n-th id has a slot in
-lane ``n % lanes``, at place ``n // lanes % rows`` of that lane. So a window that moves on reuses the slots of the ids
-that left it. If each environment has its own lane, an environment's slots lie side by side. If there is only one lane,
-the slots of all ids lie in the order of the ids.
+Each stream has consecutive slots, which are cut into lanes of ``rows`` slots each. The id with number ``n`` in its
+stream has a slot in lane ``n % lanes``, at place ``n // lanes % rows`` of that lane. So a window that moves on reuses
+the slots of the ids that left it. If each environment has its own lane, an environment's slots lie side by side. If
+there is only one lane, the slots lie in the order of the ids.
 
-A table describes the streams, int64 ``(S, 6)``. It has one row for each stream, in the order of their slots. Its
-columns are the constants below.
+A table of slots, int64 ``(S, 6)``, has one row for each stream, in the order of the streams' slots. Its columns are the
+constants below.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from diskreplay.index.log import LATER, NOW
 Ints = NDArray[np.int64]
 
 COLUMNS = STREAM, BASE, LANES, ROWS, FIRST, STOP = range(6)
-"""The columns of a table.
+"""The columns of a table of slots.
 
 - STREAM: the stream's number. BASE: its first slot.
 - LANES: the number of its lanes. ROWS: the number of slots in each lane.
-- FIRST, STOP: the ids ``[FIRST, STOP)`` of its window, without the stream's number in them.
+- FIRST, STOP: its window, the ids with numbers ``[FIRST, STOP)`` in the stream.
 """
 
 EVICTED, UNKNOWN = -1, -2

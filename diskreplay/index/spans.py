@@ -1,12 +1,12 @@
 """The spans of a window's rows, kept only if a view asks for them.
 
 A span is the run of rows of one environment that belong to one episode. For each row and environment, :class:`Spans`
-holds the span's first row, and one past the span's last row once that is known. It catches up with the log when a view
-asks, so adding rows costs nothing:
+holds the span's first row, and its stop, one past its last row, once that is known. It catches up with the log only
+when a view asks, so adding rows costs nothing. To catch up:
 
-1. It handles all new rows together: a running maximum forwards finds first rows, a running minimum backwards finds
+1. It handles all new rows at once. A running maximum forwards finds first rows, a running minimum backwards finds
    stops.
-2. If a new row ends a span that was open, it writes the stop to the older rows of that span.
+2. If a new row ends a span that was open, it writes the stop to the span's older rows.
 3. The last assignment makes the new rows valid. If a call is interrupted before it, the next call repeats the work.
 """
 
@@ -41,7 +41,7 @@ class Spans:
         return found
 
     def stop(self, rows: Ids, envs: Ids) -> Ids:
-        """Return one past the last row of each row's span that has been added, int64 ``(B,)``."""
+        """Return one past the newest row of each row's span, int64 ``(B,)``."""
         found: Ids = np.minimum(self._at(STOP, rows, envs), self._log.end)
         return found
 
@@ -83,7 +83,7 @@ class Spans:
         self._end = end
 
     def _close(self, firsts: Ids, stops: Ids, start: int) -> None:
-        """Write the stops that are known now to the rows below ``start`` of spans that were open there."""
+        """Set the stops that are known now in the spans' rows before row ``start``."""
         for env in np.flatnonzero(stops != OPEN).tolist():
             rows = np.arange(max(int(firsts[env]), self._log.floor), start)
             self._table.arrays[STOP][rows % self._table.length, env] = stops[env]

@@ -1,18 +1,18 @@
-"""A tree of sums and minima, which draws many leaves at once in proportion to their masses, and changes many masses.
+"""A tree of sums and minima: it draws leaves in proportion to their masses, and changes masses, many at once.
 
 1. Each node has eight children, which lie side by side in one cache line. A million leaves have seven levels of nodes
    above them.
 2. Level 0 holds the leaves, and the last level the root. Each level is padded with zeros to whole groups of eight, so
    the tree works for any number of leaves.
 3. A leaf of mass 0 is never drawn, and does not count for the minimum.
-4. The tree computes an inner sum always from the node's eight children, in one fixed order. It never adds a difference
-   to a sum. So sums do not drift, and two trees over the same leaves are equal bit by bit, whatever their histories.
+4. The tree always computes an inner sum anew from eight children, in one fixed order. It never adds a difference to a
+   sum. So sums do not drift, and two trees over the same leaves are equal bit by bit, whatever their histories.
 5. Each draw is from a range of leaves. The tree first finds the few nodes that together have just these leaves under
    them, at most seven at each end of each level. From these nodes it computes the range's total and minimum. So the
    precision of a draw depends only on the masses in its range.
-6. A draw begins with a number between 0 and the range's total, and walks along those nodes in the order of their
-   leaves: it subtracts each node's sum until what is left is smaller than the next sum, and enters that next node. It
-   then walks along the eight children in the same way, level by level. So it never enters an empty child. If rounding
+6. A draw begins with a number between 0 and the range's total. It walks along the nodes of point 5, in the order of
+   their leaves, and subtracts their sums until the rest is smaller than the next sum. It enters that next node, and
+   walks along the node's eight children in the same way, down to a leaf. So it never enters an empty child. If rounding
    takes it past all eight, it goes on to the last leaf under them that is not empty.
 7. A draw spends its time waiting for memory, and for branches that the processor guessed wrong. So all draws go down a
    level together. Each draw prefetches its next eight children, and chooses among them without a branch.
@@ -196,7 +196,7 @@ def counted(mass: float) -> float:
 
 @kernel
 def least_of(values: Floats, at: int) -> float:
-    """Return the least of those of eight values that are above 0, or 0 if none is."""
+    """Return the least positive one of eight values, or 0 if none is positive."""
     left = min(min(counted(values[at]), counted(values[at + 1])), min(counted(values[at + 2]), counted(values[at + 3])))
     right = min(
         min(counted(values[at + 4]), counted(values[at + 5])), min(counted(values[at + 6]), counted(values[at + 7]))
@@ -387,7 +387,7 @@ def draw(
             for child in range(FANOUT):
                 mass = sums[first + child]
                 passed = after >= mass
-                after -= mass  # from the child that is entered on, it is below 0
+                after -= mass  # below 0 from the chosen child on
                 left = after if passed else left
                 chosen += passed
             if chosen == first + FANOUT:

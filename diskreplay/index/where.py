@@ -14,8 +14,8 @@ A condition is parsed here, and is never run as Python. It consists of compariso
 
 If an episode does not have a fact, or its value is null, only ``fact = null`` is true: all other comparisons are false,
 ``!=`` too. Two values of different kinds, such as a text and a number, are not equal, and neither is less than the
-other. A comparison of a list is true if it is true for one element; ``!=`` is true if no element is equal. The name of
-a fact alone means that the fact is ``true``.
+other. If a fact is a list, a comparison is true if it is true for one element; ``!=`` is true if no element is equal.
+The name of a fact alone means that the fact is ``true``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Where:
     """A parsed condition.
 
     Attributes:
-        facts: the names of the facts that the condition names.
+        facts: the names of the facts in the condition.
 
     >>> where = Where("length >= 2 and tag = 'expert'")
     >>> columns = {"length": np.array([1, 2, 3]), "tags": [["expert"], ["expert"], []]}
