@@ -93,7 +93,7 @@ class StreamLog:
         self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patched})
         """The small columns of the patches, each ``(length, *shape)``; patch ``n`` stands at ``n % length``."""
         self.older_patches: dict[tuple[int, int], int] = {}
-        """The number of the patch of offset -1 of each row and environment that has one: those with ``Start.PATCHES``."""
+        """The number of the patch of offset -1 of each row and environment with ``Start.PATCHES``."""
         self.next_older_patches: dict[tuple[int, int], int] = {}
         """The number of the patch of offset 2 of each row and environment that has one.
 
