@@ -218,7 +218,7 @@ class Lock:
     be taken before one that the thread holds; before anything has changed.
 
     Args:
-        what: of the lock, for messages.
+        what: the words for the lock, for messages.
         then: a lock that may be taken while this one is held; never the other way round.
     """
 

@@ -37,7 +37,7 @@ class Draws(Generic[SomeBatch]):
         updated: True if the sampler knows priorities that somebody gave it.
 
     Attributes:
-        view, shown, sampler, updated: as they were given; ``updated`` changes.
+        view, shown, sampler, updated: the arguments of these names; ``updated`` changes.
         priorities: the sampler, if it has some.
         ready: True if priorities may be updated; see :mod:`diskreplay.buffers.keeping`.
     """

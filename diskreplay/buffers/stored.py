@@ -40,7 +40,7 @@ class Restored:
 
     Attributes:
         name: the name of the checkpoint.
-        metadata: as :meth:`StoredBuffer.checkpoint` was given it.
+        metadata: the metadata that :meth:`StoredBuffer.checkpoint` was given.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Rules:
     ``shown`` are arguments of its constructor, of what it shows of the rows.
 
     Attributes:
-        modes: that it opens a store with.
+        modes: the modes in which the class opens a store.
         kept: called with the schema and ``shown``: what a new store keeps of them in its settings.
         check: called with the class, the settings and the schema of a store that is there, its path, ``take_over`` and
             ``shown``: NotAStoreError for another class's store, InputError where ``shown`` do not go with it.
@@ -309,7 +309,7 @@ class StoredBuffer(Subscripted):
             episode: one of the stream that is written, from ``episodes`` or a selection; the newest if None, which
                 after :meth:`begin_episode` is the one that has no step yet.
             env: number of the environment whose newest episode is meant; each one's if None.
-            **facts: as of :meth:`begin_episode`.
+            **facts: as in :meth:`begin_episode`.
 
         Raises InputError, before anything changes, where there is no such episode (any more), and what
         :meth:`begin_episode` raises.

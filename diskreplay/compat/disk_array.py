@@ -27,7 +27,7 @@ class DiskArray:
 
     Args:
         lead: the axes that entries are read by.
-        shape, dtype: of an entry.
+        shape, dtype: the shape and dtype of an entry.
         read: gives the entries ``(n, *shape)`` at flat positions ``(n,)`` of ``lead``, ascending, each once.
     """
 

@@ -30,8 +30,8 @@ class RingPositions:
 
     Args:
         held: gives the numbers of the entries that are held.
-        size: of the ring.
-        pos: of the next entry, where it is known of a ring that is full.
+        size: the size of the ring.
+        pos: the position of the next entry, where it is known of a ring that is full.
     """
 
     def __init__(self, held: Callable[[], RowWindow], size: int, pos: int | None = None) -> None:
@@ -107,9 +107,9 @@ def ring_array(
     Args:
         ring: gives the ring; None where there is no store yet.
         lead: the size of the ring, or the number of environments and the size.
-        shape, dtype: of what stands at a position.
+        shape, dtype: the shape and dtype of what stands at a position.
         read: gives that of entries ``(n,)`` and their environments ``(n,)``: an array ``(n, *shape)``.
-        fill: what stands at positions that are not taken.
+        fill: the value at positions that are not taken.
         make: makes the array.
     """
 
@@ -135,9 +135,9 @@ def rows_of_ring(
 
     Args:
         buffer: gives the one whose; asked only where there are entries.
-        ring: of its rows; None where there is no store yet.
-        shape: of the whole.
-        dtype: of the entries.
+        ring: the ring of the array's rows; None where there is no store yet.
+        shape: the shape of the whole array.
+        dtype: the dtype of the entries.
         pick: the field of a batch of single steps.
         make: makes the array.
     """

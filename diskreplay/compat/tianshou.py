@@ -72,7 +72,8 @@ class _Kept(RamState):
     """The state that goes with the rows of an environment: weights, and how draws go on.
 
     Attributes:
-        generators: that draw: of its ring and, kept with the first environment, of the buffer.
+        generators: the random generators that draw: the one of its ring and, kept with the first environment, the one
+            of the buffer.
     """
 
     generators: Sequence[np.random.RandomState] = ()
@@ -607,8 +608,8 @@ class DiskVectorReplayBuffer(_DiskVector, VectorReplayBuffer):  # type: ignore[m
         stack_num, save_only_last_obs, sample_avail, random_seed: by keyword, as of Tianshou.
         ignore_obs_next: taken and ignored: frames are stored once in any case, and final observations kept.
         path: a directory for the stores; None for temporary ones that go away with the buffer.
-        checkpoint: of the stores at ``path`` to go back to; "latest" is the newest, or the last commits where there is
-            none yet, or new stores.
+        checkpoint: the checkpoint of the stores at ``path`` to go back to; "latest" is the newest, or the last commits
+            where there is none yet, or new stores.
         cache_bytes: RAM for decoded observations, of all environments together.
         codec, chunk_rows, shard_rows, commit_rows, commit_seconds: by keyword, as of ``diskreplay.ReplayBuffer``, for
             each environment.
@@ -623,7 +624,7 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
 
     Args:
         alpha, beta, weight_norm: by keyword, as of Tianshou.
-        all others: as of :class:`DiskVectorReplayBuffer`.
+        all others: as in :class:`DiskVectorReplayBuffer`.
     """
 
     def __init__(self, total_size: int, buffer_num: int, **kwargs: Any) -> None:

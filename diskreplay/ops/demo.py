@@ -45,7 +45,7 @@ def demo(
         steps: to record, at least 256.
         say: takes each line of the story.
         show_facts: takes what ``inspect`` found, to print it.
-        progress: of the recording.
+        progress: the progress of the recording.
 
     Returns:
         False when a signal stopped the recording.

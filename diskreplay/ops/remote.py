@@ -35,7 +35,7 @@ class Pushed(Result):
     """The bytes and files that were sent.
 
     Attributes:
-        url: where to.
+        url: the URL that was pushed to.
         streams: rows of each that are remote now, by name.
         requests, sent_bytes: made and sent.
         seconds: it took.
@@ -55,10 +55,10 @@ class Pulled(Result):
     """The bytes and files that were copied.
 
     Attributes:
-        path: of the copy.
+        path: the path of the copy.
         streams: rows of each, by name.
         checkpoints: names.
-        stored_bytes: of the copy.
+        stored_bytes: the bytes that the copy takes.
         seconds: it took.
     """
 
@@ -78,8 +78,8 @@ def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
     """Send what is new of every stream of the store at ``path`` to a URL; nobody may write the streams meanwhile.
 
     Args:
-        path: of a local store.
-        url: of the remote one, which is made where there is none.
+        path: the path of a local store.
+        url: the URL of the remote store, which is made if there is none.
         objects: to send it to in the place of those at the URL.
 
     Raises LockedError where a stream is being written (opened with ``remote=url`` its writer pushes), RemoteError,
@@ -118,8 +118,8 @@ def pull(
     another URL, not to this one.
 
     Args:
-        url: of the remote store.
-        path: of the copy, where nothing is.
+        url: the URL of the remote store.
+        path: the path of the copy, where nothing may be yet.
         progress: called with bytes done and in all.
         objects: to read in the place of those at the URL.
 
@@ -157,7 +157,7 @@ def gc(
     """Remove objects of the store under a URL that nothing has needed for ``older_than`` seconds.
 
     Args:
-        url: of the remote store.
+        url: the URL of the remote store.
         older_than: seconds. Readers that refresh more often lose nothing that they read.
         dry_run: only say what would be removed.
         objects: in the place of those at the URL.

@@ -23,7 +23,7 @@ class ValueReader:
     """A reader of single values of a column, which keeps the last one's chunk.
 
     Args:
-        reader: of the column.
+        reader: the reader of the column.
         read: reads a chunk of a group into an array; as the reader does if None.
     """
 

@@ -61,8 +61,8 @@ class Episodes:
 
     Args:
         lanes: environments of the store.
-        pieces: of a store that was opened: ids, numbers and pieces, of which each episode's begin at step 0. Those
-            whose number is below ``evicted``, or whose first steps are gone, are left out.
+        pieces: the pieces of a store that was opened: ids, numbers and pieces, of which each episode's begin at step 0.
+            Those whose number is below ``evicted``, or whose first steps are gone, are left out.
         evicted: episodes that were, before.
     """
 

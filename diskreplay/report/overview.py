@@ -46,7 +46,7 @@ class EpisodeList:
     Attributes:
         first: number of the first that is listed; older ones were left out.
         total: episodes of the store.
-        key: where each begins, the same while rows are added and evicted.
+        key: the row with which each episode begins, the same while rows are added and evicted.
         stream: position in ``streams``.
         end: position in ``ends``.
         complete: 1 where its first step is in the window.
@@ -89,7 +89,8 @@ class StoredPriorities:
 
     Attributes:
         checkpoint, sampler: their names.
-        values: of all transitions that can be drawn; of ``Proportional`` raised to alpha, as they are drawn by.
+        values: the values of all transitions that can be drawn; with ``Proportional`` raised to alpha, as the draws use
+            them.
         by_age: their mean in each of ``AGES`` equal parts of the windows, from the oldest rows to the newest; None
             where nothing can be drawn.
     """
@@ -122,7 +123,7 @@ class ColumnSummary:
     """A column of the schema as a reader sees it.
 
     Attributes:
-        space: of observations and actions; of a column that is written later, that it is.
+        space: the space of observations and actions; for a later column, the words that say so.
     """
 
     name: str
@@ -137,12 +138,12 @@ class Overview(Result):
     """All that the page says of a store but for what is in its episodes.
 
     Attributes:
-        name, path: of its directory.
-        env_id: of its environment, empty where it is unknown.
+        name, path: the name and the path of the store's directory.
+        env_id: the id of the store's environment, empty where it is unknown.
         stamp: changes with every commit.
-        facts: as ``diskreplay inspect --json``.
+        facts: the facts of ``diskreplay inspect --json``.
         distributions: rewards, then actions.
-        not_counted: what is too large to be counted, in words.
+        not_counted: the words that say what is too large to be counted.
         holes: None where the store is damaged.
     """
 

@@ -64,7 +64,7 @@ def report(
     """Write the store at ``path`` as a page into ``out``.
 
     Args:
-        path: of the store.
+        path: the path of the store.
         out: the file, ending in ``.html``.
         episodes: numbers of those to be played, from the end if negative; the best, worst, median and newest if empty.
         limit_mb: megabytes that the file may have, at least 0.5.

@@ -41,8 +41,8 @@ class Proportional(Priorities["WideSumTree"]):
     The object holds the priorities of the one buffer that it is given to.
 
     Args:
-        alpha: how much priorities count; 0 is uniform.
-        beta: how much of the bias the weights take back; 1 is all of it.
+        alpha: the exponent of the priorities; 0 is uniform.
+        beta: the exponent of the importance weights; 1 takes back all of the bias.
         beta_schedule: ``(final_beta, calls)``: beta goes in a straight line from ``beta`` to ``final_beta`` over the
             first ``calls`` calls of ``sample``, and stays there; None keeps it.
         epsilon: added to every TD error, above 0, so that each transition can be drawn.

@@ -41,7 +41,7 @@ class Loan:
     """A promise that keeps a file open.
 
     Attributes:
-        file: that it is a loan of.
+        file: the file that is on loan.
         used: since the pool looked at it last, by who took it from :attr:`PooledFile.standing`.
     """
 
@@ -56,7 +56,7 @@ class PooledFile:
     """A file that the pool may close, after which ``file`` is None.
 
     Attributes:
-        file: that is open.
+        file: the file that is open.
         standing: the loan that was given last, until the pool takes it back; whoever has read it from here has the
             file on loan, without the pool's lock.
     """

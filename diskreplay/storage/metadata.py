@@ -232,7 +232,7 @@ class KnownDocuments(Generic[Said]):
     number, which a file system gives again.
 
     Args:
-        files: that they are read by.
+        files: the files by which documents are read.
         folder: the directory.
         parse: makes what is remembered of a group's directory and its attributes.
     """

@@ -49,9 +49,9 @@ class Leaf:
 
     Attributes:
         key: in the tensordict.
-        source: what it shows.
-        name: of the store's column, where there is one.
-        shape: of one item; None for that of the column.
+        source: the part of a step that the entry shows.
+        name: the name of the store's column, where there is one.
+        shape: the shape of one item; None for that of the column.
         dtype: numpy's name of it; "" for that of the column.
     """
 

@@ -124,7 +124,7 @@ class LogRows:
         Args:
             env: its number.
             episodes: half-open ranges of rows, in order.
-            names: of the observation leaves that are compared.
+            names: the names of the observation leaves that are compared.
 
         Yields a count for every few hundred rows; raises what :meth:`blocks` raises.
         """

@@ -32,7 +32,7 @@ class ParquetArray:
 
     Args:
         files: in order.
-        key: of the column.
+        key: the key of the column.
         count: rows in them that are wanted.
         known: shape and dtype; found from the first row if None.
         present: ``(rows,)`` bool: which rows have a value, others being null; all of them if None.

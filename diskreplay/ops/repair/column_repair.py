@@ -51,7 +51,7 @@ class ColumnRepair:
 
         Args:
             lengths: committed bytes of shards that checkpoints rely on, by shard.
-            predicate: which values the column may have; None for all.
+            predicate: a test of the values that the column may have; None for all.
             newer: True if an index of more rows than ``end`` will do.
         """
         self.reader = reader
