@@ -30,7 +30,7 @@ class Prefetcher(Generic[Item]):
     its turn, and ends the prefetcher.
 
     Args:
-        items: makes the iterator; called in the thread.
+        items: a function that makes the iterator; called in the thread.
         waiting: items that may wait; one more is being made.
         name: the name of the prefetcher in errors, and of its thread.
 

@@ -139,7 +139,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
 
     Args:
         envs: a ``gymnasium.vector.VectorEnv``.
-        stream: to write, the store's first if None; another process writes another one.
+        stream: the stream to write, the store's first if None; another process writes another one.
         path, capacity, view, sampler, columns, seeds, provenance, **options: as in :class:`Record`. Where an
             environment ends with ``SAME_STEP``, ``info["final_info"]`` is where its columns are taken from. Of a seed
             that is an integer, environment ``i`` has that and ``i``.

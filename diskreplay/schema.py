@@ -233,7 +233,7 @@ class Stack:
         frames: length of the stack; 1 means none.
         axis: the axis of given observations that holds the stack: 0 (first), -1 (last), or None (they are single
             frames).
-        channels: with ``axis`` given, whether the stacked axis is merged with an axis of channels.
+        channels: True, with ``axis`` given, if the stacked axis is merged with an axis of channels.
     """
 
     frames: int = 1

@@ -137,7 +137,7 @@ class PassSampler(RankedPass, Sampler[NDArray[np.int64]]):  # type: ignore[misc]
         dataset: the dataset whose items are numbered.
         batch_size: the items of each rank; the last steps of an epoch are dealt out evenly, so that all ranks have
             equally many.
-        rank, world_size: those of ``torch.distributed`` where it is initialized, else 0 and 1, if None.
+        rank, world_size: the numbers of ``torch.distributed`` where it is initialized, else 0 and 1, if None.
         seed: the same for all ranks.
         drop_last: end an epoch where there is no whole batch for each rank.
 

@@ -31,9 +31,9 @@ class Draws(Generic[SomeBatch]):
 
     Args:
         engine: the store.
-        view: says what an item is.
-        shown: makes the batches: the view, or one over it.
-        sampler: chooses the items.
+        view: the view, which says what an item is.
+        shown: the view that makes the batches: ``view``, or one over it.
+        sampler: the sampler, which chooses the items.
         updated: True if the sampler knows priorities that somebody gave it.
 
     Attributes:

@@ -95,8 +95,8 @@ def open_store(
     Args:
         url: the URL to which the stream is pushed.
         modes: the modes that are allowed.
-        num_envs, capacity: those of a new stream; an old one gets at least this capacity.
-        check: is given the settings that were stored and the schema, before a stream is made.
+        num_envs, capacity: the environments and the capacity of a new stream; an old one gets at least this capacity.
+        check: a function that is given the stored settings and the schema before a stream is made.
     """
     mode, checkpoint = opening.mode, opening.checkpoint
     take_over = check_flag("take_over", opening.take_over)
@@ -180,8 +180,8 @@ def find_checkpoint(
         stream: the stream to write: its latest checkpoint is the newest that its own writer made. With None, it is the
             newest that a reader made or, if there is none, the newest of all.
         or_last_commit: give None where there is none "latest".
-        counts: says whether a checkpoint may be "latest".
-        what: has the checkpoints, for errors.
+        counts: a function that tells whether a checkpoint may be "latest".
+        what: the words for what has the checkpoints, for errors.
     """
     if name != LATEST:
         return store.checkpoint(name)

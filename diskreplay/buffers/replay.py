@@ -60,7 +60,8 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             stack_padding: the padding of single frames at an episode's start: "zero", or "reset" for the first frame
                 repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
             columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space.
-            later: likewise, values that :meth:`write` gives to steps after they were added, such as recurrent states.
+            later: columns, in the same form, whose values :meth:`write` gives to steps after they were added, such as
+                recurrent states.
             reward_dtype: float32, as most learners want it, or another floating point type.
             codec: "lz4hc", "lz4", "zstd" (with a level: "lz4hc:5") or "none"; for the observations, or by column.
             chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from a row's bytes if
@@ -121,7 +122,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         Args:
             path, observation_space, action_space, capacity, num_envs, view, sampler and all others: as in
                 :meth:`create`. A store with less ``capacity`` grows, one with more is not shrunk (InputError).
-            stream: to write, the store's first if None.
+            stream: the stream to write, the store's first if None.
             provenance: the origin of a store that is made; not compared with that of one that is there.
             checkpoint: as in :meth:`open`; "latest" opens the last commit where there is no checkpoint yet.
             take_over: as in :meth:`open`.
@@ -156,8 +157,8 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing;
                 "a" to write one stream of many: only its rows are opened and sampled, so that memory and time to
                 open do not grow with those of the others.
-            stream: to write, the store's first if None; a new name makes a new stream, for another process. Ignored
-                with mode "r".
+            stream: the stream to write, the store's first if None; a new name makes a new stream, for another process.
+                Ignored with mode "r".
             checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the
                 rows of ``stream`` after it are discarded, unless a later checkpoint needs them. "latest" is, unless
                 one has that name, the newest that a writer of ``stream`` made; with mode "r" the newest that a reader

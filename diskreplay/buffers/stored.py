@@ -55,9 +55,11 @@ class Rules:
 
     Attributes:
         modes: the modes in which the class opens a store.
-        kept: called with the schema and ``shown``: what a new store keeps of them in its settings.
-        check: called with the class, the settings and the schema of a store that is there, its path, ``take_over`` and
-            ``shown``: NotAStoreError for another class's store, InputError where ``shown`` do not go with it.
+        kept: a function, called with the schema and ``shown``, that returns what a new store keeps of them in its
+            settings.
+        check: a function, called with the class, the settings and the schema of an existing store, its path,
+            ``take_over`` and ``shown``. It raises NotAStoreError for another class's store, and InputError if ``shown``
+            do not go with the store.
         grows: True if ``open_or_create`` gives a stream the capacity that it asks for, where it has less.
     """
 
@@ -293,8 +295,9 @@ class StoredBuffer(Subscripted):
 
         Args:
             env: number of the environment; all, each with the same facts, if None.
-            **facts: by name, anything that JSON holds, 4,096 bytes an episode. ``seed`` must be an integer from 0 on,
-                ``success`` True or False, ``tags`` a list of texts; what others mean is yours. None says nothing.
+            **facts: the facts by name, anything that JSON holds, 4,096 bytes an episode. ``seed`` must be an integer
+                from 0 on, ``success`` True or False, ``tags`` a list of texts; what others mean is yours. None says
+                nothing.
 
         Raises InputError, before anything changes, and what :meth:`add` raises where this buffer takes no rows.
         """

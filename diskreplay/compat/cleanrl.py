@@ -264,7 +264,7 @@ class PrioritizedReplayBuffer:
         n_step, gamma: the steps and the discount of the returns.
         alpha: the exponent of the priorities; 0 is uniform.
         beta: the exponent of the importance weights; it can be set, and counts for the next batch.
-        eps: added to every priority, above 0.
+        eps: a number above 0 that is added to every priority.
         path, checkpoint, frame_stack, cache_bytes, **options: as in :class:`ReplayBuffer`.
 
     Attributes:

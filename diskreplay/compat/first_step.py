@@ -65,7 +65,7 @@ class FirstStepRing:
         frame_stack: frames of an image observation, one number or by key; "auto" sees it from the first step.
         checkpoint: the checkpoint of the existing store to go back to.
         single: keys of observations that are no stacks, whatever the first step shows.
-        opened: called with the store once it is there.
+        opened: a function, called with the store once it is there.
     """
 
     def __init__(

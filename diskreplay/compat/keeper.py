@@ -55,7 +55,7 @@ class RamState:
 
     Attributes:
         marks: a number for each environment, such as ``start_ids``, int64.
-        arrays: by group and name. Arrays of objects, and what is no numpy array, are not saved.
+        arrays: the arrays by group and name. Arrays of objects, and what is no numpy array, are not saved.
         fills: the value of an array's empty entries by its name; 0 if not named.
         lasting: marks and groups of arrays that stay when the buffer is cleared.
     """

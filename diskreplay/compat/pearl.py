@@ -404,13 +404,13 @@ class HERBuffer(_DiskBuffer):
     when fewer are held than were asked for.
 
     Args:
-        env: with a Dict observation space of ``observation``, ``achieved_goal`` and ``desired_goal``, and with
-            ``compute_reward(achieved_goal, desired_goal, info)`` for arrays.
+        env: an environment with a Dict observation space of ``observation``, ``achieved_goal`` and ``desired_goal``,
+            and with ``compute_reward(achieved_goal, desired_goal, info)`` for arrays.
         buffer_size: rows that are held.
         goal_selection_strategy: "future", "final" or "episode".
         n_sampled_goal: relabelled trajectories to each that is not, at least 0.
         device: as in :class:`BaseBuffer`.
-        compute_reward: in the place of the environment's.
+        compute_reward: a function to use in the place of the environment's.
 
     Attributes:
         her_ratio: probability that a trajectory is relabelled.

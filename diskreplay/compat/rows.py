@@ -193,7 +193,7 @@ class EpisodePlace(NamedTuple):
 
     Attributes:
         first: id of the episode's first step.
-        stride: from the id of one step to that of the next.
+        stride: the distance from the id of one step to that of the next.
         step: the number of the transition's step, 0 for the first one.
         steps: the number of steps in the episode.
         terminated: True if its last step is.

@@ -37,7 +37,7 @@ class CheckpointSummary(Result):
         name: the name of the checkpoint.
         number: its place in the order of all; 0 where an older version made it.
         maker: the stream whose writer made it; None where a reader of a remote store did.
-        time: when it was made by its maker's clock, seconds since the epoch.
+        time: the time at which it was made, by its maker's clock, seconds since the epoch.
         rows: the rows ``(start, stop)`` of each stream's window, by stream.
         metadata: the user's.
         attachments: bytes of the files that it took along, by name.

@@ -40,7 +40,7 @@ class Written(Result):
 
     Attributes:
         path: the path of the store.
-        transitions, episodes: in it.
+        transitions, episodes: the numbers of both in it.
         stored_bytes: the bytes that the store takes on disk.
     """
 
@@ -61,7 +61,7 @@ def merge(
             all of them do. Its continuity is "flags" if that of one of them is. Its provenance is what all of them have
             in common, with each one that differs in ``sources``.
         allow_loss: go on where frame stacks cannot be rebuilt, and without values that were written later.
-        progress: called with transitions done and in all.
+        progress: a function, called with the transitions done and in all.
 
     Raises InputError for stores that do not fit together, and what opening them raises.
     """
@@ -117,7 +117,7 @@ def split(
         seed: the seed by which episodes are dealt out.
         where: a condition on the episodes, as of :meth:`ReplayBuffer.select`: the others are left out.
         allow_loss: go on where frame stacks cannot be rebuilt, and without values that were written later.
-        progress: called with transitions done and in all.
+        progress: a function, called with the transitions done and in all.
 
     Raises:
         InputError: for fractions that are no parts of a whole, or another number of ``outs``.

@@ -69,7 +69,7 @@ class Exported(Result):
     Attributes:
         path: the path of the dataset.
         format: its name.
-        transitions, episodes: in it.
+        transitions, episodes: the numbers of both in it.
         raw_bytes: the bytes of the dataset's steps, before compression, each observation counted once.
         stored_bytes: the bytes that the dataset takes on disk.
         lost: the parts that the format could not hold, and how much of each.
@@ -96,7 +96,7 @@ class Imported(Result):
         path: the path of the store.
         format: the format of the source.
         stream: the stream that took the steps.
-        transitions, episodes: added.
+        transitions, episodes: the numbers of both that were added.
         evicted: transitions of them, the oldest, for which ``capacity`` had no room.
         dropped: steps of the source that are no transitions: the source has no next observation for them.
         ignored: names in the source that were not read.
@@ -134,7 +134,7 @@ def export(
         allow_loss: go on where the format cannot hold all of it.
         overwrite: True if a dataset that is there may be replaced.
         compression: one that the format knows; its own choice if None.
-        progress: called with transitions done and in all.
+        progress: a function, called with the transitions done and in all.
 
     Raises:
         InputError: when ``out`` exists, for what the format cannot hold, for arguments that break a rule.
@@ -232,7 +232,7 @@ def import_dataset(
         observation_space, action_space: the spaces; those that the source names, or that follow from its arrays, if
             None.
         frame_stack: frames of an observation in samples; as the source says, or 1, if None.
-        progress: called with steps done and in all.
+        progress: a function, called with the steps done and in all.
 
     Raises:
         InputError: when there is something at ``path`` already, for a source that is damaged or of another format, and

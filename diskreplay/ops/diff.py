@@ -76,7 +76,7 @@ def diff(one: PathLike, other: PathLike, *, progress: Progress | None = None) ->
 
     Args:
         one, other: paths of stores.
-        progress: called with transitions done and in all.
+        progress: a function, called with the transitions done and in all.
 
     Raises what opening and reading them raises.
     """

@@ -32,7 +32,7 @@ class EpisodeLine(Result):
         stream, env: the stream and environment in which it was recorded.
         start, stop: its rows, half-open.
         length: its steps.
-        total_reward: undiscounted.
+        total_reward: the undiscounted sum of its rewards.
         end: the flags of its last step, in a word; "cut" when another step came without one, "running" when it still
             goes on.
         complete: True if its first step is in the window.
@@ -58,7 +58,7 @@ def episodes(
 
     Args:
         path: the path of the store.
-        sort: by "number", "length", "return" or "end"; equals stay in the order of their numbers.
+        sort: the order: "number", "length", "return" or "end"; equals stay in the order of their numbers.
         reverse: the largest first.
         where: a condition on them, as of :meth:`ReplayBuffer.select`; all if None.
 
@@ -112,7 +112,7 @@ def head(path: PathLike, rows: int = 10, *, episode: int | None = None) -> Head:
 
     Args:
         path: the path of the store.
-        rows: at most so many.
+        rows: the most rows.
         episode: number of one, from the end if negative.
 
     Raises InputError for an episode that is not there, and what opening the store raises.

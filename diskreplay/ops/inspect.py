@@ -58,9 +58,10 @@ class EpisodeTotals:
 
     Attributes:
         count: all of them.
-        complete: from the first step to the end; ``lengths`` (steps) and ``returns`` are theirs, None without any.
+        complete: the number that are in the window from the first step to the end; ``lengths`` (steps) and ``returns``
+            are theirs, None without any.
         running: not ended yet.
-        cut_off: begun before the window, or ended by neither termination nor truncation.
+        cut_off: the number that began before the window, or ended by neither termination nor truncation.
         told: the number of episodes that have facts (seed, tags and others).
         facts: the names of these, and of how many episodes each is known; the most frequent first, at most 64.
     """
@@ -82,9 +83,9 @@ class ColumnFacts:
     Attributes:
         name: the name of the column in the schema; for the patch table, below ``patches/``.
         shape, dtype, chunk_rows, shard_rows, codec: the same as in the schema.
-        resident: mirrored in RAM while the store is open.
+        resident: True if the column is held in RAM while the store is open.
         files: shards on disk.
-        raw_bytes: decoded, of the rows on disk.
+        raw_bytes: the decoded bytes of the rows on disk.
         stored_bytes: the bytes that the shards take on disk.
     """
 
@@ -111,7 +112,7 @@ class StreamFacts:
 
     Attributes:
         begin, end: rows of its window, half-open.
-        transitions: in the window; None when that cannot be read.
+        transitions: the transitions in the window; None when that cannot be read.
         sequence, timeline, committed: the commit record's numbers; ``committed`` is its time, seconds since the epoch.
         patches: final observations and the like in the patch table.
         ends: episodes that ended by each cause, as ``stats()["streams"][name]["ends"]``; None when that cannot be read.
@@ -151,12 +152,12 @@ class Facts(Result):
     """All facts about a store.
 
     Attributes:
-        transitions, capacity: over all streams; ``transitions`` is None when a stream cannot be read.
+        transitions, capacity: the sums over all streams; ``transitions`` is None when a stream cannot be read.
         frame_stack: frames of each observation leaf.
         provenance: the origin of the steps that the store was told.
         continuity: the rule by which a step goes on with the episode of the one before it, as in
             :meth:`ReplayBuffer.create`.
-        episodes: None when they cannot be read.
+        episodes: the totals of the episodes; None when they cannot be read.
         later: the number of transitions of the windows that have a value, for each later column.
         raw_bytes, stored_bytes: ``stored_bytes`` counts every file.
         health: problems found; empty when there are none.

@@ -17,7 +17,7 @@ class Problem(Result):
     """One thing that is not as the format says.
 
     Attributes:
-        what: in words: the thing, the rule, the value.
+        what: the words for it: the thing, the rule, the value.
         stream, column: the place of the problem; the column is its path below the stream's group. None if the problem
             is about more.
         rows: half-open; rows of the patch table where the column is below ``patches/``. None where unknown.

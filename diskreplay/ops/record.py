@@ -44,7 +44,7 @@ class Recorded(Result):
         path: the path of the store.
         steps, total_steps: steps in the store and to be in it, of all environments together.
         new_steps, new_episodes: the steps and episodes of this run.
-        transitions: in the store's window.
+        transitions: the transitions in the store's window.
         resets: steps in the window in which an environment reset: they are no transitions.
         seconds: the seconds that this run spent on steps alone.
         raw_bytes: the bytes of one step in all columns, uncompressed, times the committed steps that are on disk.
@@ -96,8 +96,8 @@ def record(
     Args:
         env_id: Gymnasium's name of the environment.
         path: the path of the store, which must not exist unless ``resume`` is set.
-        steps: in all, of all environments together; made up to whole rows of ``num_envs``. A vector environment's reset
-            steps count: they are rows, though never sampled.
+        steps: the steps of all environments together; made up to whole rows of ``num_envs``. A vector environment's
+            reset steps count: they are rows, though never sampled.
         num_envs: environments in lockstep; 1, or those of the store, if None.
         atari: see :func:`diskreplay.ops.envs.make`.
         frame_stack: frames that a sample stacks; the frames are recorded once. 4 with ``atari``, else 1, if None.
@@ -106,7 +106,7 @@ def record(
         seed: the seed of environments and actions.
         resume: go on with the store at ``path``; begin it when there is none yet.
         commit_seconds: the seconds after which steps are committed. A SIGKILL loses what came after the last commit.
-        progress: called a few times a second.
+        progress: a function, called a few times a second.
 
     Returns:
         What was recorded; ``stopped`` is set when a signal ended it early, with everything committed.

@@ -80,7 +80,7 @@ def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
     Args:
         path: the path of a local store.
         url: the URL of the remote store, which is made if there is none.
-        objects: to send it to in the place of those at the URL.
+        objects: the objects to send it to, in the place of those at the URL.
 
     Raises LockedError where a stream is being written (opened with ``remote=url`` its writer pushes), RemoteError,
     RemoteConflictError where the URL holds another store, or streams with other rows.
@@ -120,8 +120,8 @@ def pull(
     Args:
         url: the URL of the remote store.
         path: the path of the copy, where nothing may be yet.
-        progress: called with bytes done and in all.
-        objects: to read in the place of those at the URL.
+        progress: a function, called with the bytes done and in all.
+        objects: the objects to read, in the place of those at the URL.
 
     Raises InputError where something is at ``path``, CorruptionError where the copy is not right, RemoteError.
     """
@@ -160,7 +160,7 @@ def gc(
         url: the URL of the remote store.
         older_than: seconds. Readers that refresh more often lose nothing that they read.
         dry_run: only say what would be removed.
-        objects: in the place of those at the URL.
+        objects: the objects to use in the place of those at the URL.
     """
     if older_than < 0:
         raise InputError(f"older_than must be 0 or more seconds, got {older_than}")

@@ -49,7 +49,7 @@ def resize(
         path: the path of the store.
         capacity: transitions (rows x environments) that the stream, or each, is to keep; with fewer the oldest go.
         stream_name: the name of the only stream to resize; all if None.
-        files: to write through.
+        files: the files to write through.
 
     Raises InputError, LockedError when one is being written, and what opening the store raises; nothing has changed.
     """

@@ -79,7 +79,7 @@ def show(
         episode: number of it, from 0; from the end if negative.
         column: the observation leaf to show, such as ``camera`` of a Dict space; the first image, or else the first of
             all, if None.
-        frames: at most so many, evenly spaced, the final observation included; 40 for a sheet, 500 for an animation,
+        frames: the most frames, evenly spaced, the final observation included; 40 for a sheet, 500 for an animation,
             2,000 for curves if None.
         fps: the frames per second of an animation; a GIF can do 100 at most.
         scale: pixels for each of the frame's; chosen so that small frames can be seen if None.

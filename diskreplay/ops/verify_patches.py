@@ -52,7 +52,7 @@ def check_patches(
     """Check patches of the numbers ``patches``, half-open, of a commit of rows below ``end``.
 
     Args:
-        readers: by path, with their indexes loaded; a leaf whose index cannot be read is missing.
+        readers: the readers by path, with their indexes loaded; a leaf whose index cannot be read is missing.
         leaves: names of the observation leaves.
     """
     values = {path: ValueReader(reader) for path, reader in readers.items()}

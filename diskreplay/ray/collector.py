@@ -86,14 +86,15 @@ class Collector:
 
     Args:
         store: an existing store: a path that all nodes share, as text, which is passed on as it is; or a URL.
-        make_envs: makes the vector environment, in any of Gymnasium's autoreset modes, with the store's spaces.
+        make_envs: a function that makes the vector environment, in any of Gymnasium's autoreset modes, with the store's
+            spaces.
         policy: ``policy(weights, rng)`` gives ``act``, and ``act(obs)`` the actions of all environments.
         weights: the first ones.
         capacity: transitions that the collector's stream keeps; older ones are evicted.
         name: its stream is called by it, with some letters more: ``collector-3f9a1c2e``.
         version: the version of the first weights.
-        directory: on the collector's node, for its local store, where ``store`` is a URL; one below the user's cache
-            directory if None.
+        directory: the directory on the collector's node for its local store, where ``store`` is a URL; one below the
+            user's cache directory if None.
         seed: the seed of the environments and of ``rng``; from the system's entropy if None.
         cache_bytes, commit_rows, commit_seconds, remote, push_seconds: as in :meth:`diskreplay.ReplayBuffer.open`.
 
@@ -166,7 +167,7 @@ class Collector:
         """Take ``steps`` steps of all environments, and commit them.
 
         Args:
-            steps: from 0 on.
+            steps: the number of steps, 0 or more.
             version, weights: as in :meth:`set_weights`, which is called first; weights stay as they are if None.
 
         Raises InputError where the policy gives actions of another shape, and what environments and policy raise; then

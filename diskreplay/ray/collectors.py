@@ -56,7 +56,7 @@ class Collectors:
         n: collectors.
         store: a path that all nodes share; or a URL (``s3://bucket/name``): then each collector writes a local store on
             its node, which it pushes, and ``buffer`` reads the URL. A store that is there goes on.
-        make_envs: makes a ``gymnasium.vector.VectorEnv``; called in each actor.
+        make_envs: a function that makes a ``gymnasium.vector.VectorEnv``; called in each actor.
         policy: ``policy(weights, rng)`` gives ``act``, and ``act(obs)`` the actions ``(num_envs, *action_shape)``;
             called in each actor, at its start and for new weights. ``rng`` is a ``numpy.random.Generator``.
         weights: the first ones, anything that Ray can send.
@@ -67,8 +67,8 @@ class Collectors:
         steps_per_commit: steps of all of its environments that a collector takes between two commits, at most.
         max_restarts: the most times in a row that a collector is restarted that has committed nothing in between.
         actor_options: Ray's options for each actor: ``{"num_cpus": 1}``, ``{"scheduling_strategy": "SPREAD"}``.
-        directory: on each node, for the local stores of collectors of a store under a URL; one below the user's cache
-            directory if None.
+        directory: the directory on each node for the local stores of collectors of a store under a URL; one below the
+            user's cache directory if None.
         mirror, mirror_bytes: the mirror of ``buffer`` and its size, as in :meth:`diskreplay.ReplayBuffer.open`, where
             ``store`` is a URL.
         view, sampler, checkpoint, **options: the arguments of the buffer, as in

@@ -33,8 +33,8 @@ class Held:
 
     Attributes:
         id: RLlib's.
-        number: counts the episodes from the first one on, evicted ones included.
-        pieces: in the order of the steps.
+        number: the episode's number, counted from the first one on, evicted ones included.
+        pieces: the pieces, in the order of the steps.
         here: False once it was evicted.
     """
 

@@ -57,7 +57,7 @@ class Catalog:
 
     Attributes:
         url: the URL of the store.
-        listing: is replaced as a whole: who reads it waits for nobody.
+        listing: the newest listing; it is replaced as a whole, so a thread that reads it waits for nobody.
         alike: keys that are no store's and look as if they were, as of the first listing.
     """
 

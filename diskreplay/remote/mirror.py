@@ -35,7 +35,7 @@ class Mirror:
     """The copies in a directory.
 
     Args:
-        directory: is made where it is missing.
+        directory: the directory, which is made where it is missing.
         most_bytes: the most bytes that the copies take together, those of other processes among them. Copies that are
             open, and what several processes download at the same time, may be beyond that.
         url: the URL of the store whose objects they are.

@@ -127,8 +127,8 @@ class EpisodeValues(Result):
         every: steps between two values of a curve.
         cameras: its pictures.
         strips: the strips of the cameras; empty where they are requested one by one.
-        not_shown: in words.
-        damaged: in words.
+        not_shown: the words that say what is not shown.
+        damaged: the words that say what is damaged.
     """
 
     number: int

@@ -46,13 +46,13 @@ class EpisodeList:
     Attributes:
         first: number of the first that is listed; older ones were left out.
         total: episodes of the store.
-        key: the row with which each episode begins, the same while rows are added and evicted.
+        key: the text that names the place where each episode begins; the same while rows are added and evicted.
         stream: position in ``streams``.
         end: position in ``ends``.
         complete: 1 where its first step is in the window.
         unusual: 1 of a whole episode whose return or length is outside of the fences.
         tags: those that most episodes have, each with the entries that have it.
-        return_fences, length_fences: see :func:`fences`.
+        return_fences, length_fences: the fences of :func:`fences`.
     """
 
     first: int
@@ -106,11 +106,11 @@ class Holes:
     """Bytes on disk that no row of a window needs.
 
     Attributes:
-        evicted: by column, decoded bytes of rows that have left their windows, in shards of which a window or a
-            checkpoint needs other rows yet. Of the logs of facts and of values written later: bytes of all that no
-            episode or row of a window shows, as it has left with them, or was said anew.
+        evicted: the decoded bytes, by column, of rows that have left their windows, in shards of which a window or a
+            checkpoint needs other rows yet. For the logs of facts and of later values: the bytes of what no episode or
+            row of a window shows any more.
         dead_bytes: older chunks and indexes on disk that ``diskreplay compact`` would give back.
-        kept_bytes: likewise, in shards that it leaves as they are.
+        kept_bytes: the same in shards that it leaves as they are.
     """
 
     evicted: dict[str, int]
@@ -144,7 +144,7 @@ class Overview(Result):
         facts: the facts of ``diskreplay inspect --json``.
         distributions: rewards, then actions.
         not_counted: the words that say what is too large to be counted.
-        holes: None where the store is damaged.
+        holes: the holes; None where the store is damaged.
     """
 
     name: str

@@ -217,7 +217,7 @@ def view(path: PathLike, *, port: int = 0, ready: Callable[[str], None]) -> None
     Args:
         path: the path of the store.
         port: the port of the loopback interface; a free one if 0.
-        ready: told the address.
+        ready: a function that is told the address.
 
     Raises InputError for a port that cannot be had, and what opening the store raises.
     """

@@ -92,8 +92,9 @@ def accepted(
     """Return ``size`` ids of a distribution over ``held`` ids, given that they are transitions.
 
     Args:
-        draw: gives as many ids of the distribution as it is asked for.
-        listed: likewise of its transitions alone, by listing them; asked where too many were drawn in vain.
+        draw: a function that draws as many ids of the distribution as it is asked for.
+        listed: a function that does so of its transitions alone, by listing them; called where too many were drawn in
+            vain.
     """
     ids = draw(size)
     good = standing(ids) == NOW

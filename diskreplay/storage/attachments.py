@@ -180,7 +180,7 @@ class Staged:
 
     Attributes:
         directory: the directory of the group that becomes the checkpoint's; it is gone once a checkpoint has taken it.
-        attachments: by name.
+        attachments: the attachments by name.
     """
 
     directory: str

@@ -65,7 +65,7 @@ class Commit:
         sequence: grows by one with each commit.
         timeline: grows by one when the stream returns to a checkpoint: rows from there on are other rows.
         begin, end: the window's rows, half-open.
-        patch_begin, patch_end: likewise of the patch table.
+        patch_begin, patch_end: the patches ``[patch_begin, patch_end)`` of the window.
         logs: likewise the bytes of each log of :data:`~diskreplay.schema.LOGS` that ``tails`` names, by its path.
         tails: the tail of each array that has rows, by the array's path below the stream's group.
         time: seconds since the epoch, for people; nothing depends on it.

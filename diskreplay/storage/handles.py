@@ -90,7 +90,7 @@ class Pool:
     """The pool of the open files of all columns, which closes those that were used least recently.
 
     Attributes:
-        limit: called for the number of files that may be open.
+        limit: a function that returns the number of files that may be open.
     """
 
     def __init__(self, limit: Callable[[], int] = limit) -> None:

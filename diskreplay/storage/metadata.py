@@ -234,7 +234,7 @@ class KnownDocuments(Generic[Said]):
     Args:
         files: the files by which documents are read.
         folder: the directory.
-        parse: makes what is remembered of a group's directory and its attributes.
+        parse: a function that makes what is remembered of a group's directory and its attributes.
     """
 
     def __init__(self, files: fs.Files, folder: str, parse: Callable[[str, dict[str, Any]], Said]) -> None:

@@ -355,9 +355,9 @@ class Store:
 
         Args:
             name: the name of the stream.
-            checkpoint: to go back to.
-            may_go_back: called with the timeline that going back would begin, before anything is given up: it raises
-                what stands against that.
+            checkpoint: the checkpoint to go back to.
+            may_go_back: a function, called with the timeline that going back would begin, before anything is given up:
+                it raises what stands against that.
             capacity: the capacity to which the stream grows; InputError if it has more.
         """
 

@@ -44,7 +44,8 @@ class Hindsight(View[HindsightBatch]):
             episode; "final", its episode's last, as far as it has been added; "episode", any of its episode in the
             window; "random", any in the window.
         ratio: probability that a transition is relabelled, 0 to 1; 0.8 is four in five, as in the paper.
-        terminated_fn: likewise for ``terminated``, as ``GoalEnv.compute_terminated``; None keeps what was recorded.
+        terminated_fn: a function like it for ``terminated``, as ``GoalEnv.compute_terminated``; None keeps what was
+            recorded.
         gamma: discount factor, 0 to 1, of the field ``discount``.
     """
 

@@ -269,9 +269,10 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         """End the running episode.
 
         Args:
-            terminated: by the environment; False by a time limit. Then its last step is no transition, as in d3rlpy,
-                since nobody has said what followed it: its action and reward are facts of the episode;
-            final_observation: says so, and the step is one.
+            terminated: True if the environment ended the episode; False for a time limit. Then its last step is no
+                transition, as in d3rlpy, since nobody has said what followed it: its action and reward are facts of the
+                episode.
+            final_observation: the observation that followed the last step, which makes that step a transition.
 
         Raises InputError, with nothing changed, for an observation of another shape.
         """

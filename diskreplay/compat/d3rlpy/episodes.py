@@ -73,7 +73,7 @@ class Reader:
 
     Args:
         store: open, with transitions of one step for a view.
-        newest: gives the step that is no transition yet, where there is one.
+        newest: a function that returns the step that is no transition yet, where there is one.
     """
 
     def __init__(self, store: Store, newest: Callable[[], NewestStep | None]) -> None:

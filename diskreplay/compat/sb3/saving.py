@@ -130,7 +130,7 @@ def load(
     Args:
         algorithm: the model's class, such as ``DQN``.
         path: the path of the store, or of the zip.
-        env: to train in, as of SB3's ``load``; SB3 resets it.
+        env: an environment to train in, as for SB3's ``load``; SB3 resets it.
         checkpoint: the checkpoint of the store; the newest that has a model if None.
         restore_random: True if the generators of Python, numpy and torch go on from where they were.
         **options: further ones of SB3's ``load``.

@@ -48,7 +48,7 @@ class Leaf:
     """One leaf.
 
     Attributes:
-        key: in the tensordict.
+        key: the entry's key in the tensordict.
         source: the part of a step that the entry shows.
         name: the name of the store's column, where there is one.
         shape: the shape of one item; None for that of the column.

@@ -170,8 +170,8 @@ class DummyOffPolicyBuffer(OffPolicyBuffer):
         n_envs: environments that step together.
         n_size: steps that are held of each environment.
         batch_size: transitions of a sample.
-        buffer_size: in the place of ``n_size``, by keyword: steps that are held of all environments, as XuanCe 1.4.4
-            names them. Samples are then dicts, as its agents take them.
+        buffer_size: the steps that are held of all environments, a keyword in the place of ``n_size``, as XuanCe 1.4.4
+            names it. Samples are then dicts, as its agents take them.
         **options: the store's own, see :class:`OffPolicyBuffer`.
     """
 
@@ -212,7 +212,7 @@ class DummyOffPolicyBuffer_Atari(DummyOffPolicyBuffer):
     Args:
         observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size, buffer_size, **options: as in
             :class:`DummyOffPolicyBuffer`.
-        frame_stack: by keyword: frames of an observation, on its first or last axis; each is then stored once.
+        frame_stack: the frames of an observation, on its first or last axis, by keyword; each is then stored once.
     """
 
     DTYPE = np.uint8

@@ -60,7 +60,7 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
             else discounted sums.
         use_advnorm: give each sample's advantages mean 0 and standard deviation 1.
         gamma, gae_lam: discount factor and lambda, 0 to 1.
-        horizon_size: in the place of ``n_size``, by keyword, as XuanCe 1.4.4 names it. Samples are then dicts, as its
+        horizon_size: the keyword that XuanCe 1.4.4 has in the place of ``n_size``. Samples are then dicts, as its
             agents take them.
         path: the directory of the store, which is made if nothing is there; None for a temporary one that goes away
             with the buffer.

@@ -28,7 +28,7 @@ class Rollout(PendingStep):
 
     Args:
         buffer, add: as in :class:`PendingStep`.
-        arrays: in RAM, ``(n_envs, n_size, ...)`` by group and name.
+        arrays: the arrays in RAM, ``(n_envs, n_size, ...)`` by group and name.
         fills: the value of an array's empty entries, by its name; 0 if not named.
     """
 

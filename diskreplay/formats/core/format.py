@@ -77,7 +77,7 @@ class Format:
             only for a file that nobody can read.
         read: opens a dataset as a source, until the context ends; raises InputError for what is wrong in it. None where
             datasets only go out.
-        write: None where datasets only come in.
+        write: a function that writes a dataset. None where datasets only come in.
         compressions: the compressions that ``write`` knows; the first one is used if none is named.
         requires: modules that reading and writing import, beyond what this package always needs.
         extra: this package's extra that installs what the format needs.

@@ -93,7 +93,7 @@ class EncodedImages:
 
     Args:
         where: the name of the images in errors.
-        take: gives the encoded bytes of entries ``[start, stop)``.
+        take: a function that returns the encoded bytes of entries ``[start, stop)``.
         count: the number of images.
     """
 

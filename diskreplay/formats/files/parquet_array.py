@@ -31,7 +31,7 @@ class ParquetArray:
     """One column of some files, read forwards; a request for rows before those read last begins anew.
 
     Args:
-        files: in order.
+        files: the files, in order.
         key: the key of the column.
         count: rows in them that are wanted.
         known: shape and dtype; found from the first row if None.

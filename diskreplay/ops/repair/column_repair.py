@@ -40,7 +40,7 @@ class ColumnRepair:
     Attributes:
         bad: chunks that cannot be read, with their groups.
         bad_bytes: encoded bytes of those, as far as an index still says.
-        value: gives a row of one environment that can be read.
+        value: a function that returns a row of one environment that can be read.
     """
 
     def __init__(
