@@ -52,7 +52,7 @@ RESIDENT_ROW_BYTES = 1 << 10
 RESIDENT_COLUMN_BYTES = 128 << 20
 MAX_CHUNK_ROWS = 4096
 DISK_CHUNK_ROWS = 128
-"""Likewise of a column that is reached on disk, of which a sample decodes a chunk."""
+"""The most rows of a chunk of a column on disk, because a sample decodes a whole chunk."""
 MAX_SHARD_ROWS = 65536
 MAX_SHARDS = 4096
 LEAST_SHARD_ROWS = 16

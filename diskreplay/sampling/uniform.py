@@ -24,7 +24,7 @@ MAX_DRAWN_SHARE = 0.5
 """The share of the windows, in ids drawn, after which the transitions are listed instead."""
 
 Spans = Sequence[tuple[int, int]]
-"""Half-open ranges of ids, one a stream."""
+"""The ranges of ids ``[first, stop)``, one for each stream."""
 
 
 @dataclasses.dataclass(frozen=True)
