@@ -166,7 +166,7 @@ class CorruptionError(DiskReplayError):
     Attributes:
         file: path of the damaged file.
         offset: byte offset in it, or None where the whole file is meant.
-        stream, column, rows: what is lost; ``rows`` is half-open ``(start, stop)``; None where unknown.
+        stream, column, rows: the place of what is lost; ``rows`` is half-open ``(start, stop)``; None where unknown.
     """
 
     code = "corruption"

@@ -218,7 +218,7 @@ class Lock:
     be taken before one that the thread holds; before anything has changed.
 
     Args:
-        what: of the lock, for messages.
+        what: the words for the lock, for messages.
         then: a lock that may be taken while this one is held; never the other way round.
     """
 
@@ -316,7 +316,7 @@ class Block:
     """A block of a :class:`Lock`: a thread in it does not come into any block of the lock again.
 
     Attributes:
-        stop: is called with what ends the block half-way, before the lock is released; None for nobody.
+        stop: a function, called with what ends the block half-way, before the lock is released; None for none.
     """
 
     __slots__ = ("_lock", "stop")

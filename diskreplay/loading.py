@@ -101,7 +101,7 @@ class Late(Generic[Code]):
             time.sleep(POLL_SECONDS)
 
     def _forked(self) -> None:
-        """In a forked child: a thread that was loading after all is not there any more."""
+        """Forget, in a forked child, a thread that was loading after all: it does not exist there."""
         if self._loading.locked():
             self.missing, self._loading = True, threading.Lock()
 

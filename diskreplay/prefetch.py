@@ -30,9 +30,9 @@ class Prefetcher(Generic[Item]):
     its turn, and ends the prefetcher.
 
     Args:
-        items: makes the iterator; called in the thread.
+        items: a function that makes the iterator; called in the thread.
         waiting: items that may wait; one more is being made.
-        name: what the prefetcher is called in errors and in its thread's name.
+        name: the name of the prefetcher in errors, and of its thread.
 
     Raises StateError, from ``next``, in a process that was forked from the one that made it.
     """

@@ -49,14 +49,14 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: a Gymnasium environment. It must not reset by itself: put ``gymnasium.wrappers.Autoreset`` around this one.
-        path, view, sampler: as of :meth:`diskreplay.ReplayBuffer.open_or_create`; or, in the place of a path and of all
+        path, view, sampler: as in :meth:`diskreplay.ReplayBuffer.open_or_create`; or, in the place of a path and of all
             options, a buffer with the environment's spaces that is open for writing. :meth:`close` closes it, too.
         capacity: steps that the store keeps; older ones are evicted. If None, as many as the one that is there does, or
             1,000,000 in a new one.
         columns: further values of each step, by name: a dtype, ``(shape, dtype)`` or a space. They are taken from
             ``info[name]`` of the step, which must have it.
         seeds: keep the seed that each episode's ``reset`` was given in the column ``"seed"``, int64; -1 where none was.
-        provenance: as of :func:`diskreplay.provenance` if None.
+        provenance: the store's provenance; that of :func:`diskreplay.provenance` if None.
         **options: all others of :meth:`diskreplay.ReplayBuffer.open_or_create`; ``seed`` is that of its sampler.
 
     Raises InputError for what is no environment, and what ``open_or_create`` raises. ``step`` and ``reset`` raise what
@@ -139,8 +139,8 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
 
     Args:
         envs: a ``gymnasium.vector.VectorEnv``.
-        stream: to write, the store's first if None; another process writes another one.
-        path, capacity, view, sampler, columns, seeds, provenance, **options: as of :class:`Record`. Where an
+        stream: the stream to write, the store's first if None; another process writes another one.
+        path, capacity, view, sampler, columns, seeds, provenance, **options: as in :class:`Record`. Where an
             environment ends with ``SAME_STEP``, ``info["final_info"]`` is where its columns are taken from. Of a seed
             that is an integer, environment ``i`` has that and ``i``.
 

@@ -52,7 +52,7 @@ RESIDENT_ROW_BYTES = 1 << 10
 RESIDENT_COLUMN_BYTES = 128 << 20
 MAX_CHUNK_ROWS = 4096
 DISK_CHUNK_ROWS = 128
-"""Likewise of a column that is reached on disk, of which a sample decodes a chunk."""
+"""The most rows of a chunk of a column on disk, because a sample decodes a whole chunk."""
 MAX_SHARD_ROWS = 65536
 MAX_SHARDS = 4096
 LEAST_SHARD_ROWS = 16
@@ -162,7 +162,7 @@ class Column:
     Attributes:
         name: path below the table's group, such as ``"obs/camera"``.
         shape: one value, without row and environment.
-        dtype: as stored.
+        dtype: the dtype of the stored values.
         chunk_rows, shard_rows: rows of a chunk and of a shard file; a shard holds whole chunks.
         codec: compression of its chunks.
         resident: True if chunks hold all environments, not only one: so it was small enough for RAM when it was made.
@@ -231,8 +231,9 @@ class Stack:
 
     Attributes:
         frames: length of the stack; 1 means none.
-        axis: where the given observations hold the stack: 0 (first), -1 (last), or None (they are single frames).
-        channels: with ``axis`` given, whether the stacked axis is merged with an axis of channels.
+        axis: the axis of given observations that holds the stack: 0 (first), -1 (last), or None (they are single
+            frames).
+        channels: True, with ``axis`` given, if the stacked axis is merged with an axis of channels.
     """
 
     frames: int = 1
@@ -245,7 +246,7 @@ class Schema:
     """The facts of a store that do not change.
 
     Attributes:
-        observation_space, action_space: as given.
+        observation_space, action_space: the spaces that were given.
         columns: the columns of the rows; see the module's docstring.
         stacks: one for each observation leaf, in order.
         padding: ``Start.ZEROS`` or ``Start.REPEAT``, for single frames.
@@ -253,7 +254,7 @@ class Schema:
         capacity: transitions of the first stream's window when the store was made.
         identity: a text that names the store and seals its shards; empty until :meth:`Store.create` draws it.
         finite: True if ``add`` refuses NaN and infinity in observations, actions and columns.
-        continuity: what says that a row continues the one before: "observations" (and flags), or "flags" alone.
+        continuity: the rule by which a row continues the one before: "observations" (and flags), or "flags" alone.
         later: columns whose values are written after their rows were added; they stand in the log :data:`LATER`.
     """
 
@@ -435,8 +436,8 @@ class StoreSpec:
     """The spec of a new store, in the words of ``ReplayBuffer.create``, which :func:`build` checks.
 
     Attributes:
-        provenance: where the steps come from.
-        settings: that the buffer's class keeps in the store, by its name.
+        provenance: the origin of the steps.
+        settings: the settings that the buffer's class keeps in the store, by name.
     """
 
     observation_space: gymnasium.Space[Any]

@@ -57,7 +57,7 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
     EvictedError; a checkpoint keeps its rows.
 
     Args:
-        path, view, checkpoint, cache_bytes: as of :meth:`diskreplay.ReplayBuffer.open`. Views that choose, such as
+        path, view, checkpoint, cache_bytes: as in :meth:`diskreplay.ReplayBuffer.open`. Views that choose, such as
             ``Hindsight``, show items as they were recorded.
 
     Raises NotEnoughDataError where the store holds no item of the view, and what ``open`` raises.
@@ -134,10 +134,10 @@ class PassSampler(RankedPass, Sampler[NDArray[np.int64]]):  # type: ignore[misc]
     :meth:`load_state_dict` goes on from there with any number of ranks, workers, and any batch size.
 
     Args:
-        dataset: whose items.
+        dataset: the dataset whose items are numbered.
         batch_size: the items of each rank; the last steps of an epoch are dealt out evenly, so that all ranks have
             equally many.
-        rank, world_size: those of ``torch.distributed`` where it is initialized, else 0 and 1, if None.
+        rank, world_size: the numbers of ``torch.distributed`` where it is initialized, else 0 and 1, if None.
         seed: the same for all ranks.
         drop_last: end an epoch where there is no whole batch for each rank.
 
@@ -166,8 +166,8 @@ def to_device(batches: Iterable[Any], device: Any, *, prefetch: int = 2) -> Load
     thread. What is given: close it, or leave its ``with`` block, where it is left early.
 
     Args:
-        batches: of :class:`Tensors` on the CPU, or of this package's batches.
-        device: of torch, such as ``"cuda"``.
+        batches: batches of :class:`Tensors` on the CPU, or of this package.
+        device: a device of torch, such as ``"cuda"``.
         prefetch: batches on the device that may wait.
 
     Raises InputError for a device that torch cannot use.

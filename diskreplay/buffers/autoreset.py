@@ -33,8 +33,8 @@ def final_observations(next_obs: Any, info: Mapping[str, Any]) -> Any:
     array with an entry where ``info["_final_obs"]`` is True.
 
     Args:
-        next_obs: as ``step`` returned it, ``(num_envs, *obs_shape)``, nested as the space.
-        info: as ``step`` returned it.
+        next_obs: the next observations that ``step`` returned, ``(num_envs, *obs_shape)``, nested as the space.
+        info: the infos that ``step`` returned.
 
     Returns:
         A copy of ``next_obs`` with the final observations in their places; ``next_obs`` itself where none ended.

@@ -22,7 +22,8 @@ def is_there(path: PathLike, spec: StoreSpec, schema: Schema, files: Files | Non
     """Tell whether a store is at ``path``, or under the URL that it is pushed to.
 
     Args:
-        spec, schema: those of the store that would be made; InputError is raised if the one that is there has others.
+        spec, schema: the properties of the store that would be made; InputError is raised if the existing store has
+            others.
     """
     if is_url(path):
         there = checked_url(path)

@@ -133,7 +133,7 @@ class Sender:
         self._blocks: list[tuple[Tensor, Event | None]] = [(torch.empty(0, dtype=torch.uint8), None)] * self.BLOCKS
 
     def send(self, batch: Any) -> Transfer:
-        """Has a batch sent: one of this package, or a mapping of tensors on the CPU."""
+        """Begin to send a batch: one of this package, or a mapping of tensors on the CPU."""
         batch = _rebuilt(batch, np.asarray)
         loads = _loads(batch)
         offsets = np.cumsum([0, *(-(-load.bytes // self.ALIGNED) * self.ALIGNED for load in loads)]).tolist()

@@ -31,13 +31,13 @@ class Draws(Generic[SomeBatch]):
 
     Args:
         engine: the store.
-        view: says what an item is.
-        shown: makes the batches: the view, or one over it.
-        sampler: chooses the items.
+        view: the view, which says what an item is.
+        shown: the view that makes the batches: ``view``, or one over it.
+        sampler: the sampler, which chooses the items.
         updated: True if the sampler knows priorities that somebody gave it.
 
     Attributes:
-        view, shown, sampler, updated: as they were given; ``updated`` changes.
+        view, shown, sampler, updated: the arguments of these names; ``updated`` changes.
         priorities: the sampler, if it has some.
         ready: True if priorities may be updated; see :mod:`diskreplay.buffers.keeping`.
     """

@@ -38,7 +38,7 @@ class Keeping:
         take: have a new sampler go on from what is kept, or warn that it cannot.
 
     Attributes:
-        found: what is on disk, where it is of the rows that the store was opened at.
+        found: the state on disk, if it fits the rows that the store was opened at.
     """
 
     def __init__(self, engine: Engine, draws: Draws, writer: StreamWriter, take: bool) -> None:

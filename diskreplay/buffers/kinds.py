@@ -32,7 +32,7 @@ def open(path: PathLike, mode: Literal["r", "r+", "a"] = "r", **options: Any) ->
     Args:
         path: the path of the store, or a URL (``s3://bucket/name``).
         mode: "r" to read; "r+" to write and "a" to append as with :meth:`ReplayBuffer.open`.
-        **options: of that class's ``open``, such as ``view``, ``checkpoint`` and ``seed``.
+        **options: the options of that class's ``open``, such as ``view``, ``checkpoint`` and ``seed``.
 
     Raises what :meth:`ReplayBuffer.open` raises.
     """

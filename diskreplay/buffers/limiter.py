@@ -44,7 +44,7 @@ class RateLimiter:
         buffer: open with mode "r+". A learner in a process of its own opens the store with ``stream="learner"``.
         samples_per_insert: transitions that are sampled for each that is added, on average.
         min_size: transitions that must have been added before the first is sampled.
-        error_buffer: how many samples too many, or too few, there may be; a tenth of ``min_size *
+        error_buffer: the samples by which the ratio may be missed, in either direction; a tenth of ``min_size *
             samples_per_insert`` if None. At least half of a batch and the samples of one step of all environments, of
             the stream that has most.
 

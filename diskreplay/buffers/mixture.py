@@ -113,10 +113,10 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         Args:
             parts: for each the path, to write to it, or the path and a dict with any options of ``open``, such as
                 ``{"mode": "r"}``; not ``checkpoint``, but for a part that is only read.
-            fractions: as of the class; those of the checkpoint if None. Where they are others, counting begins anew.
+            fractions: as in the class; those of the checkpoint if None. Where they are others, counting begins anew.
             checkpoint: name of one that :meth:`checkpoint` made; "latest" is the newest that was made with this stream
                 of the first written part.
-            or_last_commit: where there is no checkpoint "latest" yet, open at the last commits.
+            or_last_commit: True to open at the last commits if there is no checkpoint "latest" yet.
             buffer: the class to open with.
 
         Raises InputError, what ``open`` of a buffer raises, and CheckpointError where there is no such checkpoint.
@@ -314,7 +314,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         Args:
             batch_size: the number of transitions of each batch.
             prefetch: batches that may wait; a checkpoint holds the random states with them already drawn.
-            device: as of a buffer's ``loader``.
+            device: as in a buffer's ``loader``.
         """
         batch_size = check_count("batch_size", batch_size)
         check_count("prefetch", prefetch, most=1 << 16)
@@ -345,7 +345,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         their rows are not pinned. The first part that is written has the attachments.
 
         Args:
-            name, metadata, attachments, keep: as of a buffer's ``checkpoint``.
+            name, metadata, attachments, keep: as in a buffer's ``checkpoint``.
 
         Raises ReadOnlyError where no part is written, InputError or CheckpointError for a bad name, metadata,
         attachment or ``keep``, with nothing changed, and what a function for an attachment and ``commit`` of a buffer

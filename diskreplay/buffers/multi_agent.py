@@ -68,7 +68,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         """Make a new store at ``path`` and open it for writing.
 
         Args:
-            path: as of :meth:`diskreplay.ReplayBuffer.create`.
+            path: as in :meth:`diskreplay.ReplayBuffer.create`.
             observation_space, action_space: the spaces of one agent; all agents have the same.
             n_agents: agents of each environment.
             capacity: transitions (rows x environments) that can be sampled.
@@ -155,7 +155,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
             available_actions, next_available_actions: ``(n_agents, n_actions)`` bool, or 0 and 1, where there are such.
             agent_mask: ``(n_agents,)`` bool; True where the agent is alive, as all are if None.
             mean_action: ``(*mean_action_shape)``, where there is such.
-            valid, **extra: as of :meth:`diskreplay.ReplayBuffer.add`.
+            valid, **extra: as in :meth:`diskreplay.ReplayBuffer.add`.
 
         Raises what :meth:`diskreplay.ReplayBuffer.add` raises; nothing was added where an argument breaks its rule.
         """

@@ -31,8 +31,8 @@ class MultiAgentBatch(_OfAgents, Batch):
         action_onehot: ``(B, N, n_actions)`` float32, of Discrete actions.
         agent_mask: ``(B, N)`` bool; True where the agent is alive.
         mean_action: ``(B, *mean_action_shape)`` float32.
-        next_mean_action: that of the step after the transition. Where no step follows it, at an episode's end or the
-            newest row, nobody has acted yet: the mean action of the transition's last step stands there.
+        next_mean_action: the mean action of the step after the transition. Where no step follows it, at an episode's
+            end or the newest row, nobody has acted yet: the mean action of the transition's last step stands there.
         mask: ``(B, T)`` bool, as of :class:`SequenceBatch` and :class:`EpisodeBatch`.
         is_first: ``(B, T)`` bool, as of :class:`SequenceBatch`.
         length: ``(B,)`` int64, as of :class:`EpisodeBatch`.
@@ -61,7 +61,7 @@ class MultiAgentRolloutBatch(_OfAgents, RolloutBatch):
     None.
 
     Attributes:
-        state, available_actions, action_onehot, agent_mask, mean_action: as of :class:`MultiAgentBatch`.
+        state, available_actions, action_onehot, agent_mask, mean_action: as in :class:`MultiAgentBatch`.
     """
 
     state: Any = None

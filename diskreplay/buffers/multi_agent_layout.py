@@ -47,7 +47,7 @@ class Agents:
         state: True if there is a global state.
         available_actions: True if there are masks of actions.
         mean_action_shape: the shape of the mean-field action probabilities; None if there are none.
-        n_actions, first_action: those of a Discrete action space; None and 0 for another.
+        n_actions, first_action: the size and the first action of a Discrete action space; None and 0 for another space.
     """
 
     n_agents: int

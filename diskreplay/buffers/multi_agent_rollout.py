@@ -65,7 +65,7 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
         Args:
             path, observation_space, action_space, n_agents, num_envs, state_space, available_actions, rewards,
                 mean_action_shape: as of :meth:`diskreplay.MultiAgentReplayBuffer.create`.
-            steps, gamma, gae_lambda, normalize_advantage: as of :meth:`diskreplay.RolloutBuffer.create`.
+            steps, gamma, gae_lambda, normalize_advantage: as in :meth:`diskreplay.RolloutBuffer.create`.
             td_lambda: 0 to 1: returns are TD(lambda) targets of the values given, as COMA's critic learns them
                 (Foerster et al. 2018, "Counterfactual Multi-Agent Policy Gradients"), and advantages are returns less
                 values; None for generalised advantage estimation.

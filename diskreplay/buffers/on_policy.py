@@ -82,7 +82,7 @@ class Estimates:
         engine: the store.
 
     Attributes:
-        finished: what was computed; None before.
+        finished: the numbers that were computed; None before.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -373,7 +373,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         """Iterate over the episodes of the rollout, or their parts in it, in random order and padded to one length.
 
         Args:
-            batch_size, epochs, drop_last: as of :meth:`minibatches`, counting episodes.
+            batch_size, epochs, drop_last: as in :meth:`minibatches`, counting episodes.
             max_length: ``T``, steps that an episode is padded to, or of which its first ones are given; ``steps`` if
                 None.
         """

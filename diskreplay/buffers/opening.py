@@ -93,10 +93,10 @@ def open_store(
     """Return the store at ``path``, the stream to write, made if it is new, and the checkpoint to go back to.
 
     Args:
-        url: that it is pushed to.
-        modes: that are allowed.
-        num_envs, capacity: those of a new stream; an old one gets at least this capacity.
-        check: is given the settings that were stored and the schema, before a stream is made.
+        url: the URL to which the stream is pushed.
+        modes: the modes that are allowed.
+        num_envs, capacity: the environments and the capacity of a new stream; an old one gets at least this capacity.
+        check: a function that is given the stored settings and the schema before a stream is made.
     """
     mode, checkpoint = opening.mode, opening.checkpoint
     take_over = check_flag("take_over", opening.take_over)
@@ -175,13 +175,13 @@ def find_checkpoint(
     """Return the checkpoint of that name, or the latest one for "latest"; raise CheckpointError if there is none.
 
     Args:
-        store: that holds it.
+        store: the store that holds the checkpoints.
         name: the name of the checkpoint; "latest" means one of that name, if there is one.
-        stream: that is opened to be written: its latest is the newest that its own writer made. With None, the newest
-            that a reader made, and where there is none the newest of all.
+        stream: the stream to write: its latest checkpoint is the newest that its own writer made. With None, it is the
+            newest that a reader made or, if there is none, the newest of all.
         or_last_commit: give None where there is none "latest".
-        counts: says whether a checkpoint may be "latest".
-        what: has the checkpoints, for errors.
+        counts: a function that tells whether a checkpoint may be "latest".
+        what: the words for what has the checkpoints, for errors.
     """
     if name != LATEST:
         return store.checkpoint(name)

@@ -42,7 +42,7 @@ def check_free(sampler: Sampler | None, store: str | None, take_over: bool = Fal
     """Raise InputError if a sampler with priorities is another buffer's.
 
     Args:
-        sampler: as it was given.
+        sampler: the sampler that was given.
         store: the key of the store that is opened; None for a new one.
         take_over: pass a sampler of an open buffer of the same store, which may be closed before it is taken.
     """

@@ -54,38 +54,40 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
                 space is given back shard by shard.
             num_envs: environments that step in lockstep.
             frame_stack: frames of an observation, for every leaf or by name of the leaf. Frames are stored once.
-            stack_axis: where given observations hold the stack: 0, -1, or None when they are single frames, which are
-                stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it, and
+            stack_axis: the axis of given observations that holds the stack: 0, -1, or None if they are single frames,
+                which are stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it, and
                 raises SchemaError where one has three or four times as many, as stacked colour frames do.
-            stack_padding: what single frames are stacked with at an episode's start: "zero", or "reset" for the first
-                frame repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
+            stack_padding: the padding of single frames at an episode's start: "zero", or "reset" for the first frame
+                repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
             columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space.
-            later: likewise, values that :meth:`write` gives to steps after they were added, such as recurrent states.
+            later: columns, in the same form, whose values :meth:`write` gives to steps after they were added, such as
+                recurrent states.
             reward_dtype: float32, as most learners want it, or another floating point type.
             codec: "lz4hc", "lz4", "zstd" (with a level: "lz4hc:5") or "none"; for the observations, or by column.
             chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from a row's bytes if
                 None.
             finite: refuse NaN and infinity in observations, actions and columns, as always in rewards; the store keeps
                 it.
-            continuity: what says that a step goes on with the episode of the one before it: "observations", where its
-                ``obs`` is bit for bit the ``next_obs`` of the step before and no flag ended that, or "flags" alone, and
-                :meth:`cut`, for observations that are normalised or encoded anew for each call. The ``next_obs`` that
-                was given is kept in both cases. Of stacked observations the older frames must still be those of the
-                steps before; and the first step after opening goes on only where its ``obs`` is the last ``next_obs``.
-                The store keeps it.
-            provenance: where the steps come from, a mapping of JSON values that the store keeps; such as
+            continuity: the rule by which a step goes on with the episode of the one before it: "observations", where
+                its ``obs`` is bit for bit the ``next_obs`` of the step before and no flag ended that, or "flags" alone,
+                and :meth:`cut`, for observations that are normalised or encoded anew for each call. The ``next_obs``
+                that was given is kept in both cases. Of stacked observations the older frames must still be those of
+                the steps before; and the first step after opening goes on only where its ``obs`` is the last
+                ``next_obs``. The store keeps it.
+            provenance: the origin of the steps, a mapping of JSON values that the store keeps; such as
                 :func:`diskreplay.provenance` makes of an environment.
-            view: what a sample looks like: ``Transition(...)``, as if None, ``Sequence(...)``, ``Hindsight(...)`` or
-                ``PaddedEpisodes(...)``.
-            sampler: which transitions it holds: ``Uniform()``, as if None, ``Recent(...)``, ``Proportional(...)``,
-                ``RankBased(...)``, ``SamplerMixture(...)`` or an object of your own class (``docs/samplers.md``), one
-                for each buffer. One with priorities that was another's, or still is, is refused; after that buffer was
-                closed, ``open`` takes it for the same store, whose priorities it goes on with, and
-                ``sampler.clear()`` frees it for any.
+            view: the view, which says what a sample looks like: ``Transition(...)``, as if None, ``Sequence(...)``,
+                ``Hindsight(...)`` or ``PaddedEpisodes(...)``.
+            sampler: the sampler, which chooses the transitions of a sample: ``Uniform()``, as if None, ``Recent(...)``,
+                ``Proportional(...)``, ``RankBased(...)``, ``SamplerMixture(...)`` or an object of your own class
+                (``docs/samplers.md``), one for each buffer. One with priorities that was another's, or still is, is
+                refused; after that buffer was closed, ``open`` takes it for the same store, whose priorities it goes on
+                with, and ``sampler.clear()`` frees it for any.
             cache_bytes: RAM for frames and other large values that were read, of which frames that are like each other
                 take a tenth of their size. If None, what the window needs, at most a sixteenth of the memory of the
                 machine, or of the control group, or 256 MB where that is more; 64 MB with ``mode="a"``.
-            commit_rows, commit_seconds: how much may be lost when the process is killed.
+            commit_rows, commit_seconds: ``add`` commits after so many rows, or so many seconds. A process that is
+                killed loses what it added after that.
             remote: URL that the store is pushed to in the background (``s3://bucket/name``); see ``docs/remote.md``.
                 Nothing may be there; ``open_or_create`` joins a store that is, with a stream of its own.
             push_seconds: between the beginnings of two pushes; ``push`` and ``close`` do not wait for it.
@@ -118,12 +120,12 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         """Open the store at ``path``, or make it as :meth:`create`: the one line of a program that is started again.
 
         Args:
-            path, observation_space, action_space, capacity, num_envs, view, sampler and all others: as of
+            path, observation_space, action_space, capacity, num_envs, view, sampler and all others: as in
                 :meth:`create`. A store with less ``capacity`` grows, one with more is not shrunk (InputError).
-            stream: to write, the store's first if None.
+            stream: the stream to write, the store's first if None.
             provenance: the origin of a store that is made; not compared with that of one that is there.
-            checkpoint: as of :meth:`open`; "latest" opens the last commit where there is no checkpoint yet.
-            take_over: as of :meth:`open`.
+            checkpoint: as in :meth:`open`; "latest" opens the last commit where there is no checkpoint yet.
+            take_over: as in :meth:`open`.
 
         Raises InputError, which names what differs, where the store that is there was made with other spaces or
         options than these (of ``codec``, ``chunk_rows`` and ``shard_rows`` those that are given), and what
@@ -155,25 +157,25 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing;
                 "a" to write one stream of many: only its rows are opened and sampled, so that memory and time to
                 open do not grow with those of the others.
-            stream: to write, the store's first if None; a new name makes a new stream, for another process. Ignored
-                with mode "r".
+            stream: the stream to write, the store's first if None; a new name makes a new stream, for another process.
+                Ignored with mode "r".
             checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the
                 rows of ``stream`` after it are discarded, unless a later checkpoint needs them. "latest" is, unless
                 one has that name, the newest that a writer of ``stream`` made; with mode "r" the newest that a reader
                 of a URL made, and where there is none the newest of all.
-            or_last_commit: where there is no checkpoint "latest" yet, open at the last commit.
-            take_over: where another buffer of this process writes the stream, commit and close that one first, so that
-                a notebook's cell can be run again. Other processes, and mode "r", are not concerned.
+            or_last_commit: True to open at the last commit if there is no checkpoint "latest" yet.
+            take_over: True to first commit and close another buffer of this process that writes the stream, so that a
+                notebook's cell can be run again. Other processes, and mode "r", are not concerned.
             num_envs: the environments of a new stream, as many as the first has if None; those of an old one stay.
             capacity: the capacity of a new stream, that of the first if None. A stream that has less grows, and keeps
                 its rows; one that has more, here or at the checkpoint, is not shrunk (InputError): :meth:`resize` does.
-            view, sampler: as the store was created with (or as of the checkpoint) if None. A new sampler that is given
-                draws by its own arguments, and goes on with the priorities and counts of the checkpoint, or of
-                ``close``, where they are those of one of its class; where it cannot, a SamplerWarning says so.
+            view, sampler: the view and the sampler; those of the store (or of the checkpoint) if None. A new sampler
+                that is given draws by its own arguments, and goes on with the priorities and counts of the checkpoint,
+                or of ``close``, where they are those of one of its class; where it cannot, a SamplerWarning says so.
             mirror: directory for copies of a remote store's shards; one of its own below the user's cache directory if
                 None. Several processes may share it.
-            mirror_bytes: that the copies may take; 16 GiB if None.
-            cache_bytes, commit_rows, commit_seconds, remote, push_seconds, seed, files: as of ``create``; ``seed`` is
+            mirror_bytes: the most bytes that the copies may take; 16 GiB if None.
+            cache_bytes, commit_rows, commit_seconds, remote, push_seconds, seed, files: as in ``create``; ``seed`` is
                 not used with a checkpoint, which has its own random state.
 
         Raises:
@@ -192,7 +194,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         Arrays lead with ``num_envs`` when it is above 1. Nothing is kept of the arguments; they may be reused.
 
         Args:
-            obs: what ``action`` was chosen from, ``(*obs_shape)``, nested as the space.
+            obs: the observation from which ``action`` was chosen, ``(*obs_shape)``, nested as the space.
             action: ``(*action_shape)``. Values of Discrete, MultiDiscrete and MultiBinary spaces, here and in
                 observations, must lie in them; the bounds of a Box are not looked at.
             reward: scalar; must be finite.
@@ -219,7 +221,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         """Add ``T`` steps of each environment as :meth:`add` would one after another, but several times faster.
 
         Args:
-            obs, action, reward, next_obs, terminated, truncated, valid, **extra: as of :meth:`add`, arrays that lead
+            obs, action, reward, next_obs, terminated, truncated, valid, **extra: as in :meth:`add`, arrays that lead
                 with ``T``, then with ``num_envs`` when it is above 1.
 
         Raises:

@@ -40,7 +40,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
         """Make a new store at ``path`` and open it for writing.
 
         Args:
-            path, observation_space, action_space, num_envs: as of :meth:`diskreplay.ReplayBuffer.create`.
+            path, observation_space, action_space, num_envs: as in :meth:`diskreplay.ReplayBuffer.create`.
             steps: the steps of each environment until the rollout is full.
             gamma: discount factor, 0 to 1.
             gae_lambda: the lambda of generalised advantage estimation (Schulman et al. 2016), 0 to 1; 1 gives
@@ -87,7 +87,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
         """Add one step of each environment; arrays lead with ``num_envs`` when it is above 1.
 
         Args:
-            obs, action, reward, next_obs, terminated, truncated, valid, **extra: as of
+            obs, action, reward, next_obs, terminated, truncated, valid, **extra: as in
                 :meth:`diskreplay.ReplayBuffer.add`.
             value: the critic's value of ``obs``, scalar.
             log_prob: the policy's log-probability of ``action``, scalar.

@@ -237,8 +237,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             prefetch: batches that may wait. They were drawn before rows that were added since; a checkpoint holds the
                 random state with them already drawn. Of a remote store as many again, up to 4, are
                 being downloaded.
-            device: of torch, such as ``"cuda"``: batches are tensors there, copied while the program learns from those
-                before; None for arrays.
+            device: a device of torch, such as ``"cuda"``: batches are tensors there, copied while the program learns
+                from those before; None for arrays.
 
         Raises InputError for a device that torch cannot use, ModuleNotFoundError where there is no torch.
         """

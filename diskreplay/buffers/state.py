@@ -83,10 +83,10 @@ def resume_sampler(
     One without a state has nothing to go on with. One that was used before keeps what it knows.
 
     Args:
-        sampler, view: as they are now.
+        sampler, view: the sampler and the view in use now.
         stored: ``sampler``, ``view`` and ``priorities`` of a checkpoint, or of what closing kept.
         arrays: reads the arrays that go with it.
-        what: that is, in words.
+        what: the words for that state, for messages.
     """
     if not isinstance(sampler, Prioritized) or not sampler.is_new:
         return False

@@ -40,7 +40,7 @@ class Restored:
 
     Attributes:
         name: the name of the checkpoint.
-        metadata: as :meth:`StoredBuffer.checkpoint` was given it.
+        metadata: the metadata that :meth:`StoredBuffer.checkpoint` was given.
     """
 
     name: str
@@ -54,10 +54,12 @@ class Rules:
     ``shown`` are arguments of its constructor, of what it shows of the rows.
 
     Attributes:
-        modes: that it opens a store with.
-        kept: called with the schema and ``shown``: what a new store keeps of them in its settings.
-        check: called with the class, the settings and the schema of a store that is there, its path, ``take_over`` and
-            ``shown``: NotAStoreError for another class's store, InputError where ``shown`` do not go with it.
+        modes: the modes in which the class opens a store.
+        kept: a function, called with the schema and ``shown``, that returns what a new store keeps of them in its
+            settings.
+        check: a function, called with the class, the settings and the schema of an existing store, its path,
+            ``take_over`` and ``shown``. It raises NotAStoreError for another class's store, and InputError if ``shown``
+            do not go with the store.
         grows: True if ``open_or_create`` gives a stream the capacity that it asks for, where it has less.
     """
 
@@ -293,8 +295,9 @@ class StoredBuffer(Subscripted):
 
         Args:
             env: number of the environment; all, each with the same facts, if None.
-            **facts: by name, anything that JSON holds, 4,096 bytes an episode. ``seed`` must be an integer from 0 on,
-                ``success`` True or False, ``tags`` a list of texts; what others mean is yours. None says nothing.
+            **facts: the facts by name, anything that JSON holds, 4,096 bytes an episode. ``seed`` must be an integer
+                from 0 on, ``success`` True or False, ``tags`` a list of texts; what others mean is yours. None says
+                nothing.
 
         Raises InputError, before anything changes, and what :meth:`add` raises where this buffer takes no rows.
         """
@@ -309,7 +312,7 @@ class StoredBuffer(Subscripted):
             episode: one of the stream that is written, from ``episodes`` or a selection; the newest if None, which
                 after :meth:`begin_episode` is the one that has no step yet.
             env: number of the environment whose newest episode is meant; each one's if None.
-            **facts: as of :meth:`begin_episode`.
+            **facts: as in :meth:`begin_episode`.
 
         Raises InputError, before anything changes, where there is no such episode (any more), and what
         :meth:`begin_episode` raises.

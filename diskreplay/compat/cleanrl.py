@@ -93,16 +93,18 @@ class ReplayBuffer:
 
     Args:
         buffer_size: transitions (rows x environments) that can be sampled.
-        observation_space, action_space: of one environment: Box, Discrete, MultiDiscrete or MultiBinary.
-        device: of the tensors; "auto" is CUDA where there is one, else the CPU.
+        observation_space, action_space: the observation space and action space of one environment: Box, Discrete,
+            MultiDiscrete or MultiBinary.
+        device: the device of the tensors; "auto" is CUDA where there is one, else the CPU.
         n_envs: environments that step in lockstep.
         optimize_memory_usage: draws as CleanRL's does with it, which leaves the oldest row out once the ring is full;
             frames are stored once in any case, and final observations kept.
         handle_timeout_termination: do not give out dones that ``infos`` calls ``TimeLimit.truncated``. Without it
             ``infos`` is not looked at.
-        path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
-        checkpoint: of the store at ``path`` to go back to; "latest" is the newest, or the last commit where there is
-            none yet, or a new store.
+        path: the directory of the store, which is made if nothing is there; None for a temporary one that goes away
+            with the buffer.
+        checkpoint: the checkpoint of the store at ``path`` to go back to; "latest" is the newest, or the last commit
+            where there is none yet, or a new store.
         frame_stack: frames of an image observation; "auto" sees it from the first step.
         cache_bytes: RAM for decoded frames.
         **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
@@ -257,13 +259,13 @@ class PrioritizedReplayBuffer:
 
     Args:
         capacity: steps that are held.
-        obs_shape: of an observation, which is uint8.
-        device: of the tensors.
-        n_step, gamma: of the returns.
-        alpha: how much priorities count.
-        beta: how much of their bias the weights take back; can be set, and counts for the next batch.
-        eps: added to every priority, above 0.
-        path, checkpoint, frame_stack, cache_bytes, **options: as of :class:`ReplayBuffer`.
+        obs_shape: the shape of an observation, which is uint8.
+        device: the device of the tensors.
+        n_step, gamma: the steps and the discount of the returns.
+        alpha: the exponent of the priorities; 0 is uniform.
+        beta: the exponent of the importance weights; it can be set, and counts for the next batch.
+        eps: a number above 0 that is added to every priority.
+        path, checkpoint, frame_stack, cache_bytes, **options: as in :class:`ReplayBuffer`.
 
     Attributes:
         store: the ``diskreplay.ReplayBuffer``; None until the first step where ``frame_stack`` is to be seen from it.

@@ -27,8 +27,9 @@ class DiskArray:
 
     Args:
         lead: the axes that entries are read by.
-        shape, dtype: of an entry.
-        read: gives the entries ``(n, *shape)`` at flat positions ``(n,)`` of ``lead``, ascending, each once.
+        shape, dtype: the shape and dtype of an entry.
+        read: a function that returns the entries ``(n, *shape)`` at flat positions ``(n,)`` of ``lead``, ascending,
+            each once.
     """
 
     __hash__ = None  # type: ignore[assignment]  # as an array's
@@ -116,8 +117,8 @@ class ReadSequence(Sequence[Item], Generic[Item]):
     """A sequence whose items are read when it is indexed, by an integer or a slice.
 
     Args:
-        count: gives how many there are.
-        read: gives the item of a number.
+        count: a function that returns how many items there are.
+        read: a function that returns the item of a number.
     """
 
     def __init__(self, count: Callable[[], int], read: Callable[[int], Item]) -> None:

@@ -57,15 +57,15 @@ class FirstStepRing:
     """Rows of a store in the order of a ring.
 
     Args:
-        hold: of the store, or of the place where it is to be made.
-        facts: what the store is for: arguments of ``create``. With a sampler the ring cannot become larger: priorities
-            are kept by places.
+        hold: the hold on the store, or on the place where the store is to be made.
+        facts: the arguments of ``create`` that a store must fit. With a sampler the ring cannot become larger, because
+            priorities are kept by places.
         settings: arguments of ``create`` and ``open``.
         options: the caller's.
         frame_stack: frames of an image observation, one number or by key; "auto" sees it from the first step.
-        checkpoint: of the store that is there to go back to.
+        checkpoint: the checkpoint of the existing store to go back to.
         single: keys of observations that are no stacks, whatever the first step shows.
-        opened: called with the store once it is there.
+        opened: a function, called with the store once it is there.
     """
 
     def __init__(
@@ -142,9 +142,9 @@ class FirstStepRing:
         """Return a step as :meth:`add` takes it, from arrays that lead with the environments.
 
         Args:
-            obs, next_obs, action, reward, done: of the step.
+            obs, next_obs, action, reward, done: the parts of the step.
             infos: say of which a done is due to a time limit; None where none is.
-            action_space: that the actions are of; what is stored has the shape and dtype of the store's.
+            action_space: the space of the actions; what is stored has the shape and dtype of the store's.
 
         Raises InputError for wrong shapes, values that do not fit, and rewards that are not finite.
         """

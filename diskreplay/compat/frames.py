@@ -56,7 +56,7 @@ class _Newest:
     """The newest frame.
 
     Attributes:
-        row: that it becomes.
+        row: the row that the frame becomes.
         recent: the newest frames of its episode, itself the last.
         effect: action, reward and done; None where there is none yet.
     """
@@ -77,15 +77,16 @@ class ReplayBuffer:
     Args:
         size: frames that are held, at least 2; the oldest are dropped.
         frame_history_len: frames of one observation, at least 1.
-        path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
+        path: the directory of the store, which is made if nothing is there; None for a temporary one that goes away
+            with the buffer.
         cache_bytes: RAM for decoded frames.
-        seed: of the draws; from numpy's global generator if None.
+        seed: the seed of the draws; from numpy's global generator if None.
         **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
             ``shard_rows``, ``commit_rows``, ``commit_seconds``.
 
     Attributes:
-        size, frame_history_len: as given.
-        next_idx: where the next frame is stored.
+        size, frame_history_len: the arguments of these names.
+        next_idx: the place of the next frame.
         num_in_buffer: frames held.
         obs, action, reward, done: arrays ``(size, *frame_shape)`` and ``(size,)`` int32, float32, bool by index;
             read-only, and read from the store when they are indexed. None before the first frame.
@@ -268,7 +269,7 @@ class ReplayBuffer:
         """Store what came of an action that was chosen at the newest frame.
 
         Args:
-            idx: of the newest frame, as ``store_frame`` returned it. A second call for it replaces the first.
+            idx: the place of the newest frame, as ``store_frame`` returned it. A second call for it replaces the first.
             action: int32.
             reward: float32, finite.
             done: True if the episode ended.

@@ -54,7 +54,7 @@ def numbers(
     Args:
         what: the argument, for messages.
         value: numbers.
-        shape, dtype: of the array.
+        shape, dtype: the shape and dtype of the array.
         within: the space that each value must lie in, where it is a discrete one.
         finite: True if NaN and infinity are refused.
 

@@ -55,7 +55,7 @@ class RamState:
 
     Attributes:
         marks: a number for each environment, such as ``start_ids``, int64.
-        arrays: by group and name. Arrays of objects, and what is no numpy array, are not saved.
+        arrays: the arrays by group and name. Arrays of objects, and what is no numpy array, are not saved.
         fills: the value of an array's empty entries by its name; 0 if not named.
         lasting: marks and groups of arrays that stay when the buffer is cleared.
     """
@@ -101,8 +101,8 @@ class Keeper:
     """A :class:`~diskreplay.engine.hooks.Companion` of a buffer that keeps what goes with its rows.
 
     Args:
-        buffer: that was just created or opened.
-        ram: what its owner has in RAM; None for nothing.
+        buffer: the buffer that was just created or opened.
+        ram: the parts of the owner that are in RAM; None for nothing.
         ring: the positions of its entries, where these are no rows.
 
     Attributes:
@@ -192,7 +192,7 @@ class Keeper:
 
         Args:
             draws: True if the random state comes back too.
-            checkpoint: that the buffer was opened at, whose state counts instead.
+            checkpoint: the checkpoint at which the buffer was opened, whose state counts instead.
         """
         buffer, keeping = self.buffer, self.buffer.keeping
         assert keeping is not None  # it writes
@@ -235,7 +235,7 @@ class PendingStep(Keeper):
     """A keeper that holds the newest step back until the next one comes, whose ``obs`` is its ``next_obs``.
 
     Args:
-        buffer, ram: as of :class:`Keeper`.
+        buffer, ram: as in :class:`Keeper`.
         add: adds a step's row to the buffer; gets the step, and the one that follows, or {} where none does.
     """
 

@@ -26,8 +26,8 @@ class Location:
     """A store's path.
 
     Args:
-        path: where the store is, or is to be made; None for a temporary directory, which is removed when ``owner`` is
-            forgotten, or the interpreter ends.
+        path: the directory of the store, which is made if nothing is there; None for a temporary one, which is removed
+            when ``owner`` is forgotten, or the interpreter ends.
         owner: the buffer.
     """
 

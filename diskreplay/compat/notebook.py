@@ -179,14 +179,15 @@ class Replay_Buffer:
     Args:
         capacity: transitions that are held; the oldest is overwritten.
         batch_size: taken and ignored, as in the notebook, but by :class:`Rank_Replay_Buffer`.
-        path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
+        path: the directory of the store, which is made if nothing is there; None for a temporary one that goes away
+            with the buffer.
         cache_bytes: RAM for decoded states.
-        seed: of the draws; from Python's global generator if None.
+        seed: the seed of the draws; from Python's global generator if None.
         **options: further ones of :meth:`diskreplay.ReplayBuffer.create` and ``open``: ``codec``, ``chunk_rows``,
             ``shard_rows``, ``commit_rows``, ``commit_seconds``.
 
     Attributes:
-        capacity, batch_size: as given.
+        capacity, batch_size: the arguments of these names.
         memory: a sequence of ``capacity`` tuples ``(state, action, reward, next_state, done)``, None where there is
             none yet; read-only, and read from the store when it is indexed.
         ind_max: transitions ever remembered.
@@ -395,7 +396,7 @@ class Proportion_Replay_Buffer(_PrioritisedBuffer):
     """Proportional prioritised replay: ``P(i)`` goes with ``(|error| + EPSILON) ** ALPHA``.
 
     Args:
-        capacity, batch_size, path, cache_bytes, seed, **options: as of :class:`Replay_Buffer`.
+        capacity, batch_size, path, cache_bytes, seed, **options: as in :class:`Replay_Buffer`.
 
     Attributes:
         alpha: ``ALPHA``.
@@ -446,7 +447,7 @@ class Rank_Replay_Buffer(_PrioritisedBuffer):
 
     Args:
         batch_size: transitions of a sample.
-        capacity, path, cache_bytes, seed, **options: as of :class:`Replay_Buffer`.
+        capacity, path, cache_bytes, seed, **options: as in :class:`Replay_Buffer`.
 
     Attributes:
         alpha: ``ALPHA``.

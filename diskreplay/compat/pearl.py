@@ -96,16 +96,16 @@ class BaseBuffer(ABC):
     Args:
         env: a Gymnasium environment or vector environment.
         buffer_size: rows that are held.
-        device: of torch tensors; "auto" is CUDA where there is one, else the CPU.
+        device: the device of torch tensors; "auto" is CUDA where there is one, else the CPU.
         path: a directory for what is stored; None for a temporary one that goes away with the buffer.
-        seed: of the draws; from numpy's global generator if None.
+        seed: the seed of the draws; from numpy's global generator if None.
 
     Attributes:
-        env, buffer_size, device: as given.
+        env, buffer_size, device: the arguments of these names.
         num_envs: 1 for environments that are no vector environment.
         pos, full: the position of the next row in the ring, and whether it has come round.
         batch_shape: ``(buffer_size,)``, with several environments ``(buffer_size, num_envs)``.
-        obs_shape, action_shape: of one environment; a Discrete space's is ``(1,)``.
+        obs_shape, action_shape: the shapes of one environment's observation and action; a Discrete space's is ``(1,)``.
         observations, actions: ``(*batch_shape, *obs_shape)`` and ``(*batch_shape, *action_shape)`` in the dtypes of
             the spaces; of a Dict space it is the key ``observation``.
         rewards, dones: ``(*batch_shape, 1)`` float32.
@@ -378,7 +378,7 @@ class RolloutBuffer(_DiskBuffer):
     """A buffer for on-policy algorithms: rows in the order in which they were added.
 
     Attributes:
-        next_observations: as ``observations``.
+        next_observations: the next observations, like ``observations``.
     """
 
     @property
@@ -404,13 +404,13 @@ class HERBuffer(_DiskBuffer):
     when fewer are held than were asked for.
 
     Args:
-        env: with a Dict observation space of ``observation``, ``achieved_goal`` and ``desired_goal``, and with
-            ``compute_reward(achieved_goal, desired_goal, info)`` for arrays.
+        env: an environment with a Dict observation space of ``observation``, ``achieved_goal`` and ``desired_goal``,
+            and with ``compute_reward(achieved_goal, desired_goal, info)`` for arrays.
         buffer_size: rows that are held.
         goal_selection_strategy: "future", "final" or "episode".
         n_sampled_goal: relabelled trajectories to each that is not, at least 0.
-        device: as of :class:`BaseBuffer`.
-        compute_reward: in the place of the environment's.
+        device: as in :class:`BaseBuffer`.
+        compute_reward: a function to use in the place of the environment's.
 
     Attributes:
         her_ratio: probability that a trajectory is relabelled.

@@ -29,9 +29,9 @@ class RingPositions:
     """The positions of a ring.
 
     Args:
-        held: gives the numbers of the entries that are held.
-        size: of the ring.
-        pos: of the next entry, where it is known of a ring that is full.
+        held: a function that returns the numbers of the entries that are held.
+        size: the size of the ring.
+        pos: the position of the next entry, where it is known of a ring that is full.
     """
 
     def __init__(self, held: Callable[[], RowWindow], size: int, pos: int | None = None) -> None:
@@ -105,12 +105,13 @@ def ring_array(
     """Return a field by position, ``(*lead, *shape)``, read when it is indexed.
 
     Args:
-        ring: gives the ring; None where there is no store yet.
+        ring: a function that returns the ring; None where there is no store yet.
         lead: the size of the ring, or the number of environments and the size.
-        shape, dtype: of what stands at a position.
-        read: gives that of entries ``(n,)`` and their environments ``(n,)``: an array ``(n, *shape)``.
-        fill: what stands at positions that are not taken.
-        make: makes the array.
+        shape, dtype: the shape and dtype of what stands at a position.
+        read: a function that returns the values of entries ``(n,)`` and their environments ``(n,)``, an array ``(n,
+            *shape)``.
+        fill: the value at positions that are not taken.
+        make: a function that makes the array.
     """
 
     def at(places: Ids) -> Array:
@@ -134,12 +135,12 @@ def rows_of_ring(
     """Return a field of single steps of all environments, ``(size, num_envs, ...)``, with zeros where there is none.
 
     Args:
-        buffer: gives the one whose; asked only where there are entries.
-        ring: of its rows; None where there is no store yet.
-        shape: of the whole.
-        dtype: of the entries.
+        buffer: a function that returns the buffer of the rows; it is called only where there are entries.
+        ring: the ring of the array's rows; None where there is no store yet.
+        shape: the shape of the whole array.
+        dtype: the dtype of the entries.
         pick: the field of a batch of single steps.
-        make: makes the array.
+        make: a function that makes the array.
     """
 
     def read(rows: Ids, _: Ids) -> Array:

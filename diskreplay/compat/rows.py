@@ -147,9 +147,9 @@ def read_pairs(
 
     Args:
         buffers: at least one, of one environment each, with the same spaces; of rows that are all transitions.
-        rows: of each buffer, ``(n,)``.
-        places: where each of them stands, ``(n,)``; elsewhere are zeros.
-        size: of the arrays.
+        rows: the rows of each buffer, ``(n,)``.
+        places: the place of each row in the arrays, ``(n,)``; all other places are zeros.
+        size: the size of the arrays.
 
     Raises EvictedError where a row has left the window, ClosedError where a buffer is closed.
     """
@@ -193,12 +193,12 @@ class EpisodePlace(NamedTuple):
 
     Attributes:
         first: id of the episode's first step.
-        stride: from the id of one step to that of the next.
-        step: of the transition, 0 for the first one.
-        steps: of the episode.
+        stride: the distance from the id of one step to that of the next.
+        step: the number of the transition's step, 0 for the first one.
+        steps: the number of steps in the episode.
         terminated: True if its last step is.
         newest: True if no step of its environment came after it.
-        facts: what is known of the episode, of one that was not terminated.
+        facts: the facts of the episode, if it was not terminated.
     """
 
     first: int

@@ -33,11 +33,11 @@ def open_or_create(
     """Return the store at a place, or a new one.
 
     Args:
-        kind: of the buffer.
-        place: where it is.
+        kind: the kind of the buffer.
+        place: the place of the store.
         options: the caller's, all for ``create``; ``open`` takes those of ``OPEN_OPTIONS``.
         create: further arguments of ``create``.
-        facts: what a store that is there must be for, see :func:`check_alike`; ``create`` if None.
+        facts: the arguments that an existing store must fit, see :func:`check_alike`; ``create`` if None.
         grows: True if a store that is there may become larger: nothing of it tells where a row stands in a ring.
         **settings: arguments of both.
 
@@ -84,8 +84,8 @@ def check_alike(buffer: SampledBuffer[Any], facts: Mapping[str, Any], grows: boo
 
     Args:
         buffer: the store.
-        facts: what it must be for: arguments of ``create`` by their name. Those that are not looked at: options, and
-            frames by leaf.
+        facts: the arguments of ``create`` that the store must fit, by name. Options, and frames by leaf, are not looked
+            at.
     """
     schema = buffer.schema
     stored: dict[str, Any] = {

@@ -72,7 +72,8 @@ class _Kept(RamState):
     """The state that goes with the rows of an environment: weights, and how draws go on.
 
     Attributes:
-        generators: that draw: of its ring and, kept with the first environment, of the buffer.
+        generators: the random generators that draw: the one of its ring and, kept with the first environment, the one
+            of the buffer.
     """
 
     generators: Sequence[np.random.RandomState] = ()
@@ -604,14 +605,14 @@ class DiskVectorReplayBuffer(_DiskVector, VectorReplayBuffer):  # type: ignore[m
     Args:
         total_size: transitions of all environments, as of Tianshou.
         buffer_num: environments.
-        stack_num, save_only_last_obs, sample_avail, random_seed: by keyword, as of Tianshou.
+        stack_num, save_only_last_obs, sample_avail, random_seed: keyword arguments, as in Tianshou.
         ignore_obs_next: taken and ignored: frames are stored once in any case, and final observations kept.
         path: a directory for the stores; None for temporary ones that go away with the buffer.
-        checkpoint: of the stores at ``path`` to go back to; "latest" is the newest, or the last commits where there is
-            none yet, or new stores.
+        checkpoint: the checkpoint of the stores at ``path`` to go back to; "latest" is the newest, or the last commits
+            where there is none yet, or new stores.
         cache_bytes: RAM for decoded observations, of all environments together.
-        codec, chunk_rows, shard_rows, commit_rows, commit_seconds: by keyword, as of ``diskreplay.ReplayBuffer``, for
-            each environment.
+        codec, chunk_rows, shard_rows, commit_rows, commit_seconds: keyword arguments, as in
+            ``diskreplay.ReplayBuffer``, for each environment.
     """
 
 
@@ -622,8 +623,8 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
     an environment that has newer ones are new, which a SamplerWarning says.
 
     Args:
-        alpha, beta, weight_norm: by keyword, as of Tianshou.
-        all others: as of :class:`DiskVectorReplayBuffer`.
+        alpha, beta, weight_norm: keyword arguments, as in Tianshou.
+        all others: as in :class:`DiskVectorReplayBuffer`.
     """
 
     def __init__(self, total_size: int, buffer_num: int, **kwargs: Any) -> None:

@@ -1,16 +1,17 @@
-"""The way of a row into a stream: checked, its frames stored once, its place in the episode found.
+"""How a row gets into a stream: its arguments are checked, each frame is stored once, its place in the episode found.
 
-1. Every argument is checked against its column; nothing changes before all are good.
-2. Continuity: is ``obs`` the ``next_obs`` of the call before, bit for bit? Then only its frame is new, and it already
-   stands in row ``end``, where that call left it *pending*.
-3. Where it is not, the pending observation goes to the patch table as the true next observation of the row before. The
-   row continues it all the same where the store's continuity is that of flags, unless it is the first after opening.
-4. A row that does not continue the one before gets a start code that explains its older frames; where no padding rule
-   does, the frames go to the patch table.
-5. The row is written, ``end`` moves on, and the new ``next_obs`` becomes pending in the row after.
-6. A next stack that does not follow from its stack goes to the patch table at once, whole (special).
+1. Every argument is checked against its column before anything changes.
+2. The observation is compared with the *pending* one: the ``next_obs`` of the call before, which already stands at the
+   place of row ``end``. If the two are equal bit for bit, and the episode has not ended, the row continues the row
+   before.
+3. If they differ, the pending observation goes to the patch table, as the next observation of the row before. In a
+   store whose continuity is "flags" the row still continues the row before, unless it is the first one after opening.
+4. A row that does not continue the row before gets a start code, which says where its older frames come from. If no
+   padding rule gives these frames, they go to the patch table.
+5. The row is written, ``end`` moves on by one, and the new ``next_obs`` becomes pending.
+6. A next stack that does not follow from its stack by one new frame goes to the patch table at once, with all frames.
 
-All but the first is one change.
+Steps 2 to 6 are one change.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ FLAGS = TERMINATED, TRUNCATED, VALID
 
 
 class Appender:
-    """The writer of one stream's rows, the only way in; whoever calls it is alone in writing.
+    """The only way in which rows get into one stream. Callers hold ``engine.write_lock``.
 
     Args:
-        schema, writer, log, facts: of the stream.
-        change: the block of a change, which guards readers.
-        freedoms: what :meth:`add` allows.
+        schema, writer, log, facts: the parts of the stream.
+        change: the block around a change, which keeps readers out.
+        freedoms: the values that :meth:`add` takes against a rule.
 
     Attributes:
-        arguments: the rules for what :meth:`add` is given.
-        buffers: where the rows go.
-        single_frames: whether no observation leaf is given as stacks.
-        watch: looks for signs of misuse.
+        arguments: the rules for the arguments of :meth:`add`.
+        buffers: the places to which rows go.
+        single_frames: True if no observation leaf is given as stacks.
+        watch: the watch for signs of misuse.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Appender:
         self.writer = writer
         self.log = log
         self.facts = facts
-        """The facts of the episodes: rows that begin some take them along."""
+        """The facts of the stream's episodes; a row that begins an episode notes them."""
         self.change = change
         self.num_envs = num_envs
         self._leaves = [ObsLeaf(c, s, num_envs) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
@@ -79,12 +80,12 @@ class Appender:
         self._by_flags = schema.continuity == "flags"
         self._context = schema.context
         self._opened_at = log.end
-        """The first row of this writer: flags do not tell whether it goes on with what an earlier writer left."""
+        """The first row that this writer adds; flags alone cannot tell whether it continues the row before."""
         self._cuts: tuple[int, NDArray[np.bool_]] = -1, np.zeros(num_envs, bool)
-        """A row, and the environments that begin a new episode with it because :meth:`cut` said so."""
+        """A row, and a mask of the environments for which :meth:`cut` said that this row begins an episode."""
 
     def resume(self, pending: list[Array] | None) -> None:
-        """Take up after the committed rows; ``pending`` are the newest next stacks, ``(num_envs, frames, *shape)``."""
+        """Go on after the committed rows; ``pending`` has the newest next stacks, ``(num_envs, frames, *shape)``."""
         log = self.log
         if pending is None or log.end == 0:
             return
@@ -106,7 +107,7 @@ class Appender:
         self.add_row(row)
 
     def add_row(self, row: Row) -> None:
-        """Add one row that was checked."""
+        """Add one row whose arguments were checked."""
         if self.single_frames:
             stacks, next_stacks = frames, next_frames = row.obs, row.next_obs
         else:
@@ -125,7 +126,7 @@ class Appender:
                 self._added()
                 return
             found = self._look(stacks, row.valid)
-            # Where every environment goes on, the frames stand in the write buffer already: they were pending there.
+            # If the row goes on everywhere, its frames are in the write buffers already: they were pending there.
             start = before.goes_on if found is None else self._begin(found, stacks, frames, next_frames, row)
             buffers.write(row.columns(frames, start), len(frames) if found is None else 0)
             buffers.put_pending(next_frames)
@@ -137,7 +138,7 @@ class Appender:
             self._added()
 
     def check(self, rows: int) -> None:
-        """Raise StateError if ``rows`` rows cannot be added: the writer has stopped, or ids would not name them."""
+        """Raise StateError if ``rows`` more rows cannot be added: the writer has stopped, or no ids are left."""
         self.writer.check()
         if (self.log.end + rows) * self.num_envs > MAX_IDS:
             raise StateError(
@@ -151,13 +152,13 @@ class Appender:
         self._cuts = self.log.end, envs | before if row == self.log.end else envs
 
     def runs(self, steps: Steps) -> Iterator[tuple[int, int]]:
-        """Return intervals of steps that :meth:`add_run` takes at once, or in parts."""
+        """Return the intervals of steps that :meth:`add_run` can add, each at once or in parts."""
         return steps.runs() if self.single_frames else ((at, at + 1) for at in range(len(steps)))
 
     def add_run(self, steps: Steps, start: int, stop: int) -> None:
-        """Add checked steps ``[start, stop)``, each but the first of which goes on with the one before.
+        """Add checked steps ``[start, stop)``; each but the first continues the step before it.
 
-        Where frames are given as stacks, it is a single step.
+        If frames are given as stacks, there is only one step.
         """
         self.writer.check()
         first = steps.row(start)
@@ -177,7 +178,7 @@ class Appender:
             self._added()
 
     def _added(self) -> None:
-        """Move the window on after rows were added, so that nobody sees one that holds more than the capacity."""
+        """Move the window on after rows were added, so that no reader sees more rows than the capacity allows."""
         log = self.log
         if log.end - log.begin > log.rows:
             log.slide(log.end - log.rows)
@@ -185,7 +186,7 @@ class Appender:
         self.buffers.pending_patched = False
 
     def _look(self, stacks: Sequence[Any], valid: Any) -> Break | None:
-        """Return how the row that is added breaks with the one before, or None if it does not."""
+        """Return how the new row breaks with the row before, or None if it does not."""
         log, (row, cut) = self.log, self._cuts
         if not log.pending:
             return Break([], list(range(self.num_envs)), [])
@@ -195,7 +196,8 @@ class Appender:
     def _begin(self, found: Break, stacks: list[Any], frames: list[Any], next_frames: list[Any], row: Row) -> Any:
         """Return the start codes of a row that does not go on everywhere.
 
-        The pending observations that are not its own go to the patch table, as older frames do that nothing explains.
+        Pending observations that are not the row's own go to the patch table, and so do older frames that no padding
+        rule gives.
         """
         of = self._before.of
         if not self.buffers.pending_patched:
@@ -228,7 +230,7 @@ class Appender:
         self.watch.look((log.end - self._opened_at) * self.num_envs, len(found.cut), ends, unmoved, empty, earning)
 
     def _explain(self, stacks: list[Any], frames: list[Any], env: int) -> int:
-        """Return the padding rule that gives the older frames of a new start, or put them into the patch table."""
+        """Return the start code of a row that begins an episode; put frames that no rule gives into the patch table."""
         if self.single_frames:
             return self.schema.padding
         of = self._before.of
@@ -248,7 +250,7 @@ class Appender:
         return PATCHES
 
     def _keep(self, stacks: list[Array], following: list[Array]) -> None:
-        """Keep the next stacks of the row that was added; those that do not follow go to the patch table."""
+        """Remember the next stacks of the added row; put those that do not follow from its own into the patch table."""
         row = self.log.end - 1
         for env in self._before.keep(stacks, following):
             given = [self._before.of(stack, env) for stack in following]

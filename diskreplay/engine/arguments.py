@@ -21,7 +21,7 @@ class Row(NamedTuple):
     """The checked arguments of ``add``, each value ``([num_envs,] *shape)``.
 
     Attributes:
-        obs, next_obs, actions, extras: by leaf, or column.
+        obs, next_obs, actions, extras: lists with one value for each leaf, or column.
     """
 
     obs: list[Any]
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     extras: list[Any]
 
     def columns(self, frames: list[Any], start: Any) -> list[Any]:
-        """Return the values of each column, in the order of the store's."""
+        """Return the values of all columns, in the order of the store's columns."""
         return [
             *frames, *self.actions, self.reward, self.terminated, self.truncated, self.valid, start, *self.extras
         ]  # fmt: skip
@@ -46,7 +46,7 @@ class Arguments:
     def __init__(self, schema: Schema, leaves: list[ObsLeaf], num_envs: int, freedoms: Freedoms) -> None:
         self.schema = schema
         self.lead = 0 if num_envs == 1 else 1
-        """The number of axes before a value: the environments, if there are several."""
+        """The number of axes before a value: 1, for the environments, if there are several."""
         self.obs, self.next_obs = obs_slots(schema, [leaf.shape for leaf in leaves], num_envs, freedoms)
         self.actions = action_slots(schema, num_envs, freedoms)
         dtype = next(column.dtype for column in schema.columns if column.name == REWARD)
@@ -63,7 +63,7 @@ class Arguments:
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
     ) -> Row:  # fmt: skip
-        """Return the arguments, checked; raise InputError if one breaks its rule."""
+        """Return the checked arguments; raise InputError if one breaks its rule."""
         is_valid = self.all_valid if valid is None else self.flag[VALID].check(valid)
         if self._nested_obs:
             given = self._check_obs(self.obs, obs, OBS, is_valid)
@@ -100,7 +100,7 @@ class Arguments:
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
     ) -> Row:  # fmt: skip
-        """Return the arguments of many steps as :meth:`row`; every array leads with the steps."""
+        """Return the checked arguments of many steps; the steps are the first axis of every array."""
         rewards = np.asarray(reward)
         if rewards.ndim != 1 + self.lead:
             raise InputError(f"reward must lead with the steps, got shape {rewards.shape}")
@@ -134,7 +134,7 @@ class Arguments:
         return [slot.check(part, is_valid) for slot, part in zip(slots, flat, strict=True)]
 
     def check_columns(self, extra: Mapping[str, Any]) -> None:
-        """Raise InputError if these are not just the user's columns."""
+        """Raise InputError if these are not exactly the user's columns."""
         if extra.keys() != self.extras.keys():
             missing, unknown = sorted(self.extras.keys() - extra.keys()), sorted(extra.keys() - self.extras.keys())
             raise InputError(

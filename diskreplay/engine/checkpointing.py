@@ -1,4 +1,4 @@
-"""The making of checkpoints of an open store: here, or under the URL that it reads."""
+"""How checkpoints of an open store are made and dropped: in its directory, or under the URL that it reads."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import Checkpoint, Store
 
 PIN_ATTEMPTS = 50
-"""The number of times that a checkpoint is written anew as another stream's writer evicts what it pins."""
+"""The most attempts at a checkpoint; one fails if another stream's writer evicts rows that the checkpoint pins."""
 
 
 def nothing() -> State:
-    """Return the state of a checkpoint that holds nothing more."""
+    """Return no further state."""
     return {}, {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """A checkpoint that is to be made, whose arguments were all checked.
+    """The checked arguments for a new checkpoint.
 
     Attributes:
-        name: of it.
-        metadata: the user's own; JSON.
-        attachments: files that it takes along, by name.
-        keep: how many of those that were made so are to stay, this one counted; None where it drops none.
+        name: the checkpoint's name.
+        metadata: the user's metadata, of JSON values.
+        attachments: the files to attach, by name.
+        keep: the most checkpoints made with ``keep`` that stay, this one included; None to drop none.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Wanted:
 def wanted(
     store: Store, name: str, metadata: Mapping[str, Any] | None, attachments: Given | None, keep: int | None
 ) -> Wanted:
-    """Check the arguments of a buffer's ``checkpoint``, with its errors, before anything is done."""
+    """Return the checked arguments of a buffer's ``checkpoint``; raise its errors before anything is done."""
     checked = Wanted(
         name, plain("metadata", metadata or {}), {} if attachments is None else files_beside.checked(attachments),
         None if keep is None else check_count("keep", keep),
@@ -58,13 +58,13 @@ def wanted(
     try:
         store.check_new_checkpoint(name)
     except CheckpointError:
-        store.files.refresh()  # another may have dropped it since
+        store.files.refresh()  # another process may have dropped it since
         store.check_new_checkpoint(name)
     return checked
 
 
 def make(engine: Engine, wanted: Wanted) -> None:
-    """Make a checkpoint, and drop those that it is to replace."""
+    """Make a checkpoint, and drop those that it replaces."""
     with staging(engine, wanted.attachments) as staged:
         take(engine, wanted, staged)
     for older in outdated(engine, wanted):
@@ -72,7 +72,7 @@ def make(engine: Engine, wanted: Wanted) -> None:
 
 
 def drop(engine: Engine, name: str) -> None:
-    """Forget a checkpoint; the next commit gives back the space that only it needed."""
+    """Drop a checkpoint; the next commit gives back the space that only this checkpoint needed."""
     if (there := _there(engine)) is not None:
         there.drop(name)
         return
@@ -83,21 +83,21 @@ def drop(engine: Engine, name: str) -> None:
 
 
 def staging(engine: Engine, given: Given) -> contextlib.AbstractContextManager[Staged | None]:
-    """Write the files of a checkpoint that is to be made, without a lock."""
+    """Write the attachments of a checkpoint that is to be made, without a lock."""
     if (there := _there(engine)) is not None:
         return there.staging(given) if given else contextlib.nullcontext()
-    with engine.write_lock:  # a commit of another thread marks the writer until it is done
+    with engine.write_lock:  # while another thread commits, the writer is marked as failed
         writer = engine.writable()
-        _check_knows_all(engine)  # before gigabytes are written
+        _check_knows_all(engine)  # before gigabytes of attachments are written
         writer.check()
         writer.check_place("making a checkpoint of")
     return files_beside.staged(engine.store.files, writer.scratch, given) if given else contextlib.nullcontext()
 
 
 def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable[[], State] = nothing) -> None:
-    """Commit, take the cut and make it a checkpoint, with the files that were staged for it.
+    """Commit, and make a checkpoint of this moment, with the attachments that were staged for it.
 
-    ``beside`` gives more that the checkpoint is to hold, and is called with the lock held.
+    ``beside`` is called with the lock held, and returns further state for the checkpoint.
     """
     if (there := _there(engine)) is not None:
         _take_there(engine, there, wanted, staged, beside)
@@ -123,12 +123,12 @@ def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable
 
 
 def _there(engine: Engine) -> RemoteCheckpoints | None:
-    """Return what makes checkpoints under the URL that a store is read from, or None for another store."""
+    """Return the object that makes checkpoints under the URL that this store is read from, or None for other stores."""
     return None if engine.streams.writer is not None else trainer_checkpoints.there(engine.store)
 
 
 def _check_knows_all(engine: Engine) -> None:
-    """Raise StateError if a buffer knows its own stream alone."""
+    """Raise StateError if the engine has opened only the stream that it writes."""
     if engine.streams.only_written:
         raise StateError(
             f"the buffer {engine.path!r} was opened with mode='a' and knows its own stream alone: make "
@@ -137,7 +137,10 @@ def _check_knows_all(engine: Engine) -> None:
 
 
 def outdated(engine: Engine, wanted: Wanted, counts: Callable[[Checkpoint], bool] | None = None) -> list[str]:
-    """Return the checkpoints that a new one is to drop: its own maker's, made with ``keep`` too, that count."""
+    """Return the checkpoints that a new one replaces: older ones of the same maker, which had ``keep``, too.
+
+    Only those for which ``counts`` is True are considered.
+    """
     if wanted.keep is None:
         return []
     own = engine.store.kept_checkpoint_names(engine.stream)
@@ -164,7 +167,7 @@ def _cut(
 def _take_there(
     engine: Engine, there: RemoteCheckpoints, wanted: Wanted, staged: Staged | None, beside: Callable[[], State]
 ) -> None:
-    """Make a checkpoint of a remote store as :func:`take`, over the commits that the buffer stands at."""
+    """Make a checkpoint of a remote store, as :func:`take` does, of the commits that the engine has read."""
     with engine.write_lock:
         for _ in range(PIN_ATTEMPTS):
             checkpoint, arrays = _cut(engine, wanted, staged, beside)

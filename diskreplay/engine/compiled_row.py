@@ -1,13 +1,15 @@
-"""A row that goes on is added in one compiled call, from when on that is worth it.
+"""The compiled call that adds a row which continues the row before, for writers that add many rows.
 
-Loading numba and the kernel takes a processor as long as adding some hundred thousand rows in Python, and some ten
-thousand where another part has loaded numba. So a thread loads it (:mod:`diskreplay.loading`) when a writer has added
-so many: whoever adds less never pays for it. Both ways write the same bits. A row that begins an episode somewhere goes
-the way of Python, and so does the next observation of a row that ends a chunk, and all if the kernel cannot be loaded
-or frames are given as stacks.
+Loading numba and the kernel takes as long as adding some hundred thousand rows in Python, or some ten thousand if
+another part of the program has loaded numba. So a thread loads the kernel (:mod:`diskreplay.loading`) once a writer has
+added so many rows. A program that adds fewer rows never pays for it.
 
-What ``add`` was given is first copied into a place of its own, *staged*, whose address is known: to ask numpy for an
-address takes longer than the copy, unless that is a large one.
+Python and the kernel write the same bits. Python still writes rows that begin an episode in some environment, and the
+next observation of a row that ends a chunk. If the kernel cannot be loaded, or frames are given as stacks, Python
+writes all rows.
+
+Each argument of ``add`` is first *staged*: copied to a place whose address is known. Asking numpy for the argument's
+address would take longer than this copy, unless the argument is large.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ from diskreplay.storage.column import ColumnWriter
 
 Array = NDArray[Any]
 Written = tuple[ColumnWriter, int, Array | None]
-"""A column, rows of its chunks, and its array of the log's table."""
+"""A column, the rows of its chunks, and its array of the log's table, or None if it has none."""
 
 LOAD_AFTER = 100_000
-"""The rows that a writer adds before it loads numba and the kernel."""
+"""The rows that a writer adds before it has numba and the kernel loaded."""
 LOOK_EVERY = 10_000
 """The rows after which a writer looks whether another part of the program has loaded numba."""
 STAGED_BYTES = 1 << 14
-"""The bytes of the largest value of a row that is staged."""
+"""The most bytes of a value that is staged; for a larger one numpy is asked for the address."""
 
 
 def _load() -> types.ModuleType:
@@ -48,7 +50,7 @@ KERNEL = Late(_load)
 
 
 def load(rows: int) -> types.ModuleType | None:
-    """Return the kernel if it is worth it after so many rows, or None if it is not, or is not loaded (yet)."""
+    """Return the kernel if it is loaded; begin to load it if that is worth it after ``rows`` rows, and return None."""
     worth = rows >= LOAD_AFTER or "diskreplay.index.jit" in sys.modules
     return KERNEL.begin() if worth else None
 
@@ -60,7 +62,7 @@ class CompiledRow:
         kernel: :mod:`diskreplay.index.row_writes`.
         columns: the columns of the rows; the leaves of the observation come first.
         leaves: the number of leaves of the observation.
-        unset: the arrays of the table for what a new row does not have yet, each with the number that stands for that.
+        unset: the arrays of the table that have no value for a new row yet, each with the number that says so.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class CompiledRow:
         self._columns = columns
         self._buffers: list[Array | None] = [None] * len(columns)
         self._until = -1
-        """The first row that ends a chunk."""
+        """The next row that ends a chunk."""
         self._length = len(unset[0][0])
         self._facts = np.zeros((len(columns) + len(unset), kernel.FACTS), np.int64)
         self._buffer = self._facts[:, kernel.BUFFER]
@@ -96,7 +98,10 @@ class CompiledRow:
             self._constant(self._facts[number], kernel.GIVEN, value)
             self._facts[number, [kernel.PART, kernel.PARTS, kernel.RING]] = value.nbytes, 1, ring.ctypes.data
         self._places = [*given, *following]
-        """The array in which each value is staged, and the index of all of it; or None, and where its address goes."""
+        """For each value the array in which it is staged, and an index of all of that array.
+
+        For a value that is too large, instead, None and the place for its address.
+        """
 
     def _constant(self, facts: Array, where: int, value: Array) -> None:
         self._constants.append(value)
@@ -110,10 +115,10 @@ class CompiledRow:
         return (place, ...) if place.ndim else (place.reshape(1), 0)
 
     def add(self, row: Row, end: int) -> bool:
-        """Add the row ``end``, a transition, if its observation is the pending one; tell whether that was so.
+        """Add the row ``end``, a transition, if its observation is the pending one; else change nothing.
 
-        If not, nothing is changed. If so, its next observation is pending now, unless :meth:`ends_chunk`: then the
-        caller must write it, once the row is there.
+        Return True if the row was added. Its next observation is then pending, unless the row :meth:`ends_chunk`: then
+        the caller must write this observation.
         """
         if end > self._until:
             self._attach(end)
@@ -133,7 +138,7 @@ class CompiledRow:
         return row == self._until
 
     def _attach(self, row: int) -> None:
-        """Look where the write buffers stand now, and which row is the next that ends a chunk."""
+        """Find where the write buffers are now, and which row is the next that ends a chunk."""
         self._until = min([row - row % rows + rows - 1 for _, rows, _ in self._columns])
         for number, (column, _, _) in enumerate(self._columns):
             if self._buffers[number] is not column.buffer:

@@ -1,8 +1,8 @@
-"""The check in which environments a row goes on with the one before it (docs/design/0018).
+"""The check of the environments in which a row continues the row before (docs/design/0018).
 
-Where nothing speaks against it, a row goes on in all environments, and nothing has to be explained. Else a
-:class:`Break` says of each environment what does. Of one environment that is asked with plain numbers, of several with
-masks ``(num_envs,)``: two classes that are used alike.
+Most rows go on in all environments. For any other row a :class:`Break` says in which environments it does not go on,
+and why. Two classes with the same methods do the check: one for a single environment, with plain numbers, and one for
+several environments, with masks ``(num_envs,)``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Break(NamedTuple):
     """A row that does not go on everywhere.
 
     Attributes:
-        unlike: environments whose observation is not the pending one.
-        begins: those in which the row continues nothing, so that an episode begins.
-        cut: those of them in which nothing said so.
+        unlike: the environments whose observation is not the pending one.
+        begins: the environments in which the row does not continue the row before, so an episode begins.
+        cut: those of ``begins`` in which only the observations differ: neither a flag nor ``cut()`` ended the episode.
     """
 
     unlike: list[int]
@@ -34,14 +34,14 @@ class Break(NamedTuple):
 
 
 class OneEnvironment:
-    """The state of the row before, of the only environment; values lack the axis of environments.
+    """The state after the row before, for a single environment; values have no axis of environments.
 
     Attributes:
         goes_on: the start codes of a row that goes on everywhere.
-        going: True if it is known to go on everywhere, if observations do; False until a row was added.
-        ended: True if that row ended an episode, or was no transition.
-        follows: True if its next stack follows from its stack.
-        pending: the newest next stack of each leaf; None where the leaf is given as single frames.
+        going: True if the next row goes on if its observations are the pending ones; False until a row was added.
+        ended: True if the row before ended an episode, or was not a transition.
+        follows: True if the next stack of the row before follows from its stack by one new frame.
+        pending: the newest next stack of each leaf; None if the leaf is given as single frames.
     """
 
     def __init__(self, leaves: Sequence[ObsLeaf]) -> None:
@@ -53,7 +53,7 @@ class OneEnvironment:
         self._stacked = [number for number, leaf in enumerate(leaves) if leaf.stacked]
 
     def resume(self, ended: Mask, follows: Mask, stacks: Sequence[Array]) -> None:
-        """Take up after committed rows, with the next stacks ``(num_envs, frames, *shape)`` of each leaf."""
+        """Go on after committed rows, with the newest next stacks ``(num_envs, frames, *shape)`` of each leaf."""
         self.ended, self.follows = bool(ended[0]), bool(follows[0])
         for leaf in self._stacked:
             self.pending[leaf] = stacks[leaf][0].copy()
@@ -61,14 +61,14 @@ class OneEnvironment:
     def look(
         self, given: Sequence[Any], frames: Sequence[Any], valid: Any, cut: Mask | None, flags: bool
     ) -> Break | None:
-        """Return how a row breaks with the one before, or None if it does not.
+        """Return how a row breaks with the row before, or None if it does not.
 
         Args:
-            given: its observation by leaf, as stacks where it is given so.
-            frames: the newest frames of the pending observation.
-            valid: True if it is a transition.
-            cut: the environments that begin anew whatever they show; None for none.
-            flags: another observation may go on, too, where older frames are the same.
+            given: the row's observation by leaf, as stacks if it is given so.
+            frames: the newest frames of the pending observation, by leaf.
+            valid: True if the row is a transition.
+            cut: a mask of the environments that begin an episode in any case; None for none.
+            flags: True if a row with another observation goes on, too, provided that its older frames are the same.
         """
         same = True
         for now, frame, stack in zip(given, frames, self.pending, strict=True):
@@ -82,12 +82,12 @@ class OneEnvironment:
         return Break([] if same else [0], [0] if begins else [], [0] if free and not goes_on else [])
 
     def note(self, terminated: Any, truncated: Any, valid: Any = None) -> None:
-        """Take the flags of a row that was added; ``valid`` is None if it is a transition everywhere."""
+        """Note the flags of a row that was added; ``valid`` is None if the row is a transition everywhere."""
         self.ended = terminated or truncated or (valid is not None and not valid)
         self.going = not self.ended
 
     def keep(self, stacks: Sequence[Array], following: Sequence[Array]) -> list[int]:
-        """Take the next stacks of an added row, and return the environments in which one does not follow."""
+        """Note the next stacks of an added row, and return the environments in which one does not follow."""
         self.follows = True
         for leaf in self._stacked:
             self.pending[leaf] = following[leaf].copy()
@@ -95,20 +95,20 @@ class OneEnvironment:
         return [] if self.follows else [0]
 
     def codes(self, codes: Mapping[int, int]) -> Any:
-        """Return the start codes of a row, from those given; in other environments it goes on."""
+        """Return the start codes of a row: those given by environment, and for all others that it goes on."""
         return np.uint8(codes.get(0, 0))
 
     def moves(self, frames: Sequence[Any], following: Sequence[Any], env: int) -> bool:
-        """Tell whether the next frames of an environment are others."""
+        """Tell whether the next frames of an environment differ from its frames."""
         return any(np.any(now != after) for now, after in zip(frames, following, strict=True))
 
     def of(self, values: Any, env: int) -> Any:
-        """Return the part of values that is an environment's own."""
+        """Return the part of the values that belongs to an environment."""
         return values
 
 
 class SeveralEnvironments:
-    """The state of the row before, of several environments: masks, and values that lead with the environments."""
+    """The state after the row before, for several environments: with masks, and the environments as first axis."""
 
     def __init__(self, leaves: Sequence[ObsLeaf], num_envs: int) -> None:
         self.goes_on: Any = np.zeros(num_envs, np.uint8)
@@ -188,13 +188,13 @@ def _where(mask: Mask) -> list[int]:
 
 
 def same_rows(a: Array, b: Array) -> Mask:
-    """Tell which entries of the first axis are the same, bit for bit."""
+    """Tell which entries of the first axis are equal in both arrays, bit for bit."""
     same: Mask = (_words(a) == _words(b)).all(axis=1)
     return same
 
 
 def _words(values: Array) -> Array:
-    """View each entry of the first axis as integers, of eight bytes if its size allows: fastest to compare."""
+    """View each entry of the first axis as integers, of eight bytes if the size allows, which compare fastest."""
     flat = values.reshape(len(values), -1)
     if flat.strides[1] != flat.itemsize:
         flat = np.ascontiguousarray(flat)

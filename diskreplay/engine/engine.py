@@ -1,10 +1,10 @@
 """The open store on which buffers, mixtures, adapters and commands stand.
 
-An :class:`Engine` has the streams of a store, the one that is written, and two locks. Rows come in by
-:meth:`Engine.add`, become durable by :meth:`Engine.commit`, and are read by :meth:`Engine.read`. It knows neither what
-a batch looks like nor what a sampler is. What goes with the rows is a hook of it (:mod:`diskreplay.engine.hooks`).
+An :class:`Engine` has the streams of a store, one of which it may write, and two locks. :meth:`Engine.add` takes rows,
+:meth:`Engine.commit` makes them durable, and :meth:`Engine.read` reads them. An engine knows neither what a batch looks
+like nor what a sampler is. Objects whose state goes with the rows are its hooks (:mod:`diskreplay.engine.hooks`).
 
-Locks have one order: that of writers first, then that of the index.
+A thread that needs both locks takes ``write_lock`` before ``lock``.
 """
 
 from __future__ import annotations
@@ -53,51 +53,52 @@ from diskreplay.storage.stream import StreamWriter
 Made = TypeVar("Made")
 
 COMMIT_BYTES = 64 << 20
-"""The encoded bytes that may wait in RAM for a commit."""
+"""The most encoded bytes that may wait in RAM for a commit."""
 WAITING_ROWS = 64
-"""The number of rows after which waiting bytes are counted."""
+"""The number of rows after which the waiting bytes are counted again."""
 
 
 class Keeps(Protocol):
-    """The interface that keeps, after the last commit, what the next opening goes on with."""
+    """The interface of an object that saves, after the last commit, state for the next opening."""
 
     def keep(self, engine: Engine) -> str:
-        """Keep it durably, and return why it cannot be kept, or ""."""
+        """Save the state durably; return "", or the reason why it cannot be saved."""
         raise NotImplementedError
 
 
 class Engine:
     """One open store, to which one thread may add while several read.
 
-    Each change is a block of ``lock.change``. Signals wait for its end; what ends it all the same, such as a lack of
-    memory, stops the writer as a failed write does, and the next call says so. Arguments are checked before the block.
+    Each change is a block ``with lock.change``. Arguments are checked before the block, and signals wait for its end.
+    If something else ends the block early, such as a lack of memory, the writer stops, as after a failed write, and
+    the next call raises StateError.
 
     Args:
-        store: that is opened.
-        stream: to write; None for none.
-        checkpoint: to go back to; the last commits if None.
-        freedoms: what ``add`` allows.
-        forget: is told of a stream whose rows were taken back.
-        only_written: open no other stream.
-        capacity: that the stream to write is to have, if it has less.
-        run: how it works.
+        store: the store to open.
+        stream: the stream to write; None for none.
+        checkpoint: the checkpoint to go back to; the last commits if None.
+        freedoms: the values that ``add`` takes against a rule.
+        forget: a function, called with the number of a stream whose rows were taken back.
+        only_written: True to open no other stream.
+        capacity: the capacity to give the stream to write, if it has less.
+        run: the options of the open store.
 
     Attributes:
-        store, path, schema: of it.
-        rng: draws for it; a checkpoint keeps its state.
-        lock: held while the index in RAM is read or changed; never during a write to disk.
-        write_lock: held by whoever adds, commits or checkpoints; taken before the other one.
-        streams: all of the store that are open.
-        appender, later: write rows, and values of rows that are there; where a stream is written.
-        logs: what of that stream is logged beside its rows, by the paths of the logs.
-        pushes: of the stream that is written.
-        hooks, companion, keeping: what goes with the rows; see :mod:`diskreplay.engine.hooks`.
-        restored: the checkpoint that it was opened at.
-        stays_at: a checkpoint that a reader stays at until a refresh: what it pins cannot be outrun.
-        closed: True if everything was given back.
-        ending: True if the last commit was made, and the store is open until it is pushed.
-        refused: why a copy in a forked process cannot be used.
-        call_off: takes back the promise to close it when its buffer is forgotten.
+        store, path, schema: the store, its directory and its columns.
+        rng: the random generator of all draws; a checkpoint holds its state.
+        lock: guards what is in RAM; never held during a write to disk.
+        write_lock: held by the thread that adds, commits or makes a checkpoint; taken before ``lock``.
+        streams: the open streams of the store.
+        appender, later: these add rows, and write later values, if a stream is written.
+        logs: the logs of bytes beside the rows of the written stream, by path.
+        pushes: the pushes of the written stream.
+        hooks, companion, keeping: the objects whose state goes with the rows; see :mod:`diskreplay.engine.hooks`.
+        restored: the checkpoint at which the store was opened.
+        stays_at: the checkpoint at which a reader stays until a refresh. No writer can evict the rows that it pins.
+        closed: True if files and locks were given back.
+        ending: True if the last commit was made, and the store is open only until it is pushed.
+        refused: the reason why a copy in a forked process cannot be used, or "".
+        call_off: a function that cancels the closing of the store when its buffer is forgotten.
     """
 
     appender: Appender
@@ -161,14 +162,14 @@ class Engine:
 
     @property
     def stream(self) -> str | None:
-        """The name of the stream that is written, or None with mode "r"."""
+        """The name of the stream that this engine writes, or None with mode "r"."""
         writer = self.streams.writer
         return writer.name if writer else None
 
     # Whether it may be used
 
     def check_open(self) -> None:
-        """Raise ClosedError, or StateError in a forked process that has no use of it; the caller holds the lock."""
+        """Raise ClosedError if the engine is closed, StateError if it cannot be used; the caller holds the lock."""
         if self.closed:
             raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
         if self.refused:
@@ -176,7 +177,7 @@ class Engine:
         self.whole()
 
     def whole(self) -> Streams:
-        """Return the streams, after redoing a refresh that was cut short; raise StateError for another such change."""
+        """Return the streams; redo a refresh that was cut short, and raise StateError if another change was."""
         streams = self.streams
         if streams.writer is not None and streams.writer.broken:
             streams.writer.check()
@@ -187,7 +188,7 @@ class Engine:
         return streams
 
     def writable(self) -> StreamWriter:
-        """Return the stream that is written; raise ReadOnlyError, ClosedError or StateError if none is (any more)."""
+        """Return the writer of the written stream; raise ReadOnlyError, ClosedError or StateError if none can write."""
         self.check_open()
         if self.streams.writer is None:
             raise ReadOnlyError(f"the buffer {self.path!r} was opened with mode='r'; open it with mode='r+' to write")
@@ -197,7 +198,7 @@ class Engine:
 
     @property
     def read_only(self) -> bool:
-        """True if it was opened with mode "r"; ClosedError is raised after :meth:`close`."""
+        """True if the store was opened with mode "r"; raises ClosedError after :meth:`close`."""
         self.check_open()
         return self.streams.writer is None
 
@@ -207,7 +208,7 @@ class Engine:
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        """Add one row, and commit if that is due."""
+        """Add one row, and commit if a commit is due."""
         with self.write_lock:
             self.writable()
             self.appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
@@ -215,7 +216,7 @@ class Engine:
             self._warn()
 
     def _warn(self) -> None:
-        """Warn of what looks like a mistake, if anything does."""
+        """Give the warning that is due, if any, about a likely mistake of the program."""
         if self.appender.watch.to_say is not None:
             self.appender.watch.say()
 
@@ -223,7 +224,7 @@ class Engine:
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        """Add many rows, and commit wherever that is due."""
+        """Add many rows, and commit between them whenever a commit is due."""
         with self.write_lock, self.pushes.warned_later():
             writer, appender = self.writable(), self.appender
             steps = Steps.of(
@@ -245,7 +246,7 @@ class Engine:
         self.pushes.warn()
 
     def _added(self) -> None:
-        """Commit after rows were added, if that is due; the caller holds the lock of writers alone."""
+        """Commit after rows were added, if a commit is due; the caller holds ``write_lock`` but not ``lock``."""
         end, writer = self.appender.log.end, self.appender.writer
         if (
             end - writer.commit_record.end >= self._commit_rows
@@ -262,19 +263,19 @@ class Engine:
                 self.appender.cut(envs)
 
     def begin_episode(self, env: int | None, facts: Mapping[str, Any]) -> None:
-        """Have the next row begin an episode with these facts; raise InputError before anything changes."""
+        """Have the next row begin an episode with these facts; raise InputError, before any change, for wrong ones."""
         with self.write_lock:
             self.writable().check()
             begin(self.appender, env, facts)
 
     def annotate_episode(self, episode: Episode | None, env: int | None, facts: Mapping[str, Any]) -> None:
-        """Add facts of an episode that is there; raise InputError before anything changes."""
+        """Add facts to an episode that has begun; raise InputError, before any change, for wrong ones."""
         with self.write_lock:
             self.writable().check()
             annotate(self.appender, episode, env, facts)
 
     def write(self, name: str, index: Any, values: Any) -> None:
-        """Give rows that are there values of a column; raise InputError, with nothing written, for what is wrong."""
+        """Write values of a later column; raise InputError, before any change, for wrong arguments."""
         with self.write_lock:
             self.writable().check()
             self.later.write(name, index, values)
@@ -282,13 +283,13 @@ class Engine:
                 self.commit()
 
     def check_write(self, name: str, index: Any, values: Any) -> None:
-        """Raise what :meth:`write` would, and write nothing."""
+        """Raise the errors of :meth:`write`, but write nothing."""
         with self.lock:
             self.writable().check()
             self.later.checked(name, index, values)
 
     def clear(self) -> None:
-        """Empty the window of the stream that is written, and have every hook forget."""
+        """Empty the window of the written stream, and have every hook forget its state."""
         with self.write_lock:
             self.writable().check()
             with self.lock.change:
@@ -303,7 +304,7 @@ class Engine:
         self.appender.log.slide(self.appender.log.end)
 
     def resize(self, capacity: int) -> None:
-        """Give the window of the stream that is written another capacity in transitions, and commit."""
+        """Give the window of the written stream another capacity, in transitions, and commit."""
         with self.write_lock:
             writer = self.writable()
             writer.check()
@@ -315,7 +316,7 @@ class Engine:
             self.commit()
 
     def grow(self, capacity: int) -> None:
-        """Resize a window that holds less; raise InputError, as ``open`` does, for one that holds more."""
+        """Resize a window of a smaller capacity; raise InputError, as ``open`` does, for one of a larger capacity."""
         self.store.check_stream(str(self.stream), None, capacity)
         if capacity > self.appender.log.capacity:
             self.resize(capacity)
@@ -323,7 +324,7 @@ class Engine:
     # Commits
 
     def commit(self) -> None:
-        """Make everything added so far durable, with errors as ``commit`` of a buffer."""
+        """Make all rows added so far durable; raise the errors of a buffer's ``commit``."""
         with self.write_lock:
             writer = self.writable()
             with self.write_lock.exclusive:
@@ -332,7 +333,7 @@ class Engine:
         self.pushes.warn()
 
     def push(self, timeout: float | None) -> None:
-        """Commit, and wait until the remote store has everything."""
+        """Commit, and wait until the remote store has all of it."""
         with self.write_lock:
             self.writable()
             pushing = self.pushes.pushing
@@ -364,7 +365,7 @@ class Engine:
             self.streams.size_cache()
 
     def state(self) -> State:
-        """Return what a checkpoint must hold of hooks, companion and random state; the caller holds the lock."""
+        """Return the state of hooks, companion and random generator for a checkpoint; the caller holds the lock."""
         facts: dict[str, Any] = {"rng": rng_to_json(self.rng)}
         arrays: dict[str, NDArray[Any]] = {}
         for hook in self.hooks if self.companion is None else [*self.hooks, self.companion]:
@@ -373,25 +374,25 @@ class Engine:
         return facts, arrays
 
     def keep(self) -> str:
-        """Keep, after a commit, what the next opening goes on with beside rows; return why that cannot be, or ""."""
+        """Save the sampler's state, after a commit, for the next opening; return "", or the reason why it cannot."""
         return "" if self.keeping is None else self.keeping.keep(self)
 
     # Reading
 
     def read(self, draft: Callable[..., Made], *args: Any) -> Made:
-        """Have ``draft(*args, reads)`` draw a batch under the lock, and read without it what that needs.
+        """Call ``draft(*args, reads)``, which draws a batch, with the lock held; then read its data without the lock.
 
-        It is drawn again, after a refresh, where another process changed meanwhile what was to be read.
+        If another process has changed the data meanwhile, refresh and draw again.
         """
         return self._finish([], draft, args, blocks.empty)
 
     def begin(self, draft: Callable[..., Made], *args: Any, empty: Empty = blocks.empty) -> Callable[[], Made]:
-        """Draw a batch now as :meth:`read`, begin to fetch what is remote, and return a function that ends the read.
+        """Draw a batch as :meth:`read` does, start its downloads, and return a function that finishes the read.
 
-        ``empty`` makes the batch's large arrays.
+        ``empty`` is a function such as ``numpy.empty``, which makes the batch's large arrays.
         """
         drawn: list[tuple[Reads, Made]] = []
-        with contextlib.suppress(CorruptionError):  # the other half looks again
+        with contextlib.suppress(CorruptionError):  # the function that is returned tries again
             drawn.append(self._draw(draft, args, empty))
             drawn[0][0].begin()
         return functools.partial(self._finish, drawn, draft, args, empty)
@@ -405,7 +406,7 @@ class Engine:
     def _finish(
         self, drawn: list[tuple[Reads, Made]], draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty
     ) -> Made:
-        any_commit = True  # a newer commit alone is a reason once: what cannot be read then is damaged
+        any_commit = True  # a newer commit alone is a reason to try again once: data that then fails is damaged
         while True:
             try:
                 reads, made = drawn.pop() if drawn else self._draw(draft, args, empty)
@@ -417,9 +418,9 @@ class Engine:
                 any_commit = False
 
     def _caught_up(self, any_commit: bool) -> bool:
-        """Go on to the newest commits if other writers have evicted what this store still held for there.
+        """Refresh if other writers have evicted or rewritten rows of the windows here; return True if anything changed.
 
-        Likewise, if ``any_commit``, where there are just newer ones: a shard may have been compacted since.
+        With ``any_commit`` any newer commit is reason enough, because a shard may have been compacted since.
         """
         with self.lock:
             if self.stays_at or not self.streams.outrun(any_commit):
@@ -442,8 +443,8 @@ class Engine:
     # End
 
     def close(self) -> None:
-        """Commit, keep what the next opening goes on with, and give everything back, with errors as a commit."""
-        unsent = self.end_pushing()  # before signals wait: the network may take its time
+        """Commit, save the sampler's state, and give files and locks back; raise the errors of a commit."""
+        unsent = self.end_pushing()  # before signals wait, because the network may take long
         open_, not_kept = not self.closed, ""
         with self.write_lock:
             try:
@@ -468,7 +469,7 @@ class Engine:
             )  # fmt: skip
 
     def end_pushing(self) -> Exception | None:
-        """Commit and push what is left, taking no rows from then on; return what kept that from being done, or None."""
+        """Commit and push what is left, and take no rows from then on; return the error that prevented it, or None."""
         if self.pushes.pushing is None or self.closed:
             return None
         try:
@@ -479,13 +480,13 @@ class Engine:
                 self.ending = True
             return self.pushes.end()
         except DiskReplayError:
-            return None  # which closing will say
+            return None  # closing will say so
         except BaseException:
             self.ending = False  # it stays open, to be closed again
             raise
 
     def _commit_last(self, writer: StreamWriter) -> None:
-        """Make the commit of :meth:`close`; raise StateError if there can be none, and something is lost by that."""
+        """Make the commit of :meth:`close`; raise StateError if it cannot be made, and rows are lost by that."""
         if writer.failure is None:
             if self.companion is not None:
                 self.companion.flush()
@@ -498,7 +499,7 @@ class Engine:
             writer.check()
 
     def finish(self) -> None:
-        """Give everything back, also rows that no commit holds, which are gone; a second call does nothing."""
+        """Give files and locks back. Rows that no commit holds are lost. A second call does nothing."""
         with self.lock.exclusive:
             self.closed = True
             self.companion = None

@@ -1,4 +1,4 @@
-"""The facts of episodes as they are given: checked before anything changes, and noted with their episodes."""
+"""How facts of episodes are taken from a program: checked before anything changes, then noted with their episodes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 MAX_BYTES = 4096
 """The most bytes of one episode's facts as JSON."""
 MAX_DEPTH = 16
-"""The most levels of lists and objects in them."""
+"""The most levels of lists and objects in one episode's facts."""
 
 
 def begin(appender: Appender, env: int | None, given: Mapping[str, Any]) -> None:
-    """Have the next steps begin new episodes, of which these facts are known."""
+    """Have the next steps begin new episodes with these facts."""
     found, envs = checked(given, {}), _environments(appender, env)
     with appender.change:
         appender.cut(np.isin(np.arange(appender.num_envs), envs))
@@ -34,7 +34,7 @@ def begin(appender: Appender, env: int | None, given: Mapping[str, Any]) -> None
 
 
 def annotate(appender: Appender, episode: Episode | None, env: int | None, given: Mapping[str, Any]) -> None:
-    """Add facts of an episode, or of the newest one of one environment, or of each."""
+    """Add facts to an episode, or to the newest episode of one environment, or of every environment."""
     log, noted = appender.log, appender.facts
     if episode is not None:
         there = _row_of(appender, episode, env)
@@ -59,9 +59,9 @@ def annotate(appender: Appender, episode: Episode | None, env: int | None, given
 
 
 class _Change(NamedTuple):
-    """The new facts of an environment's episode, or, without a place, of the one that its next step begins.
+    """The new facts of an episode of one environment. Without a place, it is the episode that the next step begins.
 
-    The place is what was noted of the episode, its first row, and the one where the next episode begins if it is known.
+    The place is the facts noted before, the episode's first row, and the first row of the next episode, if any.
     """
 
     env: int
@@ -109,7 +109,7 @@ def _environments(appender: Appender, env: int | None) -> list[int]:
 
 
 def checked(given: Mapping[str, Any], before: Mapping[str, Any]) -> Facts:
-    """Return the facts ``before`` with those given, as JSON has them; raise InputError if they break a rule.
+    """Return the facts ``before`` and those given, as JSON has them; raise InputError if they break a rule.
 
     Scalars and arrays of numpy become numbers and lists.
     """
@@ -135,7 +135,7 @@ def checked(given: Mapping[str, Any], before: Mapping[str, Any]) -> Facts:
 
 
 def _native(value: Any, depth: int) -> Any:
-    """Return a value with Python's own numbers, lists and mappings in it."""
+    """Return a value as Python's own numbers, lists and mappings."""
     if depth > MAX_DEPTH:
         raise _deep()
     if isinstance(value, np.generic | np.ndarray):
@@ -162,7 +162,7 @@ def _native(value: Any, depth: int) -> Any:
 
 
 def _told(name: str, value: Any) -> Any:
-    """Return the value of a fact whose meaning is known, in the one form that it has."""
+    """Return the value of a fact, in its one form if the fact's meaning is known."""
     if value is None:
         return None
     if name == "seed":

@@ -1,13 +1,13 @@
-"""Open stores in a forked process: readers go on there, writers refuse, and nobody waits for ever.
+"""Open stores in a forked process: readers go on in the child, writers refuse there, and no thread waits for ever.
 
-1. A fork waits until no other thread is in the middle of anything with a store's index in RAM, so that the child's
-   copy is whole. After FORK_SECONDS it waits no longer, and the child's copy is not used.
-2. Locks that threads of the parent held are free in the child, where those threads are not.
-3. The child of a store with ``mode="r"`` draws batches of its own: its generator is seeded from the parent's, as it
-   was, and from the number of forks of that store so far. So children differ from each other and from their parent,
-   and with the same seed, the same calls and the same forks they draw the same again.
-4. The child of a store that writes neither writes nor samples: what its parent commits, evicts and compacts later, it
-   would not notice.
+1. A fork waits until it holds the locks of all open stores, so that the child's copy is whole. After FORK_SECONDS it
+   waits no longer, and the child refuses to use a copy that may not be whole.
+2. Locks that threads of the parent held are free in the child, because those threads do not exist there.
+3. In the child, a store with ``mode="r"`` draws batches of its own. Its generator is seeded from the state of the
+   parent's generator and from the number of forks of that store so far. So children differ from each other and from
+   their parent. The same seed, calls and forks give the same draws again.
+4. In the child, a store that was opened to write neither writes nor samples, because it would not notice what its
+   parent commits, evicts and compacts later.
 
 Processes that are started without Python's fork (spawn, forkserver, subprocess) have no copy of any open store.
 """
@@ -32,11 +32,11 @@ FORK_SECONDS = 30.0
 _numbers = itertools.count()
 _open: dict[int, weakref.ref[Engine]] = {}
 _forks: weakref.WeakKeyDictionary[Engine, int] = weakref.WeakKeyDictionary()
-"""The number of times that the process was forked since a store was opened, or inherited."""
+"""The number of forks of this process since a store was opened here, or inherited by a fork."""
 _held = threading.local()
-"""The forks that this thread is at, one of them perhaps in a signal's handler during another.
+"""The forks that this thread has begun; a signal's handler may begin one during another.
 
-Each has the engines that it found, and those of their locks that it could take.
+Each fork has the engines that it found, and those of their locks that it could take.
 """
 
 
@@ -61,14 +61,14 @@ def _before() -> None:
 
 
 def _locks(engine: Engine) -> list[Any]:
-    """Return the locks that guard what is in RAM."""
+    """Return the locks that guard what an engine has in RAM."""
     return [engine.lock, engine.streams.cache.lock]
 
 
 def _take(locks: list[Any], seconds: float) -> list[Any]:
-    """Take all locks, or those that are free when the time is over.
+    """Take all locks, or those that are free when the time is over; return them.
 
-    It never waits with a lock in hand that somebody else might be waiting for.
+    While it waits for a lock, it holds none for which another thread might wait.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -112,7 +112,7 @@ def _after_in_child() -> None:
 
 
 def _refuse(engine: Engine, why: str) -> None:
-    """Have every call that needs more than the numbers in RAM raise StateError, even in a pass under way."""
+    """Have every later call raise StateError, and also every read from disk of a pass that has begun."""
     engine.refused = f"{why}: open the store {engine.path!r} here, with mode='r' or a stream of its own"
 
     def refuse() -> NoReturn:
@@ -124,7 +124,7 @@ def _refuse(engine: Engine, why: str) -> None:
 
 
 def next_generator(engine: Engine) -> np.random.Generator:
-    """Return the generator of a store's next copy, which is counted as a fork is."""
+    """Return the generator for the next copy of a store; the copy counts as a fork."""
     _forks[engine] = _forks.get(engine, 0) + 1
     return reseeded(engine.rng, _forks[engine])
 

@@ -1,4 +1,4 @@
-"""The random generator of an open store: kept as JSON, taken back from it, and another one for a copy."""
+"""The random generator of an open store: its state as JSON and back, and new generators for copies of the store."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from diskreplay.errors import CorruptionError
 
 
 def rng_to_json(rng: np.random.Generator) -> dict[str, Any]:
-    """Return the state of a PCG64 generator, 128-bit numbers as text, for JSON readers that lack them."""
+    """Return the state of a PCG64 generator for JSON; its 128-bit numbers are text, for readers that lack them."""
     state = rng.bit_generator.state
     numbers = {key: str(value) for key, value in state["state"].items()}
     return {**{key: state[key] for key in ("bit_generator", "has_uint32", "uinteger")}, "state": numbers}
 
 
 def set_rng(rng: np.random.Generator, state: Mapping[str, Any], name: str) -> None:
-    """Give a generator the state that a checkpoint holds; raise CorruptionError, with its name, for no state."""
+    """Give a generator the state in a checkpoint; raise CorruptionError, with the checkpoint's name, if it is none."""
     try:
         stored = state["rng"]
         numbers = {key: int(value) for key, value in stored["state"].items()}
@@ -28,6 +28,6 @@ def set_rng(rng: np.random.Generator, state: Mapping[str, Any], name: str) -> No
 
 
 def reseeded(rng: np.random.Generator, fork: int) -> np.random.Generator:
-    """Return another generator, which follows from the state of one and the number of the fork."""
+    """Return a new generator, whose seed follows from the state of ``rng`` and the number of the fork."""
     state: Any = rng.bit_generator.state["state"]
     return np.random.Generator(np.random.PCG64([state["state"], state["inc"], fork]))

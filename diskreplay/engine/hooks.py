@@ -1,4 +1,4 @@
-"""The hooks: what stands beside the rows of an open store, and how the engine takes it along."""
+"""Hooks: objects with state beside the rows of an open store, which the engine puts into checkpoints."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 
 class Hook(Protocol):
-    """An object that follows the rows of one store, from ``engine.hooks.append(hook)`` until that is closed."""
+    """An object whose state goes with the rows of a store, from ``engine.hooks.append(hook)`` until that closes."""
 
     def state(self) -> State:
-        """Return what a checkpoint must hold of it; the engine's lock is held."""
+        """Return the state for a checkpoint; the engine's lock is held."""
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Forget what belongs to the rows, which are being cleared; the engine's lock is held."""
+        """Forget the state that belongs to the rows, which are being cleared; the engine's lock is held."""
 
 
 class Companion(Hook, Protocol):
-    """The state of another library's buffer beside its rows, from ``engine.companion = companion`` on.
+    """The hook of an adapter, with the state of another library's buffer, from ``engine.companion = companion`` on.
 
-    :mod:`diskreplay.compat.keeper` is the one there is.
+    :mod:`diskreplay.compat.keeper` has the only one.
     """
 
     def flush(self) -> None:
-        """Add to the store what waits in RAM, before the last commit of ``close``."""
+        """Add the rows that wait in RAM to the store, before the last commit of ``close``."""

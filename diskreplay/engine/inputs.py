@@ -1,11 +1,11 @@
-"""The arguments of ``add`` as arrays of just the right shape and dtype, checked before anything changes.
+"""The rules that turn the arguments of ``add`` into arrays of the right shape and dtype, before anything changes.
 
-1. A value of another dtype is taken where no bit of information is lost, and refused otherwise: what was stored is what
-   was given. Python's floats, and lists of them, take on the column's precision, as everywhere in numpy; but a finite
-   number never becomes infinite.
-2. Values of discrete spaces must lie in them. A Box's bounds are not looked at: many environments leave them.
-3. NaN and infinity that were given are kept, unless the store was made with ``finite=True``.
-4. Rules 2 and 3 are about transitions: a row that is none may hold anything that its dtype can.
+1. A value of another dtype is converted if no bit of information is lost, and refused otherwise, so the store holds
+   what was given. Python's floats, and lists of them, are rounded to the column's precision, as everywhere in numpy.
+   But a finite number never becomes infinite.
+2. Values of discrete spaces must lie in them. A Box's bounds are not checked, because many environments leave them.
+3. NaN and infinity are accepted, unless the store was made with ``finite=True``.
+4. Rules 2 and 3 hold only for transitions. A row that is not a transition may hold anything that its dtype can.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Freedoms:
-    """The values that a kind of buffer takes though a rule of this module is against them.
+    """The exceptions from this module's rules that a kind of buffer allows.
 
     Attributes:
-        anything: for copies, what a store may hold all the same: values outside of discrete spaces, of older versions,
-            and NaN with ``finite=True``, as ``unknown`` allows.
-        unknown: a column in which NaN stands for what is not known yet, also with ``finite=True``.
-        alive: the column, bool ``(num_envs, n_agents)``, that says which agents act. The actions of the others are not
-            looked at, nor are the agents' discrete observations: who is out of the game has none.
+        anything: True to accept, for copies, all values that an existing store may hold: those outside of discrete
+            spaces, which older versions accepted, and NaN with ``finite=True``, which ``unknown`` allows.
+        unknown: a column in which NaN means that a value is not known yet, also with ``finite=True``.
+        alive: the column, bool ``(num_envs, n_agents)``, that says which agents act. The other agents' actions are not
+            checked. Nor are the discrete observations of any agent, because an agent out of the game has none.
         agents: the observation leaf of the agents, or the group of their leaves.
     """
 
@@ -42,11 +42,11 @@ class Freedoms:
     agents: str | None = None
 
     def finite(self, schema: Schema, column: str = "") -> bool:
-        """Tell whether values, of a column of the user's own or any other, must be finite."""
+        """Tell whether the values of a column must be finite."""
         return schema.finite and not self.anything and (not column or column != self.unknown)
 
     def looks_at(self, leaf: str) -> bool:
-        """Tell whether an observation leaf must lie in its discrete space."""
+        """Tell whether the values of an observation leaf must lie in its discrete space."""
         return not self.anything and (self.agents is None or not f"{leaf}/".startswith(f"{self.agents}/"))
 
 
@@ -57,12 +57,12 @@ class Slot:
     """The rule for one argument: ``(num_envs, *shape)``, or ``shape`` when there is one environment.
 
     Args:
-        name: of the argument, for messages.
-        shape, dtype: of one value.
-        num_envs: environments.
+        name: the argument's name, for messages.
+        shape, dtype: the shape and dtype of one value.
+        num_envs: the number of environments.
         lossy: True if values are rounded to the dtype.
         finite: True if values must be finite.
-        choices: the least and the largest value, of all elements or of each; None for any.
+        choices: the least and the largest value, one pair for all elements or for each; None for any.
     """
 
     __slots__ = (
@@ -88,12 +88,12 @@ class Slot:
         if choices is not None:
             self.least, self.most = (_bound(bound, dtype) for bound in choices)
             if not np.any(self.least):
-                # As unsigned integers, negative numbers lie above all others: one comparison instead of two.
+                # As unsigned integers, negative numbers are larger than all others: one comparison checks both bounds.
                 self.unsigned = np.dtype(f"u{dtype.itemsize}")
                 self.most = self.most.view(self.unsigned)
-        # Scalars that need no conversion make up most calls with one environment: those of types that fit whatever
-        # they are, and those of Python's or the dtype's own type within bounds of that type, which compare fastest.
-        # Where values are rounded, float64, in which many environments compute rewards, is as Python's floats.
+        # Most values of one environment are scalars that need no conversion. Some types fit whatever the value is;
+        # Python's and the dtype's own type fit within bounds, which are of that type because such compare fastest.
+        # If values are rounded, float64 is treated as Python's floats: many environments compute rewards in it.
         self.exact: tuple[type, ...] = ()
         self.python: tuple[type, ...] = ()
         self.scalar: type | None = None
@@ -119,7 +119,7 @@ class Slot:
         """Return ``value`` as an array of the slot's shape and dtype, itself if it is one; raise InputError otherwise.
 
         Args:
-            counts: where the value is one of a transition: a bool, or an array of the value's first axes.
+            counts: True where the value belongs to a transition: a bool, or an array of the value's first axes.
         """
         kind = type(value)
         if (
@@ -135,14 +135,14 @@ class Slot:
         return array
 
     def check_steps(self, values: Any, steps: int, counts: Any = True) -> Array:
-        """Return ``values`` of several steps, ``(steps, *shape)``, as :meth:`check` takes those of one."""
+        """Return ``values`` of several steps, ``(steps, *shape)``, checked as :meth:`check` does for one step."""
         array = self._convert(values, (steps, *self.shape))
         if self.finite or self.choices is not None:
             self._check_values(array, counts)
         return array
 
     def _remedy(self, given: tuple[int, ...]) -> str:
-        """Return what to write if the value has one axis of environments too many, or too few."""
+        """Return advice if the value has an axis of environments too many, or lacks it."""
         if self.shape == self.value_shape and len(given) > 1 and given[1:] == self.shape:
             return f"; for {given[0]} environments in lockstep create the store with num_envs={given[0]}"
         if self.shape != self.value_shape and given == self.value_shape and given[:1] == self.shape[:1]:
@@ -159,7 +159,7 @@ class Slot:
         if array.dtype.kind == "c" and self.dtype.kind != "c":
             raise InputError(f"{self.name}: must be real numbers of dtype {self.dtype}, got {array.dtype}")
         if shape == self.value_shape and array.shape == (1, *shape):
-            array = array[0]  # one environment, which leads
+            array = array[0]  # the first axis is the one environment
         if array.shape != shape:
             remedy = self._remedy(array.shape) if shape == self.shape else ""
             raise InputError(f"{self.name}: must have shape {shape}, got {array.shape}{remedy}")
@@ -179,7 +179,7 @@ class Slot:
         return converted
 
     def _check_values(self, array: Array, counts: Any) -> None:
-        """Raise InputError if an element that counts is not finite, or none of the choices."""
+        """Raise InputError if an element that counts is not finite, or not one of the choices."""
         if self.choices is None:
             wrong = ~np.isfinite(array)
         elif self.unsigned is not None:
@@ -209,7 +209,7 @@ class Slot:
 
 
 def _bound(bound: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a bound of choices in their own dtype, in which numpy compares fastest."""
+    """Return a bound of the choices in the values' own dtype, in which numpy compares fastest."""
     limits = np.iinfo(dtype)
     return np.clip(np.asarray(bound), limits.min, limits.max).astype(dtype)[()]
 
@@ -217,7 +217,7 @@ def _bound(bound: Any, dtype: np.dtype[Any]) -> Any:
 def obs_slots(
     schema: Schema, shapes: list[tuple[int, ...]], num_envs: int, freedoms: Freedoms
 ) -> tuple[list[Slot], list[Slot]]:
-    """Return the rules for an observation and for the next one, of leaves that are given with ``shapes``."""
+    """Return the rules for an observation and for the next one, whose leaves are given with ``shapes``."""
     leaves = spaces.leaf_spaces(schema.observation_space)
 
     def slots(prefix: str) -> list[Slot]:
@@ -260,7 +260,7 @@ def column_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> dict[str,
 
 
 def rounded(name: str, given: Any, dtype: Any = np.float32) -> Array:
-    """Return numbers rounded to a float dtype; raise InputError for no numbers, or one that becomes infinite."""
+    """Return numbers rounded to a float dtype; raise InputError for other values, or if a number becomes infinite."""
     try:
         array = np.asarray(given)
     except ValueError as error:
@@ -276,7 +276,7 @@ def rounded(name: str, given: Any, dtype: Any = np.float32) -> Array:
 
 
 def check_range(name: str, given: Array, converted: Array) -> None:
-    """Raise InputError if a number of ``given``, which broadcasts to ``converted``, is no longer finite."""
+    """Raise InputError if a finite number of ``given``, which broadcasts to ``converted``, is infinite there."""
     if converted.dtype.kind not in "fc" or given.dtype.kind not in "biufc" or np.isfinite(converted).all():
         return
     given = np.broadcast_to(given, converted.shape)
@@ -290,10 +290,10 @@ def check_range(name: str, given: Array, converted: Array) -> None:
 
 
 def _same_values(converted: Array, given: Array) -> bool:
-    """Tell whether a conversion lost nothing."""
+    """Tell whether a conversion has lost no information."""
     if not np.array_equal(converted, given, equal_nan=given.dtype.kind in "fc"):
         return False
-    # numpy compares integers and floats as floats, in which neighbouring large integers are the same number.
+    # numpy compares integers and floats as floats, to which neighbouring large integers round alike.
     inexact = given.dtype.kind in "iu" and converted.dtype.kind in "fc" and given.itemsize > 4
     return not inexact or np.array_equal(converted.astype(given.dtype), given)
 

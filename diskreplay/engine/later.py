@@ -1,7 +1,7 @@
-"""Values for rows that are already there: checked before anything changes, logged, and shown from then on.
+"""How values for rows that exist already are written: checked before anything changes, then appended to a log.
 
-What is given is checked and made blocks, which one change appends to the log of the stream. They wait there as they
-are, and the next commit compresses them.
+:class:`LaterWriter` makes blocks of the checked values, and one change appends these to a log of the stream. From then
+on batches show the values. The blocks wait in RAM, and the next commit compresses them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from diskreplay.schema import LATER, VALID, Schema
 
 
 class LaterWriter:
-    """The writer of later values of one stream, within ``change``; whoever calls it is alone in writing."""
+    """The writer of later values of one stream. Callers hold ``engine.write_lock``."""
 
     def __init__(self, schema: Schema, stream: OpenStream, change: Block) -> None:
         self._stream = stream
@@ -31,7 +31,7 @@ class LaterWriter:
         self._slots = {column.name: Slot(column.name, column.shape, column.dtype, 1) for column in schema.later}
 
     def write(self, name: str, index: Any, values: Any) -> None:
-        """Write values of a column for the rows of ``index``; raise InputError, before any change, for wrong ones."""
+        """Write values of a column for the ids ``index``; raise InputError, before any change, for wrong arguments."""
         places, given = self.checked(name, index, values)
         if len(places):
             flat = np.ascontiguousarray(given).reshape(len(places), -1).view(np.uint8)
@@ -39,13 +39,13 @@ class LaterWriter:
                 self._stream.logs[LATER].append(encode(self._columns[name][0], places, flat))
 
     def checked(self, name: str, index: Any, values: Any) -> tuple[Ids, NDArray[Any]]:
-        """Return places and values of those rows that are in the window; raise InputError for what is wrong."""
+        """Return the places and values of those ids that are in the window; raise InputError for wrong arguments."""
         if name not in self._columns:
             known = ", ".join(map(repr, self._columns)) or "none: create(..., later={name: dtype}) declares them"
             raise InputError(f"write: there is no column {name!r} that is written later; there are {known}")
         _, column = self._columns[name]
         ids = checked_ids(index)
-        none = not len(ids) and isinstance(values, list | tuple) and not values  # which has no shape to be checked
+        none = not len(ids) and isinstance(values, list | tuple) and not values  # an empty list has no shape to check
         given = self._slots[name].check_steps(np.empty((0, *column.shape), column.dtype) if none else values, len(ids))
         if self._finite and column.dtype.kind in "fc" and not np.isfinite(given).all():
             row = np.argwhere(~np.isfinite(given))[0].tolist()
@@ -57,7 +57,7 @@ class LaterWriter:
         return ids - (self._stream.log.stream << STREAM_SHIFT), given
 
     def _present(self, ids: Ids, values: NDArray[Any]) -> tuple[Ids, NDArray[Any]]:
-        """Return the ids that are in the window, with their values; raise InputError for ids never given."""
+        """Return the ids that are in the window, with their values; raise InputError for ids that never existed."""
         log = self._stream.log
         least, most = (int(ids.min()), int(ids.max())) if len(ids) else (log.first_id, -1)
         if least < log.first_id or most >= log.stop_id:

@@ -1,4 +1,4 @@
-"""One observation leaf on its way in: the given array, and the frames that are stored of it."""
+"""How an observation leaf is taken in: which frames of the given array are stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 class ObsLeaf:
-    """A leaf on its way in, with facts of one environment's value; ``lead`` counts the axes before it."""
+    """An observation leaf as ``add`` is given it; ``lead`` is the number of axes before one environment's value."""
 
     def __init__(self, column: Column, stack: Stack, num_envs: int) -> None:
         self.name = column.name
@@ -26,7 +26,7 @@ class ObsLeaf:
         elif stack.axis == -1:
             shape = (*shape[:-1], stack.frames * shape[-1]) if stack.channels else (*shape, stack.frames)
         self.shape = shape
-        """The shape of what is given."""
+        """The shape of one environment's given value."""
         self.lead = 0 if num_envs == 1 else 1
 
     def frames(self, given: Array) -> Array:
@@ -42,7 +42,7 @@ class ObsLeaf:
         return np.moveaxis(given, -1, lead)
 
     def split(self, given: Array) -> tuple[Array, Array]:
-        """Return the given array as frames, if stacked, and its newest frame."""
+        """Return the given array as a stack of frames, if it is one, and its newest frame."""
         if not self.stacked:
             return given, given
         frames = self.frames(given)
@@ -50,6 +50,6 @@ class ObsLeaf:
 
 
 def split(leaves: list[ObsLeaf], given: list[Array]) -> tuple[list[Array], list[Array]]:
-    """Return the leaves as stacks, if they are given so, and their newest frames."""
+    """Return the leaves as stacks of frames, those that are given so, and their newest frames."""
     pairs = [leaf.split(value) for leaf, value in zip(leaves, given, strict=True)]
     return [stack for stack, _ in pairs], [frame for _, frame in pairs]

@@ -1,10 +1,10 @@
-"""Signs that a program means something else than what it adds; each is told once, with the line to write instead.
+"""Signs that a program adds rows which it does not mean; a warning tells each once, with the line to write instead.
 
-1. Rows that do not continue the one before, though no flag says that an episode ended there: the observations differ.
-2. Rows after an end that begin with the end's own ``next_obs``: a vector environment that resets by itself, whose
-   final observations, or whose reset steps, are taken for something else.
+1. Many rows do not continue the row before, because the observations differ, though no flag ended the episode.
+2. After each end of an episode, the next row begins with the ``next_obs`` of that end. So a vector environment resets
+   by itself, and its final observations, or its reset steps, are added as something else.
 
-Counts are a guess at what was meant, of this process alone; what is stored does not depend on them.
+The counts are of this process alone. They only guess what the program means: what is stored does not depend on them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from diskreplay.errors import MisuseWarning, warn_outside
 
 WATCHED_STEPS = 100
-"""The number of steps of environments before anything is said of cuts."""
+"""The least number of steps, of all environments, before a warning about cuts."""
 MOST_CUTS = 0.05
-"""The share of steps cut without a flag from which on it is no accident."""
+"""The largest share of steps after which episodes are cut that gets no warning."""
 WATCHED_ENDS = 3
-"""The number of ends of episodes, all alike, before anything is said of them."""
+"""The least number of ends of episodes, all of them alike, before a warning about ends."""
 
 CUTS = (
     "{cuts} of {steps} steps do not continue the one before them: their obs is not its next_obs, bit for bit, and no "
@@ -46,7 +46,7 @@ EITHER = (
 
 
 class Watch:
-    """The watch over what one buffer was given so far."""
+    """The counts of one buffer's rows so far, from which warnings follow."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -56,23 +56,23 @@ class Watch:
         self.empty_ends = 0
         self.earning_ends = 0
         self.to_say: str | None = None
-        """A warning that is due."""
+        """The text of a warning that is due."""
         self._said: set[str] = set()
 
     def ignore_resets(self) -> None:
-        """Give no warning of steps that begin with an end's own ``next_obs``: this learner never looks at that."""
+        """Give no warning about steps that begin with the ``next_obs`` of an end: this learner never uses those."""
         self._said.add("resets")
 
     def look(self, steps: int, cuts: int, ends: int, unmoved: int, empty: int, earning: int) -> None:
-        """Look at a row in which some environment does not go on.
+        """Count a row in which some environment does not go on.
 
         Args:
-            steps: of all environments so far.
-            cuts: environments that begin an episode though no flag ended the one before.
-            ends: those whose step is the first transition after an end that a flag told, and moves on from there.
-            unmoved: of these, those that begin with the ``next_obs`` of the end.
-            empty: of the latter, steps without reward.
-            earning: of the latter, those where the step before the end had a reward.
+            steps: the steps of all environments so far.
+            cuts: the environments that begin an episode though nothing ended the one before.
+            ends: the environments whose step is the first after an end with a flag; without those that do not move.
+            unmoved: of ``ends``, those whose step begins with the ``next_obs`` of the end.
+            empty: of ``unmoved``, those whose step has no reward.
+            earning: of ``unmoved``, those where the step before the end had a reward.
         """
         self.steps = steps
         self.cuts += cuts
@@ -85,7 +85,7 @@ class Watch:
         elif WATCHED_ENDS <= self.ends == self.unmoved_ends:
             if self.empty_ends < self.ends:
                 self._due("resets", SAME_STEP)
-            else:  # resets have no reward; where other steps have none either, that tells nothing
+            else:  # resets have no reward, which tells something only if other steps have one
                 self._due("resets", NEXT_STEP if self.earning_ends == self.ends else EITHER)
 
     def _due(self, sign: str, text: str) -> None:
@@ -94,7 +94,7 @@ class Watch:
             self.to_say = text.format(cuts=self.cuts, steps=self.steps, ends=self.ends)
 
     def say(self) -> None:
-        """Give the warning that is due, in the name of the line outside of this package that led here."""
+        """Give the warning that is due, for the line outside of this package that led here."""
         text, self.to_say = self.to_say, None
         if text is not None:
             warn_outside(text, MisuseWarning)

@@ -1,4 +1,4 @@
-"""The background upload of the stream that is written: how it is started, fed and stopped."""
+"""How the background upload of the written stream is started, fed and stopped."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from diskreplay.storage.stream import StreamWriter
 from diskreplay.storage.stream import lock as locked
 
 CLOSE_SECONDS = 60.0
-"""The seconds for which `close` waits for what is not pushed yet."""
+"""The most seconds for which `close` waits until everything is pushed."""
 
 
 def prepare(store: Store, stream: str, url: str, seconds: float) -> BackgroundPush:
-    """Return the object that pushes a stream to a URL."""
+    """Return an object that pushes a stream to a URL in the background."""
     return BackgroundPush(Push(store, stream, ObjectStore(url)), seconds)
 
 
 def check_going_back(store: Store, stream: str, checkpoint: Checkpoint, url: str | None) -> None:
-    """Raise what stands against opening a stream at a checkpoint to be pushed to a URL; give up nothing."""
+    """Raise the errors of opening a stream at a checkpoint, and pushing it to a URL, but discard no rows."""
     lock = locked(store.files, store.stream_path(stream))
     try:
         newest = store.newest_commit(stream)
@@ -36,27 +36,27 @@ def check_going_back(store: Store, stream: str, checkpoint: Checkpoint, url: str
 
 
 class Pushes:
-    """The pushes of an open store, none if ``pushing`` is None; the lock of writers guards every call.
+    """The pushes of an open store. Callers hold ``engine.write_lock``.
 
     Args:
-        path: of the store, for warnings.
-        pushing: pushes the stream that is written.
+        path: the path of the store, for warnings.
+        pushing: the object that pushes the written stream; None if the store is not pushed.
     """
 
     def __init__(self, path: str, pushing: BackgroundPush | None) -> None:
         self.path = path
         self.pushing = pushing
         self._quiet = 0
-        """The number of blocks of :meth:`warned_later` that are under way."""
+        """The number of blocks of :meth:`warned_later` that have begun and not ended."""
 
     def committed(self, writer: StreamWriter | None) -> None:
-        """Have what is durable here pushed."""
+        """Have the newest commit pushed."""
         if self.pushing is not None and writer is not None:
             self.pushing.committed(writer.commit_record)
 
     @contextlib.contextmanager
     def warned_later(self) -> Iterator[None]:
-        """Keep :meth:`warn` silent inside: a warning may be an error, and would end what must be done whole."""
+        """Keep :meth:`warn` silent in a block: a warning may be an error, which would cut the block's work short."""
         self._quiet += 1
         try:
             yield
@@ -64,7 +64,7 @@ class Pushes:
             self._quiet -= 1
 
     def warn(self) -> None:
-        """Warn once each of what keeps rows or checkpoints from being pushed, when all that was asked for is done."""
+        """Warn, once for each, of what keeps rows or checkpoints from being pushed; call it when all else is done."""
         if self.pushing is None or self._quiet:
             return
         if (conflict := self.pushing.new_conflict()) is not None:
@@ -72,7 +72,7 @@ class Pushes:
         self.warn_of_names()
 
     def warn_of_names(self) -> None:
-        """Warn once each of checkpoints that are not pushed since another's has their name."""
+        """Warn, once for each, of checkpoints that are not pushed because another checkpoint has their name."""
         for name in self.pushing.newly_taken() if self.pushing is not None else ():
             assert self.pushing is not None
             warn_outside(
@@ -81,5 +81,5 @@ class Pushes:
             )  # fmt: skip
 
     def end(self) -> Exception | None:
-        """Push what is left, for at most CLOSE_SECONDS, and return what kept that from being done, or None."""
+        """Push what is left, for at most CLOSE_SECONDS; return the error that prevented it, or None."""
         return None if self.pushing is None else self.pushing.end(CLOSE_SECONDS)

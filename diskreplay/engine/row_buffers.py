@@ -1,7 +1,7 @@
-"""The places of a stream's rows: the write buffers of its columns, the log's table, and the patch table.
+"""The places to which rows are written: the write buffers of the columns, the log's table, and the patch table.
 
-What is given has the axis of environments only where there are several. The first row that is not there yet, ``end``,
-already has its observation where one is *pending*: the newest ``next_obs``.
+Given values have an axis of environments only if there are several. At the place of row ``end``, which was not added
+yet, stands the *pending* observation: the newest ``next_obs``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NEVER = 1 << 62
 
 
 class RowBuffers:
-    """The buffers of one stream; whoever calls it is alone in writing, and holds the lock of the index.
+    """The places of one stream's rows. Callers hold ``engine.write_lock`` and, but for :meth:`load`, ``engine.lock``.
 
     Attributes:
         load_at: the row from which on :meth:`load` is to be called.
-        pending_patched: the pending observation stands in the patch table already.
+        pending_patched: True if the pending observation stands in the patch table already.
     """
 
     def __init__(self, schema: Schema, writer: StreamWriter, log: StreamLog) -> None:
@@ -46,16 +46,16 @@ class RowBuffers:
         self._look()
 
     def _look(self) -> None:
-        """Look at the log's table, which was replaced by another."""
+        """Find the arrays of the log's table, after another table has replaced it."""
         self._table = self.log.table
         self._columns = [
             (column, column.column.chunk_rows, self._ring(name) if name in self.log.resident else None)
             for name, column in self.writer.rows.items()
         ]
-        """Each column, the rows of its chunks, and its array of the table, or None if it has none."""
+        """For each column: the column, the rows of its chunks, and its array of the table, or None if it has none."""
         self._obs = self._columns[: len(self._leaves)]
         self._unset = [(self._ring(NEXT_PATCH), -1), *((self._ring(name), 0) for name in self.log.later)]
-        """The arrays and values of what a row does not have yet."""
+        """The arrays that have no value for a new row yet, each with the number that says so."""
         self._compile()
 
     def _ring(self, name: str) -> Array:
@@ -63,7 +63,7 @@ class RowBuffers:
         return array if self._several else array[:, 0]
 
     def load(self) -> None:
-        """Load the compiled way to add rows, if it is worth it by now; readers wait for no lock meanwhile."""
+        """Load the compiled call that adds rows, if it is worth it by now; call it without ``engine.lock``."""
         end = self.log.end
         self._kernel = compiled_row.load(end - self._opened_at)
         self.load_at = end + compiled_row.LOOK_EVERY if self._kernel is None else NEVER
@@ -74,9 +74,9 @@ class RowBuffers:
             self._compiled = CompiledRow(self._kernel, self._columns, len(self._leaves), self._unset)
 
     def add(self, row: Row) -> bool:
-        """Add a row that goes on, if its observation is the pending one, and make its next one pending.
+        """Add a row, and make its next observation pending, if its observation is the pending one.
 
-        False where it must be written otherwise: nothing has changed then.
+        Return False, and change nothing, if the compiled call cannot add the row.
         """
         compiled, end = self._compiled, self.log.end
         if compiled is None or not compiled.add(row, end):
@@ -95,13 +95,13 @@ class RowBuffers:
         return True
 
     def reserve(self, rows: int) -> None:
-        """Make room for rows that are added, and the pending observation after them."""
+        """Make room for ``rows`` more rows, and for the pending observation after them."""
         self.log.reserve(rows)
         if self.log.table is not self._table:
             self._look()
 
     def write(self, values: Sequence[Any], in_place: int) -> None:
-        """Write row ``end`` and move on; the first ``in_place`` values, which were pending, are in their places."""
+        """Write row ``end``, and move ``end`` on; the first ``in_place`` values were pending, and are there already."""
         log = self.log
         row, position = log.end, log.end % self._table.length
         for number, ((column, rows, ring), value) in enumerate(zip(self._columns, values, strict=True)):
@@ -119,7 +119,7 @@ class RowBuffers:
         log.end = row + 1
 
     def write_run(self, values: Sequence[Array], steps: slice) -> None:
-        """Write rows from ``end`` on and move on; ``values`` lead with the steps of which these are some."""
+        """Write some of the steps in ``values`` as rows from ``end`` on, and move ``end`` on."""
         log = self.log
         row, length, count = log.end, self._table.length, steps.stop - steps.start
         first = row % length
@@ -138,7 +138,7 @@ class RowBuffers:
     # The pending observation
 
     def put_pending(self, frames: Sequence[Any]) -> None:
-        """Put next frames into the place of row ``end``."""
+        """Put frames of a next observation to the place of row ``end``."""
         row = self.log.end
         position = row % self._table.length
         for (column, rows, ring), frame in zip(self._obs, frames, strict=True):
@@ -147,18 +147,18 @@ class RowBuffers:
                 ring[position] = frame
 
     def pending(self) -> list[Any]:
-        """Return the frames in the place of row ``end``, of all environments."""
+        """Return the frames at the place of row ``end``, for all environments."""
         row = self.log.end
         return [column.single[row % rows] for column, rows, _ in self._obs]
 
     def patch_all_pending(self) -> None:
-        """Put all pending observations, which are no row yet, into the patch table, as a commit needs them."""
+        """Put all pending observations into the patch table, where a commit needs them."""
         if self.log.pending and not self.pending_patched:
             self.patch_pending(range(self.log.num_envs))
             self.pending_patched = True
 
     def patch_pending(self, envs: Iterable[int]) -> None:
-        """Put the pending observations of environments into the patch table, unless they stand there already."""
+        """Put the pending observations of these environments into the patch table, unless they stand there already."""
         log = self.log
         for env in envs:
             if log.table.arrays[NEXT_PATCH][(log.end - 1) % log.table.length, env] < 0:
@@ -166,7 +166,7 @@ class RowBuffers:
                 self.patch(log.end - 1, env, 1, frames)
 
     def patch(self, row: int, env: int, offset: int, frames: Sequence[Any]) -> None:
-        """Add a patch: the frames, by leaf, that stand at this offset of a row of an environment."""
+        """Add a patch with frames, one for each leaf, for an offset from a row of an environment."""
         values = dict(zip(self._leaves, frames, strict=True))
         values[PLACE] = np.array([row, env, offset], np.int64)
         for name, column in self.writer.patches.items():

@@ -1,4 +1,4 @@
-"""The user's choices for a store that is open; nothing of them is stored."""
+"""The user's options for an open store, which the store does not keep."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from diskreplay.errors import InputError
 from diskreplay.remote.objects import checked_url
 
 CACHE_BYTES = 256 << 20
-"""For a buffer that samples, at least."""
+"""The least default bytes of the cache of a buffer that samples."""
 APPENDING_CACHE_BYTES = 64 << 20
-"""For one that opens no other stream: a machine may have many of them."""
+"""The default bytes of the cache of a buffer that opens no other stream; a machine may have many such buffers."""
 MEMORY_SHARE = 16
 COMMIT_ROWS = 10_000
 COMMIT_SECONDS = 10.0
@@ -51,7 +51,7 @@ class Run:
             check_count("seed", self.seed, least=0, most=1 << 128)
 
     def cache_budget(self, only_written: bool) -> int:
-        """RAM for the cache; ``only_written``: of a buffer that opens no other stream."""
+        """Return the bytes of the cache; ``only_written`` is True for a buffer that opens no other stream."""
         if self.cache_bytes is not None:
             return self.cache_bytes
         return APPENDING_CACHE_BYTES if only_written else max(CACHE_BYTES, memory.limit() // MEMORY_SHARE)

@@ -1,7 +1,7 @@
-"""Many steps at once, added as if one after another: checked together, then written in runs.
+"""Many steps that are added at once, with the same result as one after another: checked together, written in runs.
 
-A run is a step and those after it that continue it in every environment. Its first step is looked at as every row is;
-the others need no look at the pending observation.
+A run is a step and the steps after it, each of which continues the step before it in every environment. Only the first
+step of a run must be compared with the pending observation.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from diskreplay.schema import CONTINUES
 Array = NDArray[Any]
 
 COMPARED_BYTES = 1 << 20
-"""The bytes of observations that are compared at a time."""
+"""The bytes of observations that are compared in one go."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """The checked steps; every array is ``(steps, num_envs, *shape)``, or ``(steps, *shape)`` of one environment.
+    """The checked steps; every array is ``(steps, num_envs, *shape)``, or ``(steps, *shape)`` for one environment.
 
     Attributes:
-        values: of all steps.
-        starts: their start codes; those of the first steps of runs are found when they are added.
-        columns: values of each column, in the order of the store's.
+        values: the arguments, for all steps.
+        starts: the start codes of the steps; that of a run's first step is found when the step is added.
+        columns: the values of all columns, in the order of the store's columns.
     """
 
     values: Row
@@ -46,16 +46,16 @@ class Steps:
         return len(self.starts)
 
     def row(self, at: int) -> Row:
-        """Return one step, as ``add`` is given it."""
+        """Return one step as the arguments of ``add``."""
         return Row(*([part[at] for part in value] if isinstance(value, list) else value[at] for value in self.values))
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """Return the first step of each run of single frames, and one past its last."""
+        """Return the first step of each run, and one past its last; for steps without stacks."""
         firsts = np.flatnonzero(~self._follows()).tolist()
         return zip(firsts, [*firsts[1:], len(self)], strict=True)
 
     def _follows(self) -> NDArray[np.bool_]:
-        """Tell which steps continue the one before them in every environment, ``(steps,)``."""
+        """Tell which steps continue the step before in every environment, bool ``(steps,)``."""
         values = self.values
         follows = np.zeros(len(self), bool)
         if len(self) < 2:

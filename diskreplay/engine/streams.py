@@ -1,4 +1,4 @@
-"""All streams of a store as one window: the one that is written here, and those that others write."""
+"""All streams of a store as one window: the stream that is written here, and those of other writers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from diskreplay.views.view import Sure, View
 
 
 class Streams:
-    """The open streams, in the order of their numbers, none before :meth:`open`; the buffer's lock guards all calls.
+    """The open streams, in the order of their numbers; none before :meth:`open`. Callers hold ``engine.lock``.
 
     Args:
-        store: whose streams.
-        cache_bytes: RAM for decoded chunks of all of them.
-        forget: called with the number of a stream whose rows were taken back.
-        only_written: open none but the stream that is written; of the others the commit records alone are read, and
-            these only when somebody asks.
+        store: the store of the streams.
+        cache_bytes: the most bytes of the cache that all streams share.
+        forget: a function, called with the number of a stream whose rows were taken back.
+        only_written: True to open only the stream that is written. The commit records of the others are read when
+            :attr:`commits` is needed.
     """
 
     def __init__(
@@ -38,18 +38,18 @@ class Streams:
         self.store = store
         self.only_written = only_written
         self._records: dict[str, Commit] | None = None
-        """The newest commits of all streams, by name, if not all are open; None before somebody asked."""
+        """The newest commits of all streams, by name, with ``only_written``; None before they were read."""
         self._forget = forget
         self.cache = ChunkCache(cache_bytes)
         self.writer: StreamWriter | None = None
         self.stale = False
-        """True if a stream that another writes was brought up to date in part: all of those must be read anew."""
+        """True if a stream of another writer is only partly up to date; then all such streams must be read anew."""
         self._open: dict[str, OpenStream] = {}
         self.all: list[OpenStream] = []
-        """The open streams, in their order; another list when that changes."""
+        """The open streams, in their order; a new list replaces it when a stream is added."""
         self._tables: Tables | None = None
         self._windows: list[tuple[tuple[int, int, int], Window] | None] = []
-        """The last answer of :meth:`windows` for each of them: of a thousand streams most stay as they are."""
+        """The last answer of :meth:`windows` for each stream, kept because most of a thousand streams rarely change."""
 
     def open(
         self, written: str | None, checkpoint: Checkpoint | None, may_go_back: Callable[[int], None] | None,
@@ -58,9 +58,9 @@ class Streams:
         """Open all streams; if that fails, :meth:`release` gives back what was opened.
 
         Args:
-            written: name of the stream to write, None for none.
-            checkpoint: to return to; the newest commits if None.
-            may_go_back, capacity: as of :meth:`Store.write_stream`.
+            written: the name of the stream to write, None for none.
+            checkpoint: the checkpoint to go back to; the newest commits if None.
+            may_go_back, capacity: as in :meth:`Store.write_stream`.
         """
         if written is not None:
             self.writer = self.store.write_stream(written, checkpoint, may_go_back, capacity)
@@ -76,37 +76,37 @@ class Streams:
 
     @property
     def tables(self) -> Tables | None:
-        """The tables of the rows of the streams, for plans, or None if there is no stream."""
+        """The tables of all streams, for plans, or None if there is no stream."""
         if self._tables is None and self.all:
             self._tables = Tables(self.all)
         return self._tables
 
     @property
     def newest(self) -> int:
-        """The largest number of a stream, the last in their order."""
+        """The largest number of an open stream."""
         return self.all[-1].log.stream
 
     @property
     def written(self) -> OpenStream | None:
-        """The stream that is written here."""
+        """The stream that is written here, or None."""
         return self._open[self.writer.name] if self.writer else None
 
     @property
     def shown(self) -> OpenStream:
-        """The stream that is written, or the first if none is."""
+        """The stream that is written here, or the first stream if none is."""
         return self.written or self.all[0]
 
     @property
     def commits(self) -> dict[str, Commit]:
-        """The commit that each stream stands at, by its name."""
+        """The commit at which each stream stands, by the stream's name."""
         if self.only_written and self._records is None:
             self._records = self.store.newest_commits()
         return {**(self._records or {}), **{name: stream.disk.commit_record for name, stream in self._open.items()}}
 
     def open_readers(self, checkpoint: Checkpoint | None) -> None:
-        """Open, or bring up to date, the streams that others write.
+        """Open the streams of other writers, or bring them up to date.
 
-        Whatever ends it half-way, the streams stay as they are listed until it is called again, which ends it.
+        If an error ends this half-way, the list of streams stays as it is, and the next call does the rest.
         """
         if self.only_written:
             self._records = None
@@ -144,7 +144,7 @@ class Streams:
         self._windows = [None] * len(self.all)
 
     def _caught_up(self, stream: OpenStream, newest: Commit) -> bool:
-        """Read what was committed up to a newer record; return False if the stream must be read anew."""
+        """Read the rows up to a newer commit; return False if the stream must be read anew."""
         ours = stream.disk.commit_record
         if newest.timeline != ours.timeline:
             return False
@@ -155,12 +155,12 @@ class Streams:
             stream.disk.load(newest)
             stream.catch_up()
         except CorruptionError:
-            return False  # evicted meanwhile; or really damaged, which reading it anew will say
+            return False  # evicted meanwhile, or damaged: reading it anew will tell
         self.stale = False
         return True
 
     def size_cache(self) -> None:
-        """Tell the cache how much there is to cache, and take out of it what left the window."""
+        """Tell the cache how many bytes can be cached, and drop from it the chunks that left the window."""
         if large := [stream for stream in self.all if not stream.log.whole]:
             self.cache.resize_window(sum(stream.window_bytes() for stream in large))
         for stream in large:
@@ -172,7 +172,7 @@ class Streams:
                 self.cache.drop(log, stream.logs[path].begin // log.column.chunk_rows)
 
     def windows(self) -> list[Window]:
-        """Return what a sampler is told of every stream, the empty ones too."""
+        """Return the window of every stream, also of empty ones, as samplers see it."""
         windows = self._windows
         for at, stream in enumerate(self.all):
             log, known = stream.log, windows[at]
@@ -182,7 +182,7 @@ class Streams:
         return [window for _, window in cast(list[tuple[Any, Window]], windows)]
 
     def standing(self, view: View, ids: Ids) -> NDArray[np.int8]:
-        """Return the standing of ids of the windows as items of a view."""
+        """Return the standing of ids, which are in the windows, as items of a view."""
         streams = self.all
         if len(streams) == 1:
             return view.standing(streams[0], ids)
@@ -192,7 +192,7 @@ class Streams:
         if not streams:
             return found
         numbers = stream_of(ids)
-        named = set(numbers.tolist())  # a few of a thousand
+        named = set(numbers.tolist())  # a batch has rows of few of a thousand streams
         for stream in streams:
             if stream.log.stream in named:
                 here = np.flatnonzero(numbers == stream.log.stream)
@@ -200,7 +200,7 @@ class Streams:
         return found
 
     def check(self, view: View, ids: Ids) -> None:
-        """Raise EvictedError or InputError if an id is not, or not any more, that of an item."""
+        """Raise EvictedError if an id has left the window, InputError if it is no item."""
         known = np.zeros(len(ids), bool)
         for stream in self:
             log = stream.log
@@ -214,14 +214,14 @@ class Streams:
             raise InputError(f"index {bad[0]} names no transition that can be sampled")
 
     def check_given(self, view: View, ids: Ids) -> None:
-        """Raise the errors of :meth:`check`, but let ids pass that have left the window."""
+        """Raise the errors of :meth:`check`, but accept ids that have left the window."""
         gone = np.zeros(len(ids), bool)
         for stream in self:
             gone |= (stream_of(ids) == stream.log.stream) & (ids < stream.log.first_id)
         self.check(view, ids[~gone])
 
     def outrun(self, any_commit: bool) -> bool:
-        """Tell whether another writer has evicted or rewritten rows of a window open here, or just committed."""
+        """Tell whether another writer evicted or rewrote rows of a window here or, with ``any_commit``, committed."""
         for stream in self:
             if stream.disk is not self.writer:
                 newest, ours = read_commit(self.store.files, stream.disk.path), stream.disk.commit_record
@@ -232,7 +232,7 @@ class Streams:
         return False
 
     def release(self) -> None:
-        """Close the files, give the lock back and forget everything."""
+        """Close the files, give back the lock of the written stream, and forget everything."""
         if self.writer is not None:
             self.writer.close_files()
             self.writer.release()

@@ -1,12 +1,12 @@
-"""The end of a store that nobody closed: its rows are committed when its buffer or the interpreter goes.
+"""The end of a store that the program did not close: its rows are committed when its buffer or the interpreter ends.
 
-:mod:`diskreplay.exits` says when. The engine outlives the buffer, so nothing of it, its locks and its threads among
-them, is garbage before the rows are committed.
+:mod:`diskreplay.exits` says when. The engine outlives the buffer, so no part of it, such as a lock or a thread, is
+garbage before the rows are committed.
 
-Nothing is committed where the engine stopped writing, which it said then, and nothing in a forked process. Where the
-store was moved or removed, or a thread that still runs holds the lock of writers while the interpreter ends, rows are
-lost, and a ResourceWarning says how many: by default Python does not show it, and under ``-W error`` it is printed as
-an error that was ignored; the exit status stays. An error of the disk is printed in any case.
+Nothing is committed in a forked process, or if the engine had stopped writing, which an error has said. Rows are lost
+if the store was moved or removed, or if a thread holds ``write_lock`` while the interpreter ends. A ResourceWarning
+then says how many. Python does not show it by default; under ``-W error`` Python prints it as an ignored error, and the
+exit status stays. Python prints an error of the disk in any case.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from diskreplay.engine.engine import Engine
 from diskreplay.errors import SamplerWarning, StateError
 
 EXIT_SECONDS = 10.0
-"""The seconds for which the end of the interpreter waits for a thread that adds or commits."""
+"""The most seconds for which the end of the interpreter waits for a thread that adds or commits."""
 
 
 def watch(owner: object, engine: Engine) -> None:
-    """Have rows of a written store committed when ``owner``, its buffer, ends without closing it."""
+    """Have the rows of a written store committed when its buffer, ``owner``, ends without closing it."""
     if engine.streams.writer is not None:
         engine.call_off = exits.when_forgotten(owner, functools.partial(_end, engine))
 
@@ -39,7 +39,7 @@ def _end(engine: Engine, ending: bool) -> None:
     writer = engine.streams.writer
     if engine.closed or engine.ending or writer is None or not writer.held:
         return
-    # Nobody else can hold the locks of what is forgotten.
+    # No other thread can hold the locks of a forgotten buffer.
     if not engine.write_lock.acquire(timeout=EXIT_SECONDS if ending else 0):
         _warn(engine, "a thread still holds the buffer's lock")
         return
@@ -47,7 +47,7 @@ def _end(engine: Engine, ending: bool) -> None:
         if not ending:
             engine.close()
         elif writer.failure is None:
-            engine.commit()  # and stays open, for threads and exit handlers that are still to come
+            engine.commit()  # the store stays open, for threads and exit handlers that still run
             if engine.companion is None and (why := engine.keep()):
                 warnings.warn(why, SamplerWarning, stacklevel=2)
     except StateError as error:

@@ -43,8 +43,8 @@ def from_arrays(
     Args:
         obs, action: ``(N, *shape)``, nested as the spaces.
         reward: ``(N,)``; zeros if None.
-        next_obs: as ``obs``; the next step's observation if None. Then the last step of an episode that was not
-            terminated is left out: its next observation is not known.
+        next_obs: the next observations, like ``obs``; the next step's observation if None. Then the last step of an
+            episode that was not terminated is left out: its next observation is not known.
         terminated, truncated: ``(N,)`` bool; False if None.
         last: ``(N,)`` bool: ends of episodes in neither flag.
         columns: further ones, ``(N, *shape)``.

@@ -206,11 +206,11 @@ class _Columns:
     """The columns of a dataset.
 
     Attributes:
-        where: what to call the dataset in errors.
-        files: of the dataset, in order.
+        where: the name of the dataset in errors.
+        files: the files of the dataset, in order.
         count: rows in them.
         keys: the Parquet column of each of our names.
-        shapes: of those names whose shape and dtype are known.
+        shapes: the shapes of the columns whose shape and dtype are known, by name.
     """
 
     where: str

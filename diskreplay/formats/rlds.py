@@ -64,10 +64,10 @@ class EpisodeFeature:
     """One key of the example of an episode, filled from its first step to its last.
 
     Args:
-        shape, dtype: of the value of a step.
+        shape, dtype: the shape and dtype of the value of a step.
 
     Attributes:
-        kind: of its list in an example: "byte", "float" or "int".
+        kind: the kind of the value's list in an example: "byte", "float" or "int".
         size: about as many bytes as it takes there.
     """
 

@@ -1,8 +1,8 @@
-"""The room of what is in RAM of a store: small columns, episodes and their facts, later values, trees of priorities.
+"""The part of a store that is in RAM: small columns, episodes and their facts, later values, trees of priorities.
 
-It opens no file of a store, and takes no lock: the lock of the buffer that owns an index guards every call.
+This room opens no file of a store, and takes no lock. Its callers hold ``engine.lock``, which guards what is in RAM.
 
-- The rings hold the rows of the window and its context; a row's place follows from its number.
-- Reading a record of a log twice has the effect of reading it once.
-- Only modules that are themselves loaded late import ``jit``, which imports numba.
+- Tables hold the rows of the window and its context. A row's place in a table follows from the row's number.
+- Entering a record of a log twice has the same effect as entering it once.
+- Only modules that are loaded late import ``jit``, because that imports numba.
 """

@@ -1,6 +1,6 @@
-"""The tables of numbers for compiled code: where rings in RAM are, and which rows they hold.
+"""Tables of numbers that tell compiled code where arrays in RAM are, and which rows they hold.
 
-Whoever looks something up at an address holds the lock, and keeps the log and its tables alive meanwhile.
+The code that reads memory at such an address holds ``engine.lock``, and keeps the arrays alive meanwhile.
 """
 
 from __future__ import annotations
@@ -18,28 +18,33 @@ from diskreplay.schema import START
     NUMBER, ENVS, LENGTH, FLOOR, END, STARTS, NEXT_PATCHES, PATCH_BEGIN, PATCH_END, PATCH_LENGTH,
     LOG_FACTS,
 ) = range(11)  # fmt: skip
-"""The facts of a stream, in order.
+"""The positions of a stream's numbers in its row of the table.
 
-- NUMBER, ENVS: the stream's number, and how many environments it has.
-- LENGTH: the rows for which the ring has room; FLOOR, END: the rows ``[FLOOR, END)`` that it holds.
-- STARTS, NEXT_PATCHES: the addresses of the rows' start codes, and of the numbers of their next patches.
-- PATCH_BEGIN, PATCH_END: the patches that their ring holds; PATCH_LENGTH: those for which it has room.
-- LOG_FACTS: the number of these facts.
+- NUMBER: the stream's number. ENVS: its number of environments.
+- LENGTH: the number of rows for which the log has room. FLOOR, END: the rows ``[FLOOR, END)`` that it holds.
+- STARTS, NEXT_PATCHES: the addresses of the start codes, and of the numbers of the patches with next observations.
+- PATCH_LENGTH: the number of patches for which the log has room. PATCH_BEGIN, PATCH_END: the patches
+  ``[PATCH_BEGIN, PATCH_END)`` that it holds.
+- LOG_FACTS: the number of all these.
 """
 
 (
     ENTRIES, ENTRIES_LENGTH, FIRST_CHUNK, STOP_CHUNK, GROUPS, IN_RAM, FULL, SLOTS, SLOTS_LENGTH, CHUNKS, SLOT_GROUPS,
     HELD, COLUMN_FACTS,
 ) = range(13)  # fmt: skip
-"""The facts of a column on disk, in order. A chunk number stands for one chunk of each group of environments.
+"""The positions of a column's numbers in its row of the table, for a column on disk.
 
-- ENTRIES, ENTRIES_LENGTH: the address and length of the ring of chunks' places in shards.
-- FIRST_CHUNK, STOP_CHUNK: the chunks ``[FIRST_CHUNK, STOP_CHUNK)`` that this ring holds.
+The environments may be divided into groups, each with chunks of its own. Then one chunk number stands for a chunk of
+each group.
+
 - GROUPS: the number of groups of environments.
-- IN_RAM, FULL: the first chunk that waits for a commit in RAM, and the first that may still change.
-- SLOTS, SLOTS_LENGTH: the address and length of the table of the slots in which chunks are cached.
-- CHUNKS, SLOT_GROUPS, HELD: the addresses of the chunk and of the group in each slot, and the number of slots.
-- COLUMN_FACTS: the number of these facts.
+- ENTRIES, ENTRIES_LENGTH: the address and length of the array that says where each chunk lies in its shard.
+- FIRST_CHUNK, STOP_CHUNK: the chunks ``[FIRST_CHUNK, STOP_CHUNK)`` of which this array knows the place.
+- IN_RAM: the first chunk that waits in RAM for a commit. FULL: the first chunk that may still change.
+- SLOTS, SLOTS_LENGTH: the address and length of the array that says in which slot of the cache a chunk is.
+- CHUNKS, SLOT_GROUPS: the addresses of two arrays with the chunk and the group in each slot.
+- HELD: the number of slots.
+- COLUMN_FACTS: the number of all these.
 """
 
 
@@ -50,17 +55,17 @@ def address(array: NDArray[Any]) -> int:
 
 
 class LogAddresses:
-    """The facts of several logs, ``(s, 10)``."""
+    """The table ``facts`` with the numbers of several streams, int64 ``(S, LOG_FACTS)``."""
 
     def __init__(self, logs: list[StreamLog]) -> None:
         self.logs = logs
         self.facts = np.zeros((len(logs), LOG_FACTS), np.int64)
         self._tables: list[tuple[Table, int, int] | None] = [None] * len(logs)
-        """The table of each log at the last look, and the addresses of two of its arrays."""
+        """Each log's table when it was last looked at, with the addresses of two of the table's arrays."""
         self._known: list[tuple[int, ...]] = [()] * len(logs)
 
     def catch_up(self, at: int) -> None:
-        """Bring the facts of one log up to date; the caller holds the lock."""
+        """Bring the numbers of log ``at`` up to date."""
         log, held = self.logs[at], self._tables[at]
         table = log.table
         if held is None or held[0] is not table:

@@ -1,7 +1,8 @@
-"""Episodes of a window, found from the resident columns.
+"""The episodes of a window, found from the resident columns.
 
-An episode is a run of valid rows of one environment from a row that does not continue the one before, or from the
-window's first row, to a cut. The newest run of an environment that is not cut yet is an episode still going on.
+An episode is a run of transitions of one environment. It begins at a row that does not continue the row before, or at
+the window's first row. It ends at a row with a flag, or before a row that does not continue it. An environment's newest
+episode may still be going on.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, V
 
 CUT_OFF = "cut off"
 ROW_BITS = 43
-"""The bits for a row in a number that also holds its environment; there are at most 2^20 environments."""
+"""The bits for the row in a number that holds a row and an environment; there are at most 2^20 environments."""
 LOOKED_ROWS = 1024
-"""The number of rows that are searched at a time for the begin or the end of an episode."""
+"""The number of rows that a search for an episode's begin or end looks at in one go."""
 KEPT = "_facts"
 START_OF: Callable[[Episode], int] = operator.attrgetter("start")
 ENV_OF: Callable[[Episode], int] = operator.attrgetter("env")
 
 
 class _Copied:
-    """The facts of an episode: whoever asks for them is given a copy, so that many may have the same episode."""
+    """An episode's attribute ``facts``; each access returns a copy, because several callers may hold the episode."""
 
     def __get__(self, episode: Episode | None, kind: type[Episode]) -> dict[str, Any]:
         found: dict[str, Any] = {} if episode is None else copied(getattr(episode, KEPT))
@@ -43,16 +44,16 @@ class _Copied:
 
 @dataclasses.dataclass(frozen=True)
 class Episode:
-    """One episode, or what of it is in the window.
+    """One episode, or the part of it that is in the window.
 
     Attributes:
-        stream, env: the stream and environment that it was recorded in.
-        start, stop: its rows, half-open.
-        total_reward: undiscounted sum of its rewards.
+        stream, env: the numbers of the stream and the environment in which it was recorded.
+        start, stop: its rows ``[start, stop)``.
+        total_reward: the undiscounted sum of its rewards.
         terminated, truncated: the flags of its last step.
-        complete_start: its first step is in the window.
-        ended: it was terminated, truncated or cut off by a step that does not continue it.
-        facts: what a program said of it, by name; see :meth:`ReplayBuffer.begin_episode`. A copy.
+        complete_start: True if its first step is in the window.
+        ended: True if it was terminated or truncated, or if the next step does not continue it.
+        facts: a copy of the facts that the program gave, by name; see :meth:`ReplayBuffer.begin_episode`.
     """
 
     stream: int
@@ -73,7 +74,7 @@ class Episode:
 
 
 def ends(log: StreamLog) -> dict[str, int]:
-    """Return how many episodes of a window ended "terminated", "truncated", or "cut off" without a flag."""
+    """Return how many episodes of a window ended "terminated", "truncated", or without a flag, "cut off"."""
     rows = np.arange(log.begin, log.end)
     if not len(rows):
         return {TERMINATED: 0, TRUNCATED: 0, CUT_OFF: 0}
@@ -89,7 +90,10 @@ def ends(log: StreamLog) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeTable:
-    """The episodes of a stream's window as arrays ``(n,)``, by first row, then environment, as in :class:`Episode`."""
+    """The episodes of a stream's window as arrays ``(n,)``, with the names of :class:`Episode`'s attributes.
+
+    They are sorted by first row, then by environment.
+    """
 
     stream: int
     num_envs: int
@@ -106,15 +110,15 @@ class EpisodeTable:
         return len(self.start)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the columns by name, in the order of :class:`Episode`."""
+        """Return the arrays by name, in the order of :class:`Episode`'s attributes."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[2:]}
 
     def only(self, wanted: NDArray[np.bool_]) -> EpisodeTable:
-        """Return some of the episodes."""
+        """Return the table of only those episodes that the mask ``wanted`` selects."""
         return EpisodeTable(self.stream, self.num_envs, *(values[wanted] for values in self.arrays().values()))
 
     def hold(self, ids: Ids) -> NDArray[np.bool_]:
-        """Tell which ids ``(B,)`` of the stream are those of a row of these episodes."""
+        """Tell which ids of the stream belong to these episodes, bool ``(B,)``."""
         if not len(self):
             return np.zeros(len(ids), bool)
         order = np.lexsort((self.start, self.env))
@@ -127,7 +131,7 @@ class EpisodeTable:
 
 
 def table(log: StreamLog, since: int = 0) -> EpisodeTable:
-    """Return all episodes of a stream's window, or those that begin in its rows from ``since`` on."""
+    """Return the episodes of a stream's window, or only those that begin at row ``since`` or later."""
     rows = np.arange(max(log.begin, since), log.end)
     valid, starts, terminated, truncated, reward = (
         log.table.take(name, rows) for name in (VALID, START, TERMINATED, TRUNCATED, REWARD)
@@ -159,7 +163,7 @@ def table(log: StreamLog, since: int = 0) -> EpisodeTable:
 
 
 def episodes(log: StreamLog, facts: EpisodeFacts | None = None) -> list[Episode]:
-    """Return all episodes of a stream's window, by first row, then environment, with their ``facts`` if given."""
+    """Return the episodes of a window, sorted by first row, then by environment, with their ``facts`` if given."""
     found = table(log)
     return listed(found, facts.find(found.start, found.env) if facts else None)
 
@@ -173,19 +177,19 @@ def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
 
 
 class KeptEpisodes:
-    """The episodes of a stream's window, which are kept: whoever asks has only those made that are new, or changed.
+    """The episodes of a stream's window, kept between calls.
 
-    The lock of the buffer that owns it guards every call.
+    A call makes only the episodes that are new or have changed since the last call. Callers hold ``engine.lock``.
     """
 
     def __init__(self, log: StreamLog, facts: EpisodeFacts) -> None:
         self._log = log
         self._facts = facts
         self._made: tuple[list[Episode], tuple[int, int], int] = [], (0, 0), 0
-        """The episodes, their window, and the first row of those that may still change; replaced as a whole."""
+        """The episodes, their window, and the first row of the episodes that may still change; replaced as a whole."""
 
     def __call__(self) -> list[Episode]:
-        """Return all episodes, by first row, then environment; the caller must not change the list."""
+        """Return all episodes, sorted by first row, then by environment; the caller must not change the list."""
         log, facts = self._log, self._facts
         held, window, since = self._made
         if (log.begin, log.end) == window and facts.changed is None:
@@ -209,14 +213,15 @@ class KeptEpisodes:
         """Return the part of an episode that is left in the window."""
         rows = np.arange(self._log.begin, episode.stop)
         rewards = self._log.take(REWARD, rows, np.full(len(rows), episode.env)).astype(np.float64)
-        total = float(np.add.reduceat(rewards, [0])[0])  # to the bit as all are added up
+        total = float(np.add.reduceat(rewards, [0])[0])  # rounds as `table` does
         return dataclasses.replace(episode, start=self._log.begin, total_reward=total, complete_start=False)
 
 
 def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
-    """Return the episode of a row: its first row, the first row of the next episode, True if it begins in the window.
+    """Return the first row of a row's episode, the first row of the next episode, and True if the former is exact.
 
-    The second is None if the next episode has not begun yet.
+    If the episode began before the window, the first value is the window's first row, and the third is False. The
+    second value is None if the next episode has not begun yet.
     """
     start, complete = log.begin, False
     for high in range(row + 1, log.begin, -LOOKED_ROWS):
@@ -234,7 +239,7 @@ def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
 
 
 def newest(log: StreamLog, env: int) -> int | None:
-    """Return the newest row of an environment that is a transition, or None if the window has none."""
+    """Return the newest row of the window that is a transition in environment ``env``, or None if there is none."""
     for high in range(log.end, log.begin, -LOOKED_ROWS):
         rows = np.arange(max(log.begin, high - LOOKED_ROWS), high)
         there = np.flatnonzero(log.take(VALID, rows, np.full(len(rows), env)))

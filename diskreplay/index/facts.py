@@ -1,11 +1,12 @@
-"""The facts of a stream's episodes in RAM: seeds, tags, outcomes, whatever a program says of them.
+"""The facts of a stream's episodes in RAM: what a program says of them, such as seeds, tags and outcomes.
 
-On disk they are a log of lines of JSON, ``[row, stop, env, {facts}]``; if several lines have the same row and
-environment, the last one counts. A line describes the episode of environment ``env`` that contains ``row``; ``stop`` is
-one past its last row, or null as long as no episode has begun after it. A line is dead if its ``stop`` is not above the
-first row of the window.
+On disk the facts are a log of lines of JSON, ``[row, stop, env, {facts}]``. A line describes the episode of environment
+``env`` that contains ``row``. Its ``stop`` is one past the episode's last row, or null if the environment's next
+episode had not begun when the line was written. If several lines have the same row and environment, the last one
+counts. A line is dead if its episode has left the window: its ``stop`` is not above the window's first row.
 
-Facts given before an episode's first step are kept aside; that step notes them (:meth:`EpisodeFacts.begins`).
+A program may give facts before an episode's first step. They wait until that step notes them
+(:meth:`EpisodeFacts.begins`).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from diskreplay.index.log import StreamLog
 from diskreplay.index.where import NAME
 
 SLACK_BYTES = 64 << 10
-"""The bytes by which the log may exceed twice what still counts, before its oldest lines are cleaned up."""
+"""The bytes by which the log may exceed twice what still counts before a commit cleans up its oldest lines."""
 MAX_LINE = 8192
-"""The most bytes of a line; the facts of an episode have half of it at most."""
+"""The most bytes of a line. It is twice the most bytes that a program may give as an episode's facts."""
 MAX_NAME = 64
 """The most characters of a fact's name."""
 MAX_SEED = (1 << 64) - 1
 SHARED_LENGTH = 64
-"""The most characters of a text that is shared by all facts that have it."""
+"""The most characters of a text that facts share; each fact has its own copy of a longer one."""
 NOWHERE = -1
 
 Bytes = NDArray[np.uint8]
@@ -47,7 +48,7 @@ class Noted(NamedTuple):
     stop: int | None
     facts: Facts
     at: int
-    """The first byte of its newest line, or :data:`NOWHERE` before it has one."""
+    """The byte of the log at which the episode's newest line begins, or :data:`NOWHERE` if it has no line yet."""
     size: int
 
     @property
@@ -60,14 +61,14 @@ class Noted(NamedTuple):
 
 
 NOTHING = Noted(0, 0, None, {}, NOWHERE, 0)
-"""The entry of an episode of which nothing is noted."""
+"""The entry of an episode without facts."""
 FACTS_OF: Callable[[Noted], Facts] = operator.attrgetter("facts")
 
 
 class EpisodeFacts:
-    """The facts of one stream, the content of a :class:`~diskreplay.reading.bytelog.ByteLog`.
+    """The facts of one stream's episodes: the content of a :class:`~diskreplay.reading.bytelog.ByteLog`.
 
-    The lock of the buffer that owns it guards every call.
+    Callers hold ``engine.lock``.
     """
 
     what = "the facts of its episodes"
@@ -77,22 +78,22 @@ class EpisodeFacts:
         self.num_envs = log.num_envs
         self.slack = SLACK_BYTES
         self._noted: dict[int, Noted] = {}
-        """The noted facts by their key: row and environment in one number."""
+        """The noted facts by key, which is row and environment in one number."""
         self._open: dict[int, int] = {}
-        """The key, by environment, of the newest noted episode if it has not ended."""
+        """By environment: the key of its newest noted episode, if that episode has not ended."""
         self._waiting: dict[int, Facts] = {}
-        """The facts, by environment, of the episode that the next step begins; empty if none were given."""
+        """By environment: the facts of the episode that its next step begins; an empty dict if that has no facts."""
         self._unwritten: dict[int, None] = {}
-        """The keys of what changed since its last line was written; some may no longer exist."""
+        """The keys of episodes that changed since their last line was written; some may be forgotten by now."""
         self.changed: int | None = None
-        """The lowest row of an episode whose facts changed since a caller set this to None; None if there is none."""
+        """The lowest row of the episodes whose facts have changed since a caller set this to None."""
 
     def __len__(self) -> int:
         return len(self._noted)
 
     @property
     def unwritten(self) -> bool:
-        """True if something noted is not yet written to a line."""
+        """True if noted facts are not yet written to the log."""
         return bool(self._unwritten)
 
     def key(self, row: int, env: int) -> int:
@@ -101,19 +102,23 @@ class EpisodeFacts:
     # Giving
 
     def wait(self, envs: Sequence[int], facts: Facts) -> None:
-        """Set the facts of the episodes that the next steps of environments begin, replacing those set before."""
+        """Set the facts of the episodes that the next steps of these environments begin, instead of any set before."""
         self._waiting = {**self._waiting, **dict.fromkeys(envs, facts)}
 
     def waiting(self, env: int) -> Facts | None:
         return self._waiting.get(env)
 
     def noted(self, row: int, env: int, complete: bool) -> Noted | None:
-        """Return the facts of an episode by its first row in the window, or None; ``complete`` if it begins there."""
+        """Return the noted facts of the episode whose first row in the window is ``row``, or None.
+
+        ``complete`` says that the episode begins at this row. If it begins before the window, its line may name an
+        earlier row.
+        """
         found = self._noted.get(self.key(row, env))
         return found if found is not None or complete else self._reaching({env}, row).get(env)
 
     def _reaching(self, envs: Set[int], row: int) -> dict[int, Noted]:
-        """Return the noted facts, by environment, of the episodes that contain a row."""
+        """Return, by environment, the noted facts of the episodes that contain a row."""
         return {
             one.env: one
             for one in self._noted.values()
@@ -121,7 +126,10 @@ class EpisodeFacts:
         }
 
     def note(self, before: Noted | None, row: int, env: int, stop: int | None, facts: Facts) -> None:
-        """Replace the facts ``before`` of an episode; ``row`` and ``stop`` are those of its line."""
+        """Note new facts of an episode instead of those ``before``, which is None if it had none.
+
+        ``row`` and ``stop`` are the numbers for its line.
+        """
         one = before or Noted(row, env, stop, {}, NOWHERE, 0)
         self._change(one.row)
         key = self.key(one.row, env)
@@ -136,7 +144,10 @@ class EpisodeFacts:
     # A row that begins episodes
 
     def begins(self, row: int, envs: Iterable[int], valid: NDArray[np.bool_] | Sequence[bool]) -> None:
-        """Note that a row continues nothing in these environments; ``valid`` tells where it is a transition."""
+        """Note that a row does not continue the row before it in environments ``envs``.
+
+        ``valid`` tells for each environment whether the row is a transition.
+        """
         if not self._open and not self._waiting:
             return
         for env in envs:
@@ -160,12 +171,12 @@ class EpisodeFacts:
     # The log
 
     def restart(self) -> None:
-        """Forget what came from the log."""
+        """Forget the facts that came from the log."""
         self._change(0)
         self._noted, self._open, self._unwritten = {}, {}, {}
 
     def records(self, data: Bytes, at: int) -> Iterator[Noted]:
-        """Yield the whole lines at byte ``at`` of the log; raise ValueError for anything else."""
+        """Yield the complete lines of the log's bytes ``data`` from byte ``at`` on; raise ValueError for a bad one."""
         *lines, rest = data.tobytes().split(b"\n")
         if any(len(line) > MAX_LINE for line in (*lines, rest)):
             raise ValueError(f"a line has more than {MAX_LINE:,} bytes")
@@ -193,7 +204,7 @@ class EpisodeFacts:
         return row, stop, env, facts
 
     def take(self, one: Noted) -> None:
-        """Enter the next line; entering it twice does no harm, and a line for rows that do not exist is ignored."""
+        """Enter the next line; ignore it if its row does not exist."""
         if one.row >= self.log.end:
             return
         if one.stop is not None and one.stop > self.log.end:
@@ -210,8 +221,8 @@ class EpisodeFacts:
         self._unwritten.pop(key, None)
 
     def news(self, at: int) -> tuple[Bytes, list[Noted]]:
-        """Return lines for what is not yet written, and their records as they will stand from byte ``at`` on."""
-        # A dead episode that has a line needs a newer one, which says where it stopped.
+        """Return lines for the facts that are not yet written, and the records of these lines from byte ``at`` on."""
+        # An episode that left the window needs a line only if it has one already: the new line says where it stopped.
         known = {key: one for key in self._unwritten if (one := self._noted.get(key)) is not None}
         known = {key: one for key, one in known.items() if one.at != NOWHERE or self._lives(one)}
         self._unwritten = dict.fromkeys(known)
@@ -224,24 +235,27 @@ class EpisodeFacts:
         return np.frombuffer(b"".join(lines), np.uint8), records
 
     def again(self, one: Noted) -> bytes:
-        """Return a line again if it is the newest of an episode that is in the window or to come, else nothing."""
+        """Return the line of a record if it still counts, else no bytes.
+
+        It counts if it is the newest line of its episode, and that episode has rows in the window or may get some.
+        """
         newest = self._noted.get(self.key(one.row, one.env))
         lives = newest is not None and newest.at == one.at and self._lives(one)
         return one.line() if lives else b""
 
     def living_bytes(self) -> int:
-        """Return the bytes of the lines of episodes in the window or to come; forget the facts of all others."""
+        """Return how many bytes the lines that still count have; forget the facts of all other episodes."""
         self._noted = {key: one for key, one in self._noted.items() if self._lives(one)}
         return sum(one.size for one in self._noted.values())
 
     def _lives(self, one: Noted) -> bool:
-        """Tell whether its episode is in the window, or may still have rows there."""
+        """Tell whether an episode has rows in the window, or may get some."""
         return one.stop is None or one.stop > self.log.begin
 
     # Reading
 
     def problems(self) -> Iterator[str]:
-        """Yield what no writer may say: overlapping episodes, wrong names, values of another kind."""
+        """Yield a message for each overlap of episodes, each wrong name, and each value of a wrong kind."""
         places = sorted((one.env, one.row, one.stop) for one in self._noted.values())
         for (before, _, stop), (env, row, _) in itertools.pairwise(places):
             if before == env and (stop is None or stop > row):
@@ -255,12 +269,15 @@ class EpisodeFacts:
                     yield f"{place}: {name} cannot be {value!r:.100}"
 
     def find(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> list[Facts]:
-        """Return the facts of the episodes that begin in the window at these rows ``(n,)``, empty for none."""
+        """Return the facts of the episodes whose first rows in the window are ``starts``, ``(n,)``.
+
+        An episode without facts has an empty dict.
+        """
         if not self._noted or not len(starts):
             return [NOTHING.facts] * len(starts)
         get, nothing = self._noted.get, NOTHING
         found = [get(key, nothing) for key in (starts * self.num_envs + envs).tolist()]
-        # The first rows of an episode can have left the window only where it begins.
+        # An episode that lost its first rows now starts at the window's first row.
         begin = self.log.begin
         late = [at for at in np.flatnonzero(starts == begin).tolist() if found[at] is nothing]
         if late:
@@ -271,7 +288,7 @@ class EpisodeFacts:
 
 
 def is_name(name: Any) -> bool:
-    """Tell whether it can be the name of a fact."""
+    """Tell whether a value can be the name of a fact."""
     return isinstance(name, str) and NAME.fullmatch(name) is not None and len(name) <= MAX_NAME
 
 
@@ -284,7 +301,7 @@ _MEANINGS: dict[str, Callable[[Any], bool]] = {
     "success": lambda value: type(value) is bool,
     "tags": lambda value: type(value) is list and all(type(tag) is str for tag in value),
 }
-"""The tests of values, for the facts whose meaning is known."""
+"""For each fact whose meaning is known, the test that its values must pass."""
 
 
 def _no_number(text: str) -> None:
@@ -299,7 +316,7 @@ def _finite(text: str) -> float:
 
 
 def shared(value: Any) -> Any:
-    """Return the value, in which equal texts share one object: names and tags repeat in each episode."""
+    """Return a copy of a value in which equal texts share one object, because episodes repeat names and tags."""
     kind = type(value)
     if kind is str:
         return sys.intern(value) if len(value) <= SHARED_LENGTH else value
@@ -309,7 +326,7 @@ def shared(value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of what JSON can hold."""
+    """Return a copy of a value that JSON can hold."""
     if isinstance(value, Mapping):
         return {name: copied(part) for name, part in value.items()}
     return [copied(part) for part in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The compiled functions; to import this module imports numba, so only modules that are loaded late do."""
+"""Functions that numba compiles. Importing numba takes long, so only modules that are loaded late import this one."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ types: Any = numba.types
 
 
 def kernel(function: F, **options: Any) -> F:
-    """Return ``function`` compiled on its first call and kept on disk for the next process; ``options`` are numba's.
+    """Return ``function`` in a form that numba compiles at the first call; ``options`` are numba's.
 
-    Where nothing can be kept (a read-only installation in an account without a home), each process compiles anew.
-    A kernel may call kernels of its own module only: what is kept is renewed when its own file changes.
+    numba keeps the compiled code on disk for the next process. If it finds no folder to write to, as in a read-only
+    installation without a home directory, each process compiles anew. A kernel may call only kernels of its own module,
+    because numba renews kept code only when the file of the kernel itself changes.
 
-    Kept code has its processor in its name. numba tells processors apart in an index, but if two machines that share a
-    folder write at once, that index may mix them up, and one machine would run the other's code.
+    The name of kept code contains the processor's. numba tells processors apart only by an index file. If two machines
+    that share a folder write this file at once, it may mix them up, and one machine would run the other's code.
 
-    Signals and the garbage collector wait while it compiles, some seconds at most. Interrupted there, numba would keep
-    kernels that are half made, and end the process at the next compilation.
+    Signals and the garbage collector wait while numba compiles, for some seconds at most. If numba were interrupted, it
+    would keep half-made kernels, and its next compilation would end the process.
     """
     options = {"error_model": "numpy", **options}
     function.__qualname__ += f"-{_processor()}"
     try:
         compiled: F = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # numba found no folder to keep it in
+    except RuntimeError:  # numba found no folder to write to
         loading.unkept()
         compiled = numba.njit(**options)(function)
     dispatcher: Any = compiled
@@ -47,15 +48,15 @@ def kernel(function: F, **options: Any) -> F:
 
 
 def _processor() -> str:
-    """Return a short name of the processor that is compiled for."""
+    """Return a short name for the processor for which numba compiles."""
     name, features = config.CPU_NAME, config.CPU_FEATURES
-    with contextlib.suppress(RuntimeError):  # LLVM does not know this one's
+    with contextlib.suppress(RuntimeError):  # LLVM does not know this processor's features
         name, features = name or binding.get_host_cpu_name(), features or binding.get_host_cpu_features().flatten()
     return f"{zlib.crc32(f'{name} {features}'.encode()):08x}"
 
 
 def _whole(function: F) -> F:
-    """Return ``function`` wrapped so that no signal handler or finalizer runs on its thread meanwhile."""
+    """Return ``function`` wrapped so that its thread runs no signal handler and no finalizer during a call."""
 
     @functools.wraps(function)
     def held(*args: Any, **options: Any) -> Any:
@@ -67,9 +68,10 @@ def _whole(function: F) -> F:
 
 @intrinsic
 def copy(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
-    """Compile ``memcpy`` between addresses; a constant count becomes a single move.
+    """Copy ``count`` bytes from one address to another by ``memcpy``; a constant count becomes a single move.
 
-    Compiled callers that are kept on disk contain this code: if you change it, rename it.
+    The compiled code of its callers, which is kept on disk, contains this code. If you change this function, rename it,
+    so that the callers change, too, and are compiled anew.
     """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -83,7 +85,7 @@ def copy(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
 
 
 def _read(result: Any, bits: int) -> Any:
-    """Return a compiled ``read(address)`` of a number in memory, as an int64."""
+    """Return a function for compiled code that reads the number of ``bits`` bits at an address, as an int64."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         found = builder.load(builder.inttoptr(values[0], ir.IntType(bits).as_pointer()), align=bits // 8)
@@ -98,4 +100,4 @@ def _read(result: Any, bits: int) -> Any:
 
 int64_at = _read(types.int64, 64)
 byte_at = _read(types.int64, 8)
-"""The byte at an address; as with :data:`copy`, if you change it, rename it."""
+"""Reads the byte at an address. As with :data:`copy`: if you change this function, rename it."""

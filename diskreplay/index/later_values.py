@@ -1,13 +1,16 @@
-"""The values that are written after their rows: a log of blocks, and where the newest value of a row stands.
+"""The values that are written after their rows: blocks in a log of bytes, and where each row's newest value stands.
 
-A block is the values of one column that one call gave: the column's number and how many values, uint32 each; their
-places, ``row * num_envs + env``, int64; the values, one after another. All is little-endian, without a gap. Of several
-values of one place the last one counts; those of places below the window are dead.
+A block holds values that one call wrote to one column. It has, little-endian and without gaps:
 
-The table of the stream's log (:class:`~diskreplay.index.log.StreamLog`) has, for each row of the window, the byte of
-the log at which its value begins, and the value itself where the column is small enough. A value of a block is dead if
-the table has another byte for its row. Commits look through the oldest blocks, some at a time, and write again at the
-log's end the values that still count.
+- the column's number and the number of values, uint32 each,
+- the places of the values, ``row * num_envs + env``, int64 each,
+- the values.
+
+For each row of the window, the stream's table (:class:`~diskreplay.index.log.StreamLog`) holds the byte at which the
+row's newest value begins in this log. If the column is small enough for RAM, the table also holds the value.
+
+A value is dead if its row is below the window, or if the table names another byte for its row. Each commit looks
+through some of the oldest blocks, and appends again the values that still count.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ from diskreplay.index.log import StreamLog, place_of
 from diskreplay.schema import Column
 
 SLACK_BYTES = 1 << 20
-"""The bytes by which the log may exceed twice what still counts, before its oldest blocks are cleaned up."""
+"""The bytes by which the log may exceed twice what still counts before a commit cleans up its oldest blocks."""
 BLOCK_BYTES = 1 << 20
-"""The most bytes of values in a block that is written; a block of a single value may have more."""
+"""The most bytes of values that are written as one block; a single value may have more."""
 MOST_BYTES = 1 << 24
-"""The most bytes of values in a block that is read; a block of a single value may have more."""
+"""The most bytes of values that are accepted in one block; a single value may have more."""
 HEADER_BYTES, PLACE_BYTES = 8, 8
 
 Bytes = NDArray[np.uint8]
@@ -37,9 +40,9 @@ class ValueBlock(NamedTuple):
     """The values of one column in one block.
 
     Attributes:
-        number: of the column, in their order.
-        places: int64 ``(n,)``.
-        values: uint8 ``(n, item_bytes)``.
+        number: the column's number, in the order of the schema.
+        places: the values' places, int64 ``(n,)``.
+        values: their bytes, uint8 ``(n, item_bytes)``.
         at: the byte of the log at which the values begin.
         after: one past the block's last byte.
     """
@@ -52,7 +55,7 @@ class ValueBlock(NamedTuple):
 
 
 def encode(number: int, places: Ids, values: Bytes) -> Bytes:
-    """Return the blocks that hold values ``(n, item_bytes)`` of a column at places ``(n,)``."""
+    """Return values ``(n, item_bytes)`` of column ``number`` at places ``(n,)``, encoded as blocks."""
     most = max(1, BLOCK_BYTES // values.shape[1])
     data: list[Bytes] = []
     for start in range(0, len(places), most):
@@ -63,14 +66,14 @@ def encode(number: int, places: Ids, values: Bytes) -> Bytes:
 
 
 class LaterValues:
-    """The columns of one stream that are written later, the content of a :class:`~diskreplay.reading.bytelog.ByteLog`.
+    """The later columns of one stream: the content of a :class:`~diskreplay.reading.bytelog.ByteLog`.
 
-    The lock of the buffer that owns it guards every call.
+    Callers hold ``engine.lock``.
     """
 
     what = "what was written later"
     unwritten = False
-    """False: values become a record as soon as they are written."""
+    """Always False, because values become a record as soon as they are written."""
 
     def __init__(self, columns: Sequence[Column], log: StreamLog) -> None:
         self.columns = columns
@@ -83,7 +86,7 @@ class LaterValues:
             self.log.table.arrays[name][:] = 0
 
     def records(self, data: Bytes, at: int) -> Iterator[ValueBlock]:
-        """Yield the whole blocks at byte ``at`` of the log; raise ValueError for what is not a block."""
+        """Yield the complete blocks of the log's bytes ``data`` from byte ``at`` on; raise ValueError for a bad one."""
         while len(data) >= HEADER_BYTES:
             number, count = data[:HEADER_BYTES].view("<u4").tolist()
             if number >= len(self.columns) or not count:
@@ -101,7 +104,7 @@ class LaterValues:
             data, at = data[first + size :], at + first + size
 
     def take(self, block: ValueBlock) -> None:
-        """Enter the next block; entering it twice does no harm."""
+        """Enter the next block into the stream's table."""
         column, table, places = self.columns[block.number], self.log.table, block.places
         here = places >= self.log.begin * self.log.num_envs
         positions, at = self._positions(places[here]), self._begins(block)[here]
@@ -111,37 +114,37 @@ class LaterValues:
         table.arrays[place_of(column.name)].reshape(-1)[positions] = at
 
     def _begins(self, block: ValueBlock) -> Ids:
-        """Return the bytes of the log at which a block's values begin."""
+        """Return, for each value of a block, the byte of the log at which it begins."""
         found: Ids = block.at + self.columns[block.number].item_bytes * np.arange(len(block.places))
         return found
 
     def _positions(self, places: Ids) -> Ids:
-        """Return the positions of places in the table's arrays, with the axes of rows and environments flattened."""
+        """Return the positions of places in the table's arrays, as if rows and environments were one axis."""
         found: Ids = places % (self.log.table.length * self.log.num_envs)
         return found
 
     def news(self, at: int) -> tuple[Bytes, None]:
-        """Return no bytes: values become a record as soon as they are written."""
+        """Return no bytes, because values become a record as soon as they are written."""
         return np.empty(0, np.uint8), None
 
     def again(self, block: ValueBlock) -> bytes:
-        """Return those values of a block that count, as blocks."""
+        """Return the values of a block that still count, encoded as new blocks."""
         standing = self.log.table.arrays[place_of(self.columns[block.number].name)].reshape(-1)
         lives = standing[self._positions(block.places)] == self._begins(block)
         lives &= block.places >= self.log.begin * self.log.num_envs
         return encode(block.number, block.places[lives], block.values[lives]).tobytes()
 
     def living_bytes(self) -> int:
-        """Return the bytes of all values that count, with their places."""
+        """Return how many bytes the values that still count have, with their places."""
         known = counts(self.columns, self.log)
         return sum(known[column.name] * (PLACE_BYTES + column.item_bytes) for column in self.columns)
 
     def problems(self) -> Iterator[str]:
-        """Yield nothing: any value may be written."""
+        """Yield nothing, because a program may write any value."""
         return iter(())
 
 
 def counts(columns: Iterable[Column], log: StreamLog) -> dict[str, int]:
-    """Return by column how many transitions of the window have a value that was written later."""
+    """Return, by column, how many transitions of the window have a value that was written later."""
     spans = {column.name: log.span(place_of(column.name), log.begin, log.end) for column in columns}
     return {name: int(np.count_nonzero(places)) for name, places in spans.items()}

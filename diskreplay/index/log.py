@@ -1,11 +1,11 @@
-"""One stream in RAM: its small columns, its window, and where patches stand.
+"""One stream in RAM: its small columns, its window, and the numbers of its patches.
 
-Rows ``[floor, end)`` are held: the window ``[begin, end)`` that can be sampled, and before it the context rows that
-frame stacks reach back to. Row ``end`` is no row yet, but its observation is already known where a transition's next
-observation was given with it (:attr:`StreamLog.pending`); it stands in the table, one place past the last.
+The log holds the rows ``[floor, end)``. Of these the window ``[begin, end)`` can be sampled. The rows before it are the
+context, whose frames older stacks still need. Row ``end`` has not been added yet. But a row is added together with its
+next observation. So the table already holds an observation at the place of row ``end`` (:attr:`StreamLog.pending`).
 
-All that is held of a row, the number of its patch included, stands at one position of one table, and the log alone
-makes the table longer. Which rows and patches there are is counted here and nowhere else.
+Everything that the log holds of a row, the number of its patch included, stands at one position of one table. Only the
+log makes this table longer, and only the log counts which rows and patches exist.
 """
 
 from __future__ import annotations
@@ -22,39 +22,45 @@ from diskreplay.ring import Table
 from diskreplay.schema import CONTINUES, PATCHES, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
 NEXT_PATCH = ".next_patch"
-"""The name of the table's array of patch numbers: -1 where the next row has the true next observation.
+"""The table's array with the number of the patch that holds a row's next observation, or -1 if the next row holds it.
 
-No column has a name that starts with a point.
+The name starts with a point, which no column's name does.
 """
 
 
 def place_of(name: str) -> str:
-    """Return the name of the array with, for each row, the byte of the log at which its later value begins, or 0."""
+    """Return the name of the array that says where the values of a later column stand.
+
+    For each row it holds the byte of the log ``later/values`` at which the row's value begins, or 0 if it has none.
+    """
     return f".{name}"
 
 
 class Standing(enum.IntEnum):
-    """The answer whether a row of one environment can be sampled."""
+    """The standing of a row of one environment: can it be sampled?"""
 
     NEVER = 0
-    """The row is no transition and will not become one."""
+    """The row is not a transition, and will never be one."""
     NOW = 1
+    """The row is a transition."""
     LATER = 2
-    """The row may become a transition when more rows are there."""
+    """The row may become a transition once more rows have been added."""
 
 
 NEVER, NOW, LATER = (int(standing) for standing in Standing)
-"""The numbers to compare arrays with; see :data:`diskreplay.schema.CONTINUES`."""
+"""The standings as plain integers, to compare arrays with; :data:`diskreplay.schema.CONTINUES` says why."""
 
 
 class StreamLog:
-    """The RAM side of one stream; the lock of the buffer that owns it guards every call.
+    """The part of one stream that is in RAM. Callers hold ``engine.lock``.
 
     Args:
-        stream: its number.
-        columns, patch_columns: of the schema; the resident ones are mirrored.
-        num_envs, capacity, context: environments, transitions of the window, rows kept before it.
-        later: columns that are written later; for each of them the table also holds where in the log a row's value is.
+        stream: the stream's number.
+        columns, patch_columns: the schema's columns, and those of the patch table. The log holds the small ones.
+        num_envs: the number of environments.
+        capacity: the most transitions that the window may hold.
+        context: the number of rows to hold before the window.
+        later: the later columns. For each of them the table also says where a row's value stands.
     """
 
     def __init__(
@@ -64,39 +70,42 @@ class StreamLog:
         self.stream = stream
         self.num_envs = num_envs
         self.capacity = capacity
-        """The capacity, which :meth:`resize` changes together with ``rows``."""
+        """The most transitions that the window may hold; :meth:`resize` changes it together with ``rows``."""
         self.rows = max(1, capacity // num_envs)
-        """The most rows that the window holds."""
+        """The most rows that the window may hold."""
         self.context = context
         self._small = [c for c in (*columns, *later) if c.resident]
         small = [c for c in columns if c.is_held(self.window)]
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
         self.resident = tuple(held)
-        """The names of the columns that are mirrored here."""
+        """The names of the columns that the log holds, without the later columns."""
         written: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         written |= {place_of(c.name): ((num_envs,), np.dtype(np.int64)) for c in later}
         written |= {c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.is_held(self.window)}
         self.later = tuple(written)
-        """The names of the arrays of the table for values written later: zeros as long as a row has none."""
+        """The names of the table's arrays for later columns; a row without a value has zeros there."""
         self.held = frozenset(self.resident + self.later)
-        """The names of both."""
+        """The names in ``resident`` and ``later``."""
         self._all = len(tuple(columns)) + 2 * len(tuple(later))
         self.table = Table.new({**held, **written, NEXT_PATCH: ((num_envs,), np.int64)}, self.rows + context + 2)
-        """The resident columns, each ``(length, num_envs, *shape)``; replaced by a longer table when it grows."""
+        """The arrays of the rows, each ``(length, num_envs, *shape)``; a longer table replaces it when it is full."""
         patched = [c for c in patch_columns if c.name == PLACE or c.name in held]
         self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patched})
-        """The resident columns of the patch table, each ``(length, *shape)``, addressed by patch numbers."""
+        """The small columns of the patches, each ``(length, *shape)``; patch ``n`` stands at ``n % length``."""
         self.older_patches: dict[tuple[int, int], int] = {}
-        """The row and environment with ``Start.PATCHES`` -> the id of the patch with the frame one step before."""
+        """The number of the patch of offset -1 of each row and environment with ``Start.PATCHES``."""
         self.next_older_patches: dict[tuple[int, int], int] = {}
-        """The row and environment whose next stack is not its own moved on by one frame -> its patch of offset 2."""
+        """The number of the patch of offset 2 of each row and environment that has one.
+
+        These are the rows whose next stack does not follow from their own stack by one new frame.
+        """
         self.begin = 0
         self.end = 0
         self.patch_begin = 0
         self.patch_end = 0
         self.pending = False
         self.invalid = 0
-        """The number of rows of environments in the window that are no transition."""
+        """The number of pairs of a row in the window and an environment that are not transitions."""
 
     def __len__(self) -> int:
         """Return the number of transitions in the window."""
@@ -104,19 +113,19 @@ class StreamLog:
 
     @property
     def window(self) -> int:
-        """The most transitions that the window holds: those of whole rows."""
+        """The capacity in transitions, rounded down to whole rows; at least one row."""
         return self.rows * self.num_envs
 
     def resize(self, capacity: int) -> None:
-        """Let the window hold more or fewer transitions; columns that are now too large for RAM leave it.
+        """Set the capacity, and drop from RAM the columns that are too large with this capacity.
 
-        They return to RAM only when the stream is opened again.
+        A dropped column returns to RAM only when the stream is opened again.
         """
         rows = max(1, capacity // self.num_envs)
         self.slide(self.end - rows)
         self.capacity, self.rows = capacity, rows
         large = {c.name for c in self._small if not c.is_held(self.window)}
-        # An interrupt here does no harm: what leaves RAM is read from disk before it is no longer written here.
+        # An interrupt after this line does no harm: large columns are read from disk, though RAM still gets new rows.
         self.held -= large
         self.resident, self.later = (
             tuple(name for name in names if name not in large) for names in (self.resident, self.later)
@@ -126,12 +135,15 @@ class StreamLog:
 
     @property
     def whole(self) -> bool:
-        """True if all columns are mirrored here."""
+        """True if the log holds all columns."""
         return len(self.held) == self._all
 
     @property
     def floor(self) -> int:
-        """The first row held; an empty window keeps the newest row, with its context."""
+        """The first row that the log holds.
+
+        If the window is empty, the log still holds the newest row and that row's context.
+        """
         return max(0, min(self.begin, self.end - 1) - self.context)
 
     @property
@@ -143,7 +155,7 @@ class StreamLog:
         return (self.stream << STREAM_SHIFT) + self.end * self.num_envs
 
     def locate(self, ids: Ids) -> tuple[Ids, Ids]:
-        """Return rows and environments of ids of this stream."""
+        """Return the rows and the environments of ids of this stream."""
         local = ids & ((1 << STREAM_SHIFT) - 1)
         if self.num_envs == 1:
             return local, np.zeros(len(local), np.int64)
@@ -151,23 +163,23 @@ class StreamLog:
         return rows, envs
 
     def take(self, name: str, rows: Ids, envs: Ids) -> NDArray[Any]:
-        """Return values of a resident column, ``(*rows.shape, *shape)``."""
+        """Return the values of a held column at rows and environments, ``(*rows.shape, *shape)``."""
         table = self.table
         found: NDArray[Any] = table.arrays[name][rows % table.length, envs]
         return found
 
     def span(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Return a copy of a resident column's values in rows ``[start, stop)``, ``(rows, num_envs, *shape)``."""
+        """Return a copy of a held column's values in rows ``[start, stop)``, ``(rows, num_envs, *shape)``."""
         return self.table.span(name, start, stop)
 
     def patch_numbers(self, rows: Ids, envs: Ids) -> Ids:
-        """Return the patch of each row's true next observation, -1 where that is the next row's observation."""
+        """Return the number of the patch with each row's next observation, or -1 if the next row holds it."""
         return self.at(NEXT_PATCH, self.positions(rows, envs))
 
     def positions(self, rows: Ids, envs: Ids) -> Ids:
-        """Return where rows and environments stand in the table, for :meth:`at` and its like.
+        """Return the positions of rows and environments in the table, for :meth:`at` and :meth:`next_at`.
 
-        To find these once for all columns of a batch is several times faster than :meth:`take` for each.
+        Finding the positions once for all columns of a batch is several times faster than :meth:`take` for each column.
         """
         found: Ids = rows % self.table.length
         if self.num_envs > 1:
@@ -176,12 +188,15 @@ class StreamLog:
         return found
 
     def at(self, name: str, positions: Ids) -> NDArray[Any]:
-        """Return values of a resident column, ``(*positions.shape, *shape)``."""
+        """Return the values of a held column at positions, ``(*positions.shape, *shape)``."""
         array = self.table.arrays[name]
         return array.reshape(-1, *array.shape[2:]).take(positions, axis=0)
 
     def next_at(self, name: str, positions: Ids) -> NDArray[Any]:
-        """Return the true next values of a resident observation column of single frames, from patches too."""
+        """Return the next observations of the rows at positions, for a held column without stacks.
+
+        They come from patches where the rows have one, and else from the next rows.
+        """
         following = positions + self.num_envs
         size = self.table.length * self.num_envs
         following[following >= size] -= size
@@ -193,7 +208,10 @@ class StreamLog:
         return found
 
     def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
-        """Enter rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
+        """Move the window's first row to ``begin``, and append rows read from disk.
+
+        ``values`` has ``(n, num_envs, *shape)`` for each column.
+        """
         self.slide(begin)
         count = len(values[START])
         self.reserve(count)
@@ -208,7 +226,7 @@ class StreamLog:
         self.end += count
 
     def restart(self, begin: int, first_row: int, first_patch: int) -> None:
-        """Forget everything; the window begins at ``begin``, and rows are entered from ``first_row`` on."""
+        """Forget everything, and set where the window begins, and the numbers of the next row and the next patch."""
         self.older_patches.clear()
         self.next_older_patches.clear()
         self.begin, self.end, self.invalid = begin, first_row, 0
@@ -216,7 +234,7 @@ class StreamLog:
         self.pending = False
 
     def reserve(self, rows: int = 1) -> None:
-        """Make room for ``rows`` rows from row ``end`` on, and the pending observation after them."""
+        """Make room for ``rows`` more rows, and for the pending observation after them."""
         length, most = self.table.length, (self.end - self.begin or 1) + self.context + rows + 1
         if most <= length:
             return
@@ -225,7 +243,7 @@ class StreamLog:
             self.table = self.table.with_room(floor, self.end + 1, self.end + rows + 1)
 
     def slide(self, begin: int) -> None:
-        """Move the window's first row; rows below the context are forgotten."""
+        """Move the window's first row forward to ``begin``, and forget the rows before its context."""
         if begin > self.begin:
             if self.invalid:
                 self.invalid -= self._count_invalid(self.begin, min(begin, self.end))
@@ -236,7 +254,7 @@ class StreamLog:
         return valid.size - int(np.count_nonzero(valid))
 
     def add_patches(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Enter patches, ``(n, ...)`` a resident column, from ``patch_end`` on."""
+        """Append patches, ``(n, *shape)`` for each held column."""
         count = len(values[PLACE])
         self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + count)
         numbers = np.arange(self.patch_end, self.patch_end + count) % self.patches.length
@@ -246,7 +264,7 @@ class StreamLog:
             self._place_patch(row, env, offset)
 
     def add_patch(self, row: int, env: int, offset: int, values: Mapping[str, Any]) -> None:
-        """Enter one patch, as :meth:`add_patches`."""
+        """Append one patch."""
         self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + 1)
         number = self.patch_end % self.patches.length
         for name, array in self.patches.arrays.items():
@@ -263,7 +281,7 @@ class StreamLog:
         self.patch_end += 1
 
     def drop_patches(self) -> int:
-        """Forget the patches of rows below the floor, and return the first patch that is left."""
+        """Forget the patches of rows below the floor, and return the number of the first one left."""
         places = self.patches.arrays[PLACE]
         floor = self.floor
         while self.patch_begin < self.patch_end:
@@ -278,7 +296,7 @@ class StreamLog:
         return self.patch_begin
 
     def inconsistency(self) -> str | None:
-        """Return the rule, needed for sampling, that the rows read from disk break, or None."""
+        """Return a message if the rows read from disk cannot be sampled because they break a rule, else None."""
         if self.end == self.floor:
             return None
         starts = self.span(START, self.floor, self.end)
@@ -296,12 +314,12 @@ class StreamLog:
         return None
 
     def begins(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
-        """Tell which rows do not continue the one before: a step there begins an episode."""
+        """Tell which rows do not continue the row before; a transition at such a row begins an episode."""
         found: NDArray[np.bool_] = self.take(START, rows, envs) != CONTINUES
         return found
 
     def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
-        """Tell which rows' environments do not go on in the next row, as far as is known."""
+        """Tell which rows are the last of their episode; for the newest row only its flags can tell."""
         done = self.take(TERMINATED, rows, envs) | self.take(TRUNCATED, rows, envs)
         following = rows + 1 < self.end
         starts = self.begins(np.where(following, rows + 1, rows), envs)
@@ -319,10 +337,10 @@ class StreamLog:
         return found
 
     def history(self, rows: Ids, envs: Ids, frames: int) -> Ids:
-        """Return how many of the ``frames`` rows before each row belong to its history: 0 to ``frames``."""
+        """Return how many of the ``frames`` rows before each row belong to the same episode: 0 to ``frames``."""
         if not frames:
             return np.zeros(len(rows), np.int64)
-        # Before row 0 this takes anything; but row 0 continues nothing.
+        # A position before row 0 has an arbitrary value, which does not count, because row 0 continues nothing.
         steps = self.positions(rows, envs)[:, None] - np.arange(frames) * self.num_envs
         continues = self.at(START, steps % (self.table.length * self.num_envs)) == CONTINUES
         if continues.all():
@@ -331,7 +349,10 @@ class StreamLog:
         return depth
 
     def returns(self, rows: Ids, envs: Ids, n_step: int, gamma: float) -> tuple[NDArray[Any], Ids, NDArray[Any]]:
-        """Return discounted rewards of up to ``n_step`` steps, the last row of each, and ``gamma ** steps``."""
+        """Return for each row the discounted sum of its next rewards, the last row in the sum, and ``gamma ** steps``.
+
+        ``steps`` is the number of rewards in the sum: ``n_step``, or fewer if the episode ends before.
+        """
         reward = self.take(REWARD, rows, envs)
         scale = np.full(len(rows), gamma, np.float64)
         if n_step == 1:

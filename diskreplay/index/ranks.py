@@ -1,14 +1,15 @@
-"""Exact ranks of many priorities: the entry of a rank, in O(log n) expected steps a question or change.
+"""Exact ranks of many priorities. A query or a change takes O(log n) expected steps.
 
-1. Entries stand in a binary search tree, largest priority first; of equal priorities the larger id comes first, so
-   that ranks are exact and the newer of two equals is found first.
-2. The tree is a treap: every node has a random number, here a hash of its id, and no node stands above one of a larger
-   number. Its depth is logarithmic whatever the priorities are and however they came.
-3. A node counts the nodes in its left subtree: going down, that is enough to find the k-th entry.
-4. To insert, go down to where the node's number puts it, and split what stands there into the nodes before and after
-   it. To remove, join the two subtrees of the node. Both change counts only along one path.
-5. An entry's node stands at its slot, so nothing is allocated; a node is 32 bytes, half a cache line.
-6. Many entries at once are sorted and the tree is built from them, in linear time after the sort.
+1. Entries stand in a binary search tree, the largest priority first. Of equal priorities the larger id, which is the
+   newer one, comes first. So no two entries have the same rank.
+2. The tree is a treap: each node has a random number, here a hash of its id, and no parent's number is smaller than its
+   child's. So the expected depth is logarithmic, whatever the priorities are and in whatever order they come.
+3. Each node counts the nodes in its left subtree. With these counts a walk down from the root finds the k-th entry.
+4. To insert a node, go down to the place for its random number, and split the subtree there into the nodes before and
+   the nodes after the new one. To remove a node, join its two subtrees. Both change counts only along one path.
+5. An entry's node stands at the entry's slot in one array, so inserting allocates nothing. A node has 32 bytes, half a
+   cache line.
+6. To add many entries at once, sort all entries and build a new tree, which takes linear time after the sort.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ NODE = np.dtype(
         ("id", np.int64),
         ("left", np.int32),
         ("right", np.int32),
-        ("before", np.int32),  # nodes in the left subtree
+        ("before", np.int32),  # the number of nodes in the left subtree
         ("height", np.int32),  # the random number; 0 for a slot without an entry
     ]
 )
 NOTHING = -1
 REBUILD_SHARE = 8
-"""The tree is built anew if the new entries are at least one for every so many that it holds."""
+"""The tree is built anew if it gets at least one new entry for every ``REBUILD_SHARE`` that it holds."""
 
 
 class Ranks:
-    """Priorities at ``slots`` slots, none at first; memory is used only for slots that were written."""
+    """The ranks of priorities at up to ``slots`` slots.
+
+    No slot has an entry at first, and only slots that were written take memory.
+    """
 
     def __init__(self, slots: int) -> None:
         self._nodes = np.zeros(slots, NODE)
@@ -52,14 +56,14 @@ class Ranks:
         return int(self._head[1])
 
     def grow(self, slots: int) -> None:
-        """Make room for ``slots`` slots; entries keep theirs."""
+        """Make room for ``slots`` slots; entries keep their slots."""
         if slots > len(self._nodes):
             larger = np.zeros(max(slots, 2 * len(self._nodes)), NODE)
             larger[: len(self._nodes)] = self._nodes
             self._nodes = larger
 
     def add(self, slots: Ints, ids: Ints, priorities: float | Floats) -> None:
-        """Add entries at slots that hold none."""
+        """Add entries at slots that have none."""
         values = np.broadcast_to(np.asarray(priorities, np.float64), slots.shape)
         if len(slots) * REBUILD_SHARE < len(self):
             insert_all(self._nodes, self._head, slots, ids, values.copy())
@@ -69,42 +73,42 @@ class Ranks:
         nodes = self._nodes
         nodes["priority"][slots] = values
         nodes["id"][slots] = ids
-        # Equal priorities are common, and what is held is in order already: stable sorts see long sorted runs.
+        # Stable sorts are fast on long sorted runs: `held` is one already, and many priorities are equal.
         order = np.concatenate([slots[np.argsort(ids, kind="stable")[::-1]], held])
         build(nodes, self._head, order[np.lexsort((-nodes["id"][order], -nodes["priority"][order]))])
 
     def remove(self, slots: Ints) -> None:
-        """Remove the entries of slots; those that hold none are passed over."""
+        """Remove the entries at slots; skip the slots without one."""
         remove_all(self._nodes, self._head, slots)
 
     def update(self, maxima: Floats, left_out: Ints, slots: Ints, priorities: Floats, most: float) -> int:
-        """Change the priorities of entries; where a slot is named twice the last one counts.
+        """Change the priorities of entries; if a slot is named twice, its last priority counts.
 
         Args:
-            maxima: float64 ``(1,)``; raised to the largest priority that counts.
-            left_out: int64 ``(1,)``; the number of entries left out is added to it.
-            slots: int64 ``(B,)``; :data:`~diskreplay.index.slots.EVICTED` is left out.
-            priorities: float64 ``(B,)``.
-            most: the largest priority that is taken.
+            maxima: float64 ``(1,)``; this call raises it to the largest priority that it sets.
+            left_out: int64 ``(1,)``; this call adds to it the number of evicted slots.
+            slots: the slots of the entries, int64 ``(B,)``; :data:`~diskreplay.index.slots.EVICTED` is skipped.
+            priorities: their new priorities, float64 ``(B,)``.
+            most: the largest priority that is allowed.
 
-        Returns -1, or the position of the first bad one, and then nothing is changed: its priority is NaN or above
-        ``most``, or its slot is unknown or holds no entry.
+        Returns -1 if every entry is good. Otherwise nothing changes, and it returns the position of the first bad
+        entry: its priority is NaN or above ``most``, or its slot is unknown or has no entry.
         """
         return int(update(self._nodes, self._head, maxima, left_out, slots, priorities, most))
 
     def at(self, ranks: Ints) -> Ints:
-        """Return the slots of the entries of ranks, which are counted from 0 and must be below ``len``."""
+        """Return the slots of the entries with these ranks, which count from 0 and must be below ``len``."""
         slots: Ints = select(self._nodes, self._head, ranks)
         return slots
 
     def ranks(self, slots: Ints) -> Ints:
-        """Return the ranks, counted from 0, of the entries of slots, -1 where there is none."""
+        """Return the ranks, counted from 0, of the entries at slots, or -1 for a slot without one."""
         found: Ints = find(self._nodes, self._head, slots)
         return found
 
     def priorities(self, slots: Ints) -> Floats:
-        """Return the priorities at slots, -1 where there is no entry."""
-        nodes = self._nodes  # field by field: whole nodes are four times the bytes
+        """Return the priorities at slots, or -1 for a slot without an entry."""
+        nodes = self._nodes  # indexing single fields copies fewer bytes than indexing whole nodes
         return np.where(nodes["height"][slots] > 0, nodes["priority"][slots], -1.0)
 
 
@@ -154,11 +158,11 @@ def insert(nodes: Any, head: Ints, slot: int, identity: int, priority: float) ->
             at = nodes[at].right
     node = nodes[slot]
     node.priority, node.id, node.height, node.before = priority, identity, height, before
-    # The nodes on the path go to the left spine of the right subtree or to the right spine of the left one.
+    # Each node on the path goes to the left spine of the new right subtree, or to the right spine of the new left one.
     low, high, at = slot, slot, split
     while at != NOTHING:
         if precedes(priority, identity, nodes[at]):
-            nodes[at].before -= before  # what is still to be passed stands in its left subtree
+            nodes[at].before -= before  # so many nodes of its left subtree precede the new node
             link(nodes, head, high, high != slot, at)
             high, at = at, nodes[at].left
         else:
@@ -190,7 +194,7 @@ def remove(nodes: Any, head: Ints, slot: int) -> None:
             parent, leftwards, low = low, False, nodes[low].right
         else:
             link(nodes, head, parent, leftwards, high)
-            nodes[high].before += before  # all that is left of the left subtree comes before it
+            nodes[high].before += before  # the rest of the left subtree comes before it
             parent, leftwards, high = high, True, nodes[high].left
     link(nodes, head, parent, leftwards, high if low == NOTHING else low)
     nodes[slot].height = 0
@@ -224,7 +228,7 @@ def update(nodes: Any, head: Ints, maxima: Floats, left_out: Ints, slots: Ints, 
     for k in range(len(slots)):
         if slots[k] < 0:
             left_out[0] += 1
-        elif nodes[slots[k]].priority == priorities[k]:  # it was the last of its slot
+        elif nodes[slots[k]].priority == priorities[k]:  # this priority was the last for its slot
             maxima[0] = max(maxima[0], priorities[k])
     return -1
 
@@ -263,7 +267,7 @@ def find(nodes: Any, head: Ints, slots: Ints) -> Ints:
 
 @kernel
 def walk(nodes: Any, head: Ints, slots: Ints) -> None:
-    """Write the slots of all entries in the order of their ranks."""
+    """Write the slots of all entries to ``slots``, in the order of ranks."""
     path = np.empty(len(slots), np.int64)
     depth, count, at = 0, 0, head[0]
     while depth or at != NOTHING:
@@ -279,8 +283,8 @@ def walk(nodes: Any, head: Ints, slots: Ints) -> None:
 
 @kernel
 def build(nodes: Any, head: Ints, slots: Ints) -> None:
-    """Make the tree of all entries from their slots in the order of their ranks."""
-    path = np.empty(len(slots), np.int64)  # positions of the right spine, from the root down
+    """Build the tree of all entries; ``slots`` has their slots in the order of ranks."""
+    path = np.empty(len(slots), np.int64)  # the right spine from the root down, as positions in `slots`
     depth = 0
     for k in range(len(slots)):
         node = nodes[slots[k]]

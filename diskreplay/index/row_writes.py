@@ -1,7 +1,8 @@
-"""The writing of a row that continues the one before, in one compiled call.
+"""One compiled call that writes a row if it continues the row before.
 
-The call compares the row's observation with the pending one, then writes the row. It compares and copies bytes, so that
-one compilation serves all dtypes and shapes. Memory is given by addresses; the caller keeps it alive meanwhile.
+The call compares the row's observation with the pending one, which was the next observation of the row before. If they
+are equal, it writes the row. It compares and copies bytes, so one compilation serves all dtypes and shapes. The caller
+passes addresses, and keeps the memory there alive meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FACTS = 9
 
 @intrinsic
 def compare(typing_context: Any, first: Any, second: Any, count: Any) -> Any:
-    """Compile ``memcmp`` of memory at addresses."""
+    """Compare ``count`` bytes at two addresses by ``memcmp``; 0 means that they are equal."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         byte, size, number = ir.IntType(8).as_pointer(), ir.IntType(64), ir.IntType(32)
@@ -37,17 +38,22 @@ def compare(typing_context: Any, first: Any, second: Any, count: Any) -> Any:
 
 @kernel
 def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool:
-    """Add a row if its observation is the pending one, else change nothing.
+    """Add a row if its observation is the pending one, else change nothing; return True if it was added.
 
     Args:
-        columns: int64 ``(C, FACTS)``, the leaves of the observation first. A *part* is the values of one group of
-            environments, which lie side by side. GIVEN and FOLLOWING are the addresses of the row's value and of its
-            next observation; PART and PARTS the bytes of a part and the parts of a value; BUFFER and RING the addresses
-            of the write buffer and of the ring, 0 for none. CHUNK_ROWS, ROW_STEP and PART_STEP are the rows of the
-            write buffer, and the bytes from one row, or part, to the next.
+        columns: addresses and sizes, int64 ``(C, FACTS)``, a row for each column; the observation's leaves come first.
         leaves: the number of leaves of the observation.
-        row, length: the row, and the number of rows in each ring.
-        last: True if the row is the last of some write buffer; then no next observation is written.
+        row: the number of the row.
+        length: the number of rows for which the log's table has room.
+        last: True if a write buffer is full after this row. Then the call does not write the next observation.
+
+    A *part* is the bytes of one group of environments in a row's value. The entries of a column are:
+
+    - GIVEN, FOLLOWING: the addresses of the row's value and of its next observation.
+    - PART, PARTS: the bytes of a part, and the number of parts in a value.
+    - BUFFER, RING: the addresses of the column's write buffer and of its array in the log's table, 0 for none.
+    - CHUNK_ROWS: the number of rows in the write buffer.
+    - ROW_STEP, PART_STEP: the bytes in the write buffer from one row, or one part, to the next.
     """
     for c in range(leaves):
         part = columns[c, PART]
@@ -57,7 +63,7 @@ def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool
                 return False
     for c in range(len(columns)):
         at, source = row, columns[c, GIVEN]
-        if c < leaves:  # the row's own stands there already
+        if c < leaves:  # the row's own observation is there already
             if last:
                 continue
             at, source = row + 1, columns[c, FOLLOWING]
@@ -72,5 +78,5 @@ def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool
 
 
 def compile_now() -> None:
-    """Compile, or load what is kept on disk, by adding nothing."""
+    """Compile :func:`go_on`, or load its code from disk, by a call without columns."""
     go_on(np.empty((0, FACTS), np.int64), 0, 0, 1, False)

@@ -1,4 +1,4 @@
-"""The episodes that a :class:`~diskreplay.index.where.Where` selects: of a stream's window, or of a list."""
+"""How a :class:`~diskreplay.index.where.Where` selects episodes from a stream's window, or from a list."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ End = Literal["terminated", "truncated", "both", "cut", "running"]
 ENDS: tuple[End, ...] = ("running", "cut", "truncated", "terminated", "both")
 
 TOLD = frozenset(("seed", "success", "tags"))
-"""The facts whose meaning is known; a condition may name them where no episode has them, without a warning."""
+"""The facts whose meaning is known; a condition that names one of them gets no warning if no episode has it."""
 LIKENESS = 0.7
-"""How alike a name must be to another one, 1 for equal, to count as its misspelling."""
+"""The least similarity, 1 for equal, at which a name counts as a misspelling of another."""
 MOST_NAMES = 16
 """The most names that a message lists."""
 
 
 def end_of(episode: Episode) -> End:
-    """Return how an episode ends: by its last step's flags, "cut" if it has none and the next step begins another."""
+    """Return how an episode ends: as its last step's flags say, else "cut" or "running"."""
     if episode.terminated and episode.truncated:
         return "both"
     if episode.terminated:
@@ -40,9 +40,9 @@ def end_of(episode: Episode) -> End:
 def chosen_rows(
     where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str
 ) -> tuple[NDArray[np.bool_], list[Facts] | None]:
-    """Return which episodes of a table are selected, bool ``(n,)``, and the facts of all of them.
+    """Return which episodes of a table a condition selects, bool ``(n,)``, and the facts of all episodes of the table.
 
-    The facts are None if the condition asks for none. ``stream`` is the stream's name.
+    Instead of the facts it returns None if the condition names no fact. ``stream`` is the stream's name.
     """
     known: list[Facts] | None = None
 
@@ -67,7 +67,7 @@ def chosen_rows(
 
 
 def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]) -> list[bool]:
-    """Tell which episodes of a list are selected; ``streams`` has the streams' names by their numbers."""
+    """Tell which episodes of a list a condition selects; ``streams`` has the streams' names by their numbers."""
 
     def column(name: str) -> Sequence[Any] | NDArray[Any]:
         if name == "return":
@@ -88,7 +88,7 @@ def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]
 
 
 def _warn_of_unknown(where: Where, episodes: Sequence[Episode]) -> None:
-    """Warn by MisuseWarning of a fact of the user's that a condition asks for and no episode has."""
+    """Warn, by MisuseWarning, of each fact that a condition names and no episode has."""
     known = {name for episode in episodes for name in episode.facts}
     for name in sorted(where.facts - known - TOLD) if episodes else ():
         near = difflib.get_close_matches(name, sorted(known | OWN.difference(WORDS) | TOLD), 1, LIKENESS)
@@ -103,7 +103,7 @@ def _of_facts(known: Sequence[dict[str, Any]], name: str) -> list[Any]:
     if "." in name:
         path = name.split(".")
         return [part_of(facts, path) for facts in known]
-    if name == "tags":  # every episode has them, if none
+    if name == "tags":  # every episode has a list of tags, which may be empty
         none: list[str] = []
         return [facts.get(name, none) for facts in known]
     return [facts.get(name, MISSING) for facts in known]

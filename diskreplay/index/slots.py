@@ -1,9 +1,12 @@
-"""The map between ids and slots: where an id's entry stands in one array, shared by all streams.
+"""The map between ids and slots. A slot is the place of an id's entry in one array that all streams share.
 
-Each stream has a run of slots, cut into lanes of ``rows`` slots. The id of number n in its stream stands in the lane
-``n % lanes``, at ``n // lanes % rows``: a window that moves on reuses the slots of the ids that left it. With one lane
-for each environment an environment's slots lie side by side; with a single lane all ids do, in their order. A table has
-one row a stream, int64 ``(S, 6)``, in the order of their runs; its columns are the constants below.
+Each stream has consecutive slots, which are cut into lanes of ``rows`` slots each. The id with number ``n`` in its
+stream has a slot in lane ``n % lanes``, at place ``n // lanes % rows`` of that lane. So a window that moves on reuses
+the slots of the ids that left it. If each environment has its own lane, an environment's slots lie side by side. If
+there is only one lane, the slots lie in the order of the ids.
+
+A table of slots, int64 ``(S, 6)``, has one row for each stream, in the order of the streams' slots. Its columns are the
+constants below.
 """
 
 from __future__ import annotations
@@ -18,7 +21,12 @@ from diskreplay.index.log import LATER, NOW
 Ints = NDArray[np.int64]
 
 COLUMNS = STREAM, BASE, LANES, ROWS, FIRST, STOP = range(6)
-"""The columns: the stream's number, first slot, lanes, slots of each, and window as ids without the stream."""
+"""The columns of a table of slots.
+
+- STREAM: the stream's number. BASE: its first slot.
+- LANES: the number of its lanes. ROWS: the number of slots in each lane.
+- FIRST, STOP: its window, the ids with numbers ``[FIRST, STOP)`` in the stream.
+"""
 
 EVICTED, UNKNOWN = -1, -2
 LOCAL = (1 << STREAM_SHIFT) - 1
@@ -26,7 +34,7 @@ LOCAL = (1 << STREAM_SHIFT) - 1
 
 @kernel
 def between(base: int, lanes: int, rows: int, start: int, stop: int) -> Ints:
-    """Return the slots of the numbers ``[start, stop)`` of one stream."""
+    """Return the slots of the ids with numbers ``[start, stop)`` in one stream."""
     slots = np.empty(stop - start, np.int64)
     for number in range(start, stop):
         at, lane = divmod(number, lanes)
@@ -38,7 +46,7 @@ def between(base: int, lanes: int, rows: int, start: int, stop: int) -> Ints:
 def sorted_out(
     base: int, lanes: int, rows: int, ids: Ints, standings: NDArray[np.int8]
 ) -> tuple[Ints, Ints, Ints]:  # fmt: skip
-    """Return the ids of one stream that stand at NOW, their slots, and the numbers in the stream of those at LATER."""
+    """Return the ids of one stream whose standing is NOW, their slots, and the numbers of the ids at LATER."""
     added, slots, later = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
     count = waiting = 0
     for k in range(len(ids)):
@@ -50,12 +58,12 @@ def sorted_out(
         elif standings[k] == LATER:
             later[waiting] = number
             waiting += 1
-    return added[:count], slots[:count], later[:waiting].copy()  # which stays, and must not hold the others' memory
+    return added[:count], slots[:count], later[:waiting].copy()  # copied, so that it does not keep the whole array
 
 
 @kernel
 def to_slots(table: Ints, ids: Ints) -> Ints:
-    """Return the slot of each id, EVICTED below its stream's window, UNKNOWN if there is no such id."""
+    """Return the slot of each id: EVICTED if it is below its stream's window, UNKNOWN if it does not exist."""
     slots = np.empty(len(ids), np.int64)
     row = 0
     for k in range(len(ids)):
@@ -76,9 +84,9 @@ def to_slots(table: Ints, ids: Ints) -> Ints:
 
 @kernel
 def to_ids(table: Ints, slots: Ints) -> Ints:
-    """Return the id in each slot; each slot must hold an id of a window, and ascending slots are quickest."""
+    """Return the id in each slot, which must be an id of a window; ascending slots are quickest."""
     ids = np.empty(len(slots), np.int64)
-    row = lane = low = high = first = turned = 0  # of the lane of the slot before
+    row = lane = low = high = first = turned = 0  # these describe the lane of the previous slot
     for k in range(len(slots)):
         slot = slots[k]
         if not low <= slot < high:
@@ -89,7 +97,7 @@ def to_ids(table: Ints, slots: Ints) -> Ints:
             lane = (slot - table[row, BASE]) // table[row, ROWS]
             low = table[row, BASE] + lane * table[row, ROWS]
             high = low + table[row, ROWS]
-            first = (table[row, FIRST] - lane + table[row, LANES] - 1) // table[row, LANES]  # the lane's in the window
+            first = (table[row, FIRST] - lane + table[row, LANES] - 1) // table[row, LANES]  # the first in the window
             turned = first % table[row, ROWS]
         at = first + slot - low - turned
         if at < first:

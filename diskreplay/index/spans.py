@@ -1,12 +1,13 @@
-"""The episodes that the rows of a window belong to, kept only if a view asks for them.
+"""The spans of a window's rows, kept only if a view asks for them.
 
-A span is a run of rows of one environment from a row that does not continue the one before it to a cut. Like a sampler,
-the index catches up with the log when it is asked, so that adding rows costs nothing. For each row and environment it
-holds the span's first row, and its stop as soon as it is known:
+A span is the run of rows of one environment that belong to one episode. For each row and environment, :class:`Spans`
+holds the span's first row, and its stop, one past its last row, once that is known. It catches up with the log only
+when a view asks, so adding rows costs nothing. To catch up:
 
-1. New rows are looked at together: firsts are a running maximum forwards, stops a running minimum backwards.
-2. A span that was open before and is cut now has its stop written to its older rows.
-3. New rows become valid with the last assignment. If a call is interrupted before it, the next call repeats the work.
+1. It handles all new rows at once. A running maximum forwards finds first rows, a running minimum backwards finds
+   stops.
+2. If a new row ends a span that was open, it writes the stop to the span's older rows.
+3. The last assignment makes the new rows valid. If a call is interrupted before it, the next call repeats the work.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from diskreplay.schema import CONTINUES, START, TERMINATED, TRUNCATED, VALID
 
 FIRST, STOP = "first", "stop"
 OPEN = np.int64(1 << 62)
-"""The stop of a span that is not cut yet."""
+"""The stop of a span that has not ended."""
 
 
 class Spans:
-    """The spans of one stream; the lock of the buffer that owns it guards every call."""
+    """The spans of one stream. Callers hold ``engine.lock``."""
 
     def __init__(self, log: StreamLog) -> None:
         self._log = log
         field = (log.num_envs,), np.int64
         self._table = Table.new({FIRST: field, STOP: field}, log.rows + log.context + 2)
         self._end = 0
-        """One past the newest row that is taken in; rows below the log's floor do not count."""
+        """One past the newest row that was caught up with; the log may have forgotten that row since."""
 
     def first(self, rows: Ids, envs: Ids) -> Ids:
-        """Return the first row of each row's span, as far as it is in the window, ``(B,)``."""
+        """Return the first row of each row's span that is in the window, int64 ``(B,)``."""
         found: Ids = np.maximum(self._at(FIRST, rows, envs), self._log.begin)
         return found
 
     def stop(self, rows: Ids, envs: Ids) -> Ids:
-        """Return one past the last row of each row's span, as far as it has been added, ``(B,)``."""
+        """Return one past the newest row of each row's span, int64 ``(B,)``."""
         found: Ids = np.minimum(self._at(STOP, rows, envs), self._log.end)
         return found
 
     def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
-        """Tell which rows' spans have come to their end, ``(B,)``."""
+        """Tell which rows' spans have ended, bool ``(B,)``."""
         cut: NDArray[np.bool_] = self._at(STOP, rows, envs) != OPEN
         return cut
 
@@ -55,7 +56,7 @@ class Spans:
         return found
 
     def catch_up(self) -> None:
-        """Take in the rows added since the last call."""
+        """Find the spans of the rows that were added since the last call."""
         log = self._log
         floor, end = log.floor, log.end
         start = self._end if floor <= self._end <= end else floor
@@ -82,7 +83,7 @@ class Spans:
         self._end = end
 
     def _close(self, firsts: Ids, stops: Ids, start: int) -> None:
-        """Write the stops, now known, of spans that were open at row ``start`` to their rows before it."""
+        """Set the stops that are known now in the spans' rows before row ``start``."""
         for env in np.flatnonzero(stops != OPEN).tolist():
             rows = np.arange(max(int(firsts[env]), self._log.floor), start)
             self._table.arrays[STOP][rows % self._table.length, env] = stops[env]

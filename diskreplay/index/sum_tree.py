@@ -1,20 +1,21 @@
-"""Sums and minima over many leaves, to draw leaves in proportion to their mass and change masses, in batches.
+"""A tree of sums and minima: it draws leaves in proportion to their masses, and changes masses, many at once.
 
-1. A node has eight children, which lie side by side in one cache line: a million leaves are seven levels.
-2. Level 0 are the leaves, the last level is the root; each level is padded with zeros to whole groups of eight, so no
-   number of leaves is special.
-3. A leaf of mass 0 cannot be drawn and has no part in the minimum.
-4. An inner sum is always computed anew from its eight children, in one fixed order, never corrected by a difference:
-   it does not drift, and trees over the same leaves are equal bit by bit, however they came about.
-5. Leaves are drawn within a range of them. A range is the leaves under a few nodes, at most seven at each end of each
-   level. These nodes are found first, in the order of their leaves, and the range's total and minimum are computed from
-   them. So the precision of a draw depends only on the masses in its range, whatever stands outside of it.
-6. A draw is a share of the range's total. It enters the node in whose part of the total that share lies, and goes
-   down from there: it subtracts the sums of the children that it passes and enters the first whose sum is above what is
-   left. That never enters an empty child. If rounding takes it past all eight, it goes on to the last leaf under them
-   that is not empty.
-7. A draw costs waiting: for memory, and for the processor to guess which child is entered. So all draws go down a level
-   together, each prefetches its next eight children before the next draw is handled, and there are no branches.
+1. Each node has eight children, which lie side by side in one cache line. A million leaves have seven levels of nodes
+   above them.
+2. Level 0 holds the leaves, and the last level the root. Each level is padded with zeros to whole groups of eight, so
+   the tree works for any number of leaves.
+3. A leaf of mass 0 is never drawn, and does not count for the minimum.
+4. The tree always computes an inner sum anew from eight children, in one fixed order. It never adds a difference to a
+   sum. So sums do not drift, and two trees over the same leaves are equal bit by bit, whatever their histories.
+5. Each draw is from a range of leaves. The tree first finds the few nodes that together have just these leaves under
+   them, at most seven at each end of each level. From these nodes it computes the range's total and minimum. So the
+   precision of a draw depends only on the masses in its range.
+6. A draw begins with a number between 0 and the range's total. It walks along the nodes of point 5, in the order of
+   their leaves, and subtracts their sums until the rest is smaller than the next sum. It enters that next node, and
+   walks along the node's eight children in the same way, down to a leaf. So it never enters an empty child. If rounding
+   takes it past all eight, it goes on to the last leaf under them that is not empty.
+7. A draw spends its time waiting for memory, and for branches that the processor guessed wrong. So all draws go down a
+   level together. Each draw prefetches its next eight children, and chooses among them without a branch.
 """
 
 from __future__ import annotations
@@ -38,21 +39,24 @@ FANOUT = 8
 SHIFT = 3
 
 START, STOP, GROUP = range(3)
-"""The columns of a table of ranges, int64 ``(R, 3)``: leaves ``[start, stop)``, and an index in ``maxima``."""
+"""The columns of a table of ranges, int64 ``(R, 3)``: leaves ``[START, STOP)``, and the range's index in ``maxima``."""
 
 
 NO_SLOTS: Ints = np.empty(0, np.int64)
 
 
 class WideSumTree:
-    """Masses of ``slots`` leaves, all 0 at first; memory is used only for leaves that were written."""
+    """The masses of ``slots`` leaves, all 0 at first.
+
+    Only leaves that were written take memory.
+    """
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._offsets, total = layout(slots)
         self._sums = aligned_zeros(total)
         self._mins = aligned_zeros(total)
-        """The least mass above 0 under each inner node; the part for the leaves is never used."""
+        """The least mass above 0 under each inner node; the places of the leaves are never used."""
 
     def __len__(self) -> int:
         return self._slots
@@ -64,11 +68,11 @@ class WideSumTree:
 
     @property
     def leaves(self) -> Floats:
-        """The masses, float64, not to be written to."""
+        """The masses, float64; callers must not write to them."""
         return self._sums[: self._slots]
 
     def grow(self, slots: int) -> None:
-        """Make room for ``slots`` leaves, no fewer than there are; those keep their places and masses."""
+        """Make room for ``slots`` leaves, no fewer than there are; leaves keep their places and masses."""
         if slots > self._offsets[1]:
             larger = WideSumTree(max(slots, 2 * self._slots))
             used = np.flatnonzero(self.leaves)
@@ -77,11 +81,11 @@ class WideSumTree:
         self._slots = slots
 
     def fill(self, slots: Ints, mass: float | Floats, emptied: Ints = NO_SLOTS) -> None:
-        """Set the masses of leaves, after those of ``emptied`` were set to 0.
+        """Set the masses of the leaves ``emptied`` to 0, then those of the leaves ``slots`` to ``mass``.
 
         Args:
-            slots, emptied: int64 ``(n,)``, each named once; quickest where they ascend.
-            mass: of all ``slots``, or float64 ``(n,)``.
+            slots, emptied: int64 ``(n,)``, each leaf at most once; ascending ones are quickest.
+            mass: one mass for all ``slots``, or one for each, float64 ``(n,)``.
         """
         masses = mass if isinstance(mass, np.ndarray) else np.array([mass], np.float64)
         fill(self._sums, self._mins, self._offsets, emptied, slots, masses)
@@ -89,18 +93,18 @@ class WideSumTree:
     def advance(
         self, table: Ints, row: int, first: int, stop: int, standings: NDArray[np.int8], masses: Floats
     ) -> bool:
-        """Move the window of a stream forward, in the tree and in the table of slots; see :mod:`.slots`.
+        """Move a stream's window forward, in the tree and in the table of slots (:mod:`.slots`).
 
-        Ids that left the window lose their mass; those that are new get one.
+        Ids that leave the window get mass 0. Ids that are new in it get the mass of their lane.
 
         Args:
-            table, row: of the stream.
-            first, stop: its window as ids.
-            standings: int8, of the ids of the new window that the window in the table lacks.
-            masses: of a new id in each lane, float64 ``(lanes,)`` or more.
+            table, row: the table of slots, and the stream's row in it.
+            first, stop: the new window ``[first, stop)`` as ids.
+            standings: the standings of the new ids, int8. An id is new if it is not in the window that the table has.
+            masses: the mass of a new id in each lane, float64 ``(lanes,)`` or longer.
 
-        Returns False and changes nothing if a new id does not stand at NOW, or if ``standings`` are not those of just
-        the new ids, or if the window would move back.
+        Returns True if the window has moved. It returns False and changes nothing if a new id's standing is not NOW, if
+        ``standings`` has not one entry for each new id, or if the window would move back.
         """
         done = advance(self._sums, self._mins, self._offsets, table, row, first, stop, standings, masses)
         return bool(done)
@@ -116,18 +120,19 @@ class WideSumTree:
         epsilon: float,
         bounds: tuple[float, float],
     ) -> int:
-        """Set masses to ``(priority + epsilon) ** alpha``; where a slot is named twice the last one counts.
+        """Set masses to ``(priority + epsilon) ** alpha``; if a slot is named twice, its last priority counts.
 
         Args:
-            ranges: int64 ``(R, 3)``, ascending; each slot lies in one of them.
-            maxima: float64; the entry of a range is raised to the largest ``priority + epsilon`` that counts in it.
-            left_out: int64 ``(1,)``; the number of entries left out is added to it.
-            slots: int64 ``(B,)``; :data:`~diskreplay.index.slots.EVICTED` is left out.
-            priorities: float64 ``(B,)``, at least 0.
-            bounds: the least mass, which smaller ones are raised to, and the largest priority that is taken.
+            ranges: int64 ``(R, 3)``, ascending; each slot lies in one of the ranges.
+            maxima: float64; this call raises a range's entry to the largest ``priority + epsilon`` that it uses there.
+            left_out: int64 ``(1,)``; this call adds to it the number of evicted slots.
+            slots: the slots of the entries, int64 ``(B,)``; :data:`~diskreplay.index.slots.EVICTED` is skipped.
+            priorities: their new priorities, float64 ``(B,)``, at least 0.
+            alpha, epsilon: the numbers in the formula.
+            bounds: the least mass, to which smaller ones are raised, and the largest priority that is allowed.
 
-        Returns -1, or the position of the first bad entry, and then nothing is changed: its priority is NaN or above
-        its bound, or its slot is unknown or has no mass.
+        Returns -1 if every entry is good. Otherwise nothing changes, and it returns the position of the first bad
+        entry: its priority is NaN or too large, or its slot is unknown or has no mass.
         """
         wrong = update(
             self._sums, self._mins, self._offsets, ranges, maxima, left_out, slots, priorities, alpha, epsilon, *bounds
@@ -135,21 +140,21 @@ class WideSumTree:
         return int(wrong)
 
     def totals(self, ranges: Ints) -> Floats:
-        """Return the sum of the masses of each of the ranges, float64 ``(R,)``."""
+        """Return the sum of the masses in each range, float64 ``(R,)``."""
         sums: Floats = totals(self._sums, self._mins, self._offsets, ranges)
         return sums
 
     def draw(self, ranges: Ints, uniforms: Floats, beta: float) -> tuple[Ints, NDArray[np.float32]]:
-        """Cut the mass of each range into equal slices, and return one leaf from each slice, in order.
+        """Cut each range's total mass into equal slices, and return one leaf from each slice, in order.
 
         Args:
             ranges: int64 ``(R, 3)``; the total of each must be above 0.
-            uniforms: float64 ``(B,)`` in [0, 1): where in each slice to draw. B is a multiple of R:
-                each range has B / R slices.
+            uniforms: the place of the draw in each slice, float64 ``(B,)`` in [0, 1). Each range has B / R slices, so B
+                must be a multiple of R.
             beta: the exponent of the importance weights ``(N P)^-beta``. N and P count within the leaf's range, and the
                 weights are divided by the largest one in that range.
 
-        Returns leaves, int64 ``(B,)``, and weights, float32 ``(B,)``, range by range.
+        Returns the leaves, int64 ``(B,)``, and their weights, float32 ``(B,)``, one range after another.
         """
         slots = np.empty(len(uniforms), np.int64)
         weights = np.empty(len(uniforms), np.float32)
@@ -158,7 +163,7 @@ class WideSumTree:
 
 
 def layout(slots: int) -> tuple[Ints, int]:
-    """Return where each level begins in one flat array, and the array's length."""
+    """Return the position of each level's first node in one flat array, and the array's length."""
     offsets, size, nodes = [0], 0, slots
     while True:
         groups = max(1, -(-nodes // FANOUT))
@@ -170,7 +175,7 @@ def layout(slots: int) -> tuple[Ints, int]:
 
 
 def aligned_zeros(count: int) -> Floats:
-    """Return zeros that begin at a cache line; pages are taken from the system when they are written."""
+    """Return zeros that begin at a cache line; the system gives memory for a page only when it is first written."""
     line = 64 // 8
     whole = np.zeros(count + line, np.float64)
     start = -(whole.ctypes.data // 8) % line
@@ -191,7 +196,7 @@ def counted(mass: float) -> float:
 
 @kernel
 def least_of(values: Floats, at: int) -> float:
-    """Return the least of eight values that is above 0, or 0."""
+    """Return the least positive one of eight values, or 0 if none is positive."""
     left = min(min(counted(values[at]), counted(values[at + 1])), min(counted(values[at + 2]), counted(values[at + 3])))
     right = min(
         min(counted(values[at + 4]), counted(values[at + 5])), min(counted(values[at + 6]), counted(values[at + 7]))
@@ -202,7 +207,7 @@ def least_of(values: Floats, at: int) -> float:
 
 @kernel
 def refresh(sums: Floats, mins: Floats, offsets: Ints, nodes: Ints) -> None:
-    """Compute all ancestors of leaves anew, level by level, and overwrite ``nodes``."""
+    """Compute all ancestors of the leaves ``nodes`` anew, level by level; this overwrites ``nodes``."""
     count = len(nodes)
     for level in range(1, len(offsets)):
         below, here = offsets[level - 1], offsets[level]
@@ -220,7 +225,7 @@ def refresh(sums: Floats, mins: Floats, offsets: Ints, nodes: Ints) -> None:
 
 @kernel
 def fill(sums: Floats, mins: Floats, offsets: Ints, emptied: Ints, slots: Ints, masses: Floats) -> None:
-    changed = np.concatenate((emptied, slots))  # before the first change: there may be no memory for it
+    changed = np.concatenate((emptied, slots))  # allocated before the first change, because it may fail
     for k in range(len(emptied)):
         sums[emptied[k]] = 0.0
     for k in range(len(slots)):
@@ -242,7 +247,7 @@ def advance(
             return False
     base, lanes, rows = table[row, BASE], table[row, LANES], table[row, ROWS]
     gone = min(first, table[row, STOP_ID]) - table[row, FIRST_ID]
-    changed = np.empty(gone + len(standings), np.int64)  # before the first change: there may be no memory for it
+    changed = np.empty(gone + len(standings), np.int64)  # allocated before the first change, because it may fail
     for k in range(gone):
         at, lane = divmod(table[row, FIRST_ID] + k, lanes)
         changed[k] = base + lane * rows + at % rows
@@ -258,7 +263,7 @@ def advance(
 
 @kernel
 def level_of(offsets: Ints, node: int) -> int:
-    """Return the level of a place in the flat array."""
+    """Return the level of a node, which is given by its position in the flat array."""
     level = len(offsets) - 1
     while node < offsets[level]:
         level -= 1
@@ -267,9 +272,9 @@ def level_of(offsets: Ints, node: int) -> int:
 
 @kernel
 def cover(sums: Floats, mins: Floats, offsets: Ints, start: int, stop: int, nodes: Ints) -> tuple[int, float, float]:
-    """Write the nodes with mass that have just the leaves ``[start, stop)`` under them, as places in the flat array.
+    """Write to ``nodes`` the positions of the nodes that together have just the leaves ``[start, stop)`` under them.
 
-    Returns how many there are, the sum of their masses, and the least mass of a leaf.
+    Empty nodes are left out. Returns the number of nodes, the sum of their masses, and the least mass of a leaf.
     """
     front, back, level = 0, len(nodes), 0
     while start < stop:
@@ -308,10 +313,10 @@ def update(
     for k in range(len(slots)):
         if not priorities[k] <= most or slots[k] < EVICTED or (slots[k] >= 0 and sums[slots[k]] == 0.0):
             return k
-    changed = np.empty(len(slots), np.int64)  # before the first change: there may be no memory for it
+    changed = np.empty(len(slots), np.int64)  # allocated before the first change, because it may fail
     for k in range(len(slots)):
         if slots[k] >= 0:
-            sums[slots[k]] = -1.0 - k  # whoever comes last leaves its mark
+            sums[slots[k]] = -1.0 - k  # the last entry for a slot leaves its mark
     count, at = 0, 0
     for k in range(len(slots)):
         slot = slots[k]
@@ -382,7 +387,7 @@ def draw(
             for child in range(FANOUT):
                 mass = sums[first + child]
                 passed = after >= mass
-                after -= mass  # below 0, and stays there, after the child that is entered
+                after -= mass  # below 0 from the chosen child on
                 left = after if passed else left
                 chosen += passed
             if chosen == first + FANOUT:

@@ -1,20 +1,21 @@
-"""The language in which episodes are selected: ``return > 100 and tag = 'expert'``.
+"""The language of conditions that select episodes, such as ``return > 100 and tag = 'expert'``.
 
-It has its own parser and is never run as Python. It has comparisons of a name with a literal, ``and``, ``or``, ``not``
-and parentheses.
+A condition is parsed here, and is never run as Python. It consists of comparisons of a name with a literal, and of
+``and``, ``or``, ``not`` and parentheses.
 
 ==============================================  ======================================================================
-``return``, ``length``, ``environment``         numbers of the episode, or of what of it is in the window
+``return``, ``length``, ``environment``         numbers; the first two count only the episode's steps in the window
 ``end``                                         ``'terminated'``, ``'truncated'``, ``'both'``, ``'cut'``, ``'running'``
 ``stream``                                      the stream's name
-``seed``, ``success``, ``tags`` (``tag``)       facts, as are all other names; ``scene.floor`` looks into an object
-``= != < <= > >=``, ``in ('a', 'b')``           ``==`` and ``<>`` are taken too
+``seed``, ``success``, ``tags`` (``tag``)       facts, as are all other names; ``scene.floor``: a member of an object
+``= != < <= > >=``, ``in ('a', 'b')``           ``==`` means ``=``, and ``<>`` means ``!=``
 ``12``, ``-0.5``, ``1e3``, ``'it''s'``, ``"a"``  literals; also ``true``, ``false`` and ``null``
 ==============================================  ======================================================================
 
-If an episode does not have a fact, or it is null, each comparison with it is false, also ``!=``; only ``x = null`` is
-true. Values of two kinds, such as a text and a number, are not equal, and neither is less. A comparison with a list is
-true if it holds for one element; ``!=`` is true if no element is equal. A name alone says that the fact is ``true``.
+If an episode does not have a fact, or its value is null, only ``fact = null`` is true: all other comparisons are false,
+``!=`` too. Two values of different kinds, such as a text and a number, are not equal, and neither is less than the
+other. If a fact is a list, a comparison is true if it is true for one element; ``!=`` is true if no element is equal.
+The name of a fact alone means that the fact is ``true``.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 
 MAX_LENGTH = 4096
-"""The most characters of a text."""
+"""The most characters of a condition."""
 LARGEST_BITS = 1023
-"""The most bits of an integer: it may be compared with floats, and a larger one is none."""
+"""The most bits of an integer; a larger one could not be compared with floats."""
 MAX_DEPTH = 64
 """The most levels of parentheses and ``not``."""
 
@@ -47,11 +48,11 @@ OWN = frozenset((*NUMBERS, *TEXTS, *ALIASES, *WORDS))
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 MISSING: Any = object()
-"""The value of a fact that an episode does not have."""
+"""Stands for the value of a fact that an episode does not have."""
 
 Mask = NDArray[np.bool_]
 Columns = Callable[[str], Sequence[Any] | NDArray[Any]]
-"""A function from a name to the values of all episodes, a sequence with :data:`MISSING` in it for a fact."""
+"""A function that returns, for a name, the values of all episodes; those of a fact may include :data:`MISSING`."""
 Test = Callable[[Columns, int], Mask]
 
 _TOKEN = re.compile(
@@ -79,7 +80,7 @@ class Where:
     """A parsed condition.
 
     Attributes:
-        facts: the names of facts that it asks for.
+        facts: the names of the facts in the condition.
 
     >>> where = Where("length >= 2 and tag = 'expert'")
     >>> columns = {"length": np.array([1, 2, 3]), "tags": [["expert"], ["expert"], []]}
@@ -88,7 +89,7 @@ class Where:
     """
 
     def __init__(self, text: str) -> None:
-        """Read a condition; raise InputError, which names the character, for what is not in the language."""
+        """Parse a condition; raise InputError, which says at which character, if it is not in the language."""
         if not isinstance(text, str):
             raise InputError(f"where must be text such as \"return > 100 and tag = 'expert'\", got {text!r}")
         if len(text) > MAX_LENGTH:
@@ -105,7 +106,7 @@ class Where:
         return f"Where({self.text!r})"
 
     def matches(self, columns: Columns, count: int) -> Mask:
-        """Tell which of ``count`` episodes are selected, bool ``(count,)``."""
+        """Tell which of ``count`` episodes the condition selects, bool ``(count,)``."""
         return self._test(columns, count)
 
     # Reading
@@ -207,7 +208,7 @@ class Where:
                 return all(map(holds, value)) if unlike else any(map(holds, value))
             return unlike and value is not MISSING and value is not None
 
-        if name == "tags" and sign == "=" and isinstance(literal, str):  # what is asked most, as fast as it can be
+        if name == "tags" and sign == "=" and isinstance(literal, str):  # a faster path for the most common question
             return lambda c, n: np.array([literal in v if type(v) is list else holds(v) for v in c(name)], bool)
         kind = kinds[0]
         if len(kinds) == 1:

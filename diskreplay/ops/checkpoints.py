@@ -34,11 +34,11 @@ class CheckpointSummary(Result):
     """The facts of a checkpoint.
 
     Attributes:
-        name: of it.
+        name: the name of the checkpoint.
         number: its place in the order of all; 0 where an older version made it.
         maker: the stream whose writer made it; None where a reader of a remote store did.
-        time: when it was made by its maker's clock, seconds since the epoch.
-        rows: of its window by stream, half-open.
+        time: the time at which it was made, by its maker's clock, seconds since the epoch.
+        rows: the rows ``(start, stop)`` of each stream's window, by stream.
         metadata: the user's.
         attachments: bytes of the files that it took along, by name.
     """
@@ -68,9 +68,9 @@ class Restoration(Result):
     """The rows and checkpoints that going back discarded.
 
     Attributes:
-        checkpoint: that was gone back to.
-        stream: that went back.
-        row: that it ends at now.
+        checkpoint: the checkpoint to which the stream went back.
+        stream: the stream that went back.
+        row: the row at which the stream ends now.
         discarded: rows after that.
         dropped: True if the checkpoint went, too: it was the mark of an import.
     """
@@ -120,9 +120,10 @@ def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restor
     """Take a stream of the store at ``path`` back to a checkpoint.
 
     Args:
-        path: of the store.
-        name: of the checkpoint.
-        stream_name: that goes back; if None that of an import, or the only one that went on since.
+        path: the path of the store.
+        name: the name of the checkpoint.
+        stream_name: the name of the stream that goes back; if None, that of an import, or of the only stream that went
+            on since.
 
     Raises:
         CheckpointError: when there is no such checkpoint, or later ones need what would be discarded.

@@ -39,9 +39,9 @@ class Written(Result):
     """A store that was written.
 
     Attributes:
-        path: of it.
-        transitions, episodes: in it.
-        stored_bytes: that it takes on disk.
+        path: the path of the store.
+        transitions, episodes: the numbers of both in it.
+        stored_bytes: the bytes that the store takes on disk.
     """
 
     path: str
@@ -57,11 +57,11 @@ def merge(
 
     Args:
         out: must not exist.
-        paths: of stores with the same spaces, columns and frame stacks. ``out`` refuses NaN and infinity if all of them
-            do; its continuity is that of flags if that of one is; its provenance is what all of them have in common,
-            and as ``sources`` each one that is another.
+        paths: the paths of stores with the same spaces, columns and frame stacks. ``out`` refuses NaN and infinity if
+            all of them do. Its continuity is "flags" if that of one of them is. Its provenance is what all of them have
+            in common, with each one that differs in ``sources``.
         allow_loss: go on where frame stacks cannot be rebuilt, and without values that were written later.
-        progress: called with transitions done and in all.
+        progress: a function, called with the transitions done and in all.
 
     Raises InputError for stores that do not fit together, and what opening them raises.
     """
@@ -110,14 +110,14 @@ def split(
     """Deal the episodes of the store at ``path`` out to new stores, at random.
 
     Args:
-        path: of the store.
-        fractions: of the transitions for each; where they do not add up to 1, the rest is one store more. Episodes stay
-            whole, so that they are met about.
+        path: the path of the store.
+        fractions: the fraction of the transitions for each store; if they do not add up to 1, the rest is one store
+            more. Episodes stay whole, so the fractions are met about.
         outs: the new stores; ``pong.replay`` becomes ``pong-1.replay``, ``pong-2.replay`` and so on if empty.
-        seed: of the dealing.
+        seed: the seed by which episodes are dealt out.
         where: a condition on the episodes, as of :meth:`ReplayBuffer.select`: the others are left out.
         allow_loss: go on where frame stacks cannot be rebuilt, and without values that were written later.
-        progress: called with transitions done and in all.
+        progress: a function, called with the transitions done and in all.
 
     Raises:
         InputError: for fractions that are no parts of a whole, or another number of ``outs``.

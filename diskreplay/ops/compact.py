@@ -42,8 +42,8 @@ class Compacted(Result):
 
     Attributes:
         shards: written anew.
-        bytes_before, bytes_after: of all files of the store; with ``dry_run``, ``bytes_after`` is what step 2 would
-            leave.
+        bytes_before, bytes_after: the bytes of all files of the store, before and after; with ``dry_run``,
+            ``bytes_after`` is what step 2 would leave.
         kept_bytes: dead bytes that stay: in last shards, and in those whose lengths checkpoints name.
     """
 

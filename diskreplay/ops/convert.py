@@ -67,14 +67,14 @@ class Exported(Result):
     """The dataset that an export wrote.
 
     Attributes:
-        path: of the dataset.
+        path: the path of the dataset.
         format: its name.
-        transitions, episodes: in it.
-        raw_bytes: of its steps, before compression, each observation counted once.
-        stored_bytes: that it takes on disk.
-        lost: what the format could not hold, and how much of it.
+        transitions, episodes: the numbers of both in it.
+        raw_bytes: the bytes of the dataset's steps, before compression, each observation counted once.
+        stored_bytes: the bytes that the dataset takes on disk.
+        lost: the parts that the format could not hold, and how much of each.
         envs: environments that the episodes come from; most formats do not say which is whose.
-        seconds: that it took.
+        seconds: the seconds that the export took.
     """
 
     path: str
@@ -93,15 +93,15 @@ class Imported(Result):
     """The steps that an import added.
 
     Attributes:
-        path: of the store.
-        format: of the source.
-        stream: that took the steps.
-        transitions, episodes: added.
+        path: the path of the store.
+        format: the format of the source.
+        stream: the stream that took the steps.
+        transitions, episodes: the numbers of both that were added.
         evicted: transitions of them, the oldest, for which ``capacity`` had no room.
         dropped: steps of the source that are no transitions: the source has no next observation for them.
         ignored: names in the source that were not read.
-        stored_bytes: that the store takes on disk.
-        seconds: that it took.
+        stored_bytes: the bytes that the store takes on disk.
+        seconds: the seconds that the import took.
         unfinished: checkpoints that killed imports into the store left.
     """
 
@@ -127,14 +127,14 @@ def export(
     The dataset appears whole, under its name, or not at all. The store may be written meanwhile.
 
     Args:
-        path: of the store.
+        path: the path of the store.
         out: the file or directory to write.
         format: name of one.
-        selection: which part.
+        selection: the part to export.
         allow_loss: go on where the format cannot hold all of it.
         overwrite: True if a dataset that is there may be replaced.
         compression: one that the format knows; its own choice if None.
-        progress: called with transitions done and in all.
+        progress: a function, called with the transitions done and in all.
 
     Raises:
         InputError: when ``out`` exists, for what the format cannot hold, for arguments that break a rule.
@@ -224,13 +224,15 @@ def import_dataset(
 
     Args:
         source: the dataset; or arrays in RAM, as :mod:`diskreplay.formats.arrays` takes them.
-        path: of the store.
+        path: the path of the store.
         format: name of one; found from the source if None.
         append: add to a store that exists.
-        capacity: of the new store or stream; just what is needed if None. With less, the oldest steps are evicted.
-        observation_space, action_space: as the source says, or inferred from its arrays, if None.
+        capacity: the capacity of the new store or stream; just what is needed if None. With less, the oldest steps are
+            evicted.
+        observation_space, action_space: the spaces; those that the source names, or that follow from its arrays, if
+            None.
         frame_stack: frames of an observation in samples; as the source says, or 1, if None.
-        progress: called with steps done and in all.
+        progress: a function, called with the steps done and in all.
 
     Raises:
         InputError: when there is something at ``path`` already, for a source that is damaged or of another format, and
@@ -309,8 +311,8 @@ class Newest:
     left it. Where they are too many to wait in memory, all pass.
 
     Attributes:
-        steps: that were left out, all before the others.
-        episodes: that ended in them.
+        steps: the steps that were left out, all before the others.
+        episodes: the episodes that ended in them.
     """
 
     def __init__(self, source: Source, blocks: Callable[[], Iterator[Transitions]], capacity: int | None) -> None:

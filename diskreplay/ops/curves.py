@@ -19,7 +19,7 @@ def draw(name: str, steps: NDArray[np.int64], values: NDArray[Any]) -> Image.Ima
     """Return the picture.
 
     Args:
-        name: of the vector.
+        name: the name of the vector.
         steps: ``(n,)``, where the values were read.
         values: ``(n, elements)``; the first 16 elements are drawn. What is not finite leaves a gap.
     """

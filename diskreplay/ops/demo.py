@@ -41,11 +41,11 @@ def demo(
     """Run the demo in ``directory``, which is made when it is missing.
 
     Args:
-        directory: takes ``pong.replay``, ``pong.png`` and ``pong.hdf5``.
-        steps: to record, at least 256.
-        say: takes each line of the story.
-        show_facts: takes what ``inspect`` found, to print it.
-        progress: of the recording.
+        directory: the directory that takes ``pong.replay``, ``pong.png`` and ``pong.hdf5``.
+        steps: the number of steps to record, at least 256.
+        say: a function that takes each line of the story.
+        show_facts: a function that takes what ``inspect`` found, to print it.
+        progress: the progress of the recording.
 
     Returns:
         False when a signal stopped the recording.

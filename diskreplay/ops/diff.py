@@ -48,9 +48,9 @@ class Difference:
 
     Attributes:
         what: the property or column.
-        one, other: what each store has there.
-        episode: how many episodes come before it, None where all of both stores is meant.
-        step: of the episode, None where all of it is meant.
+        one, other: the value that each store has there.
+        episode: the number of the episode, from 0; None if all of both stores is meant.
+        step: the step of the episode; None if all of the episode is meant.
         element: the first different element's place in the column's array, where that has axes.
     """
 
@@ -76,7 +76,7 @@ def diff(one: PathLike, other: PathLike, *, progress: Progress | None = None) ->
 
     Args:
         one, other: paths of stores.
-        progress: called with transitions done and in all.
+        progress: a function, called with the transitions done and in all.
 
     Raises what opening and reading them raises.
     """

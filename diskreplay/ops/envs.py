@@ -82,8 +82,8 @@ def make(env_id: str, num_envs: int, atari: bool) -> Stepper:
     """Return the environments of ``env_id``.
 
     Args:
-        env_id: as Gymnasium knows it, such as ``CartPole-v1`` or ``ALE/Pong-v5``.
-        num_envs: how many.
+        env_id: the environment's id in Gymnasium, such as ``CartPole-v1`` or ``ALE/Pong-v5``.
+        num_envs: the number of environments.
         atari: preprocess as in Mnih et al. 2015: 84x84 greyscale, every 4th frame, up to 30 no-ops after a reset.
 
     Raises InputError for an environment that cannot be made, ModuleNotFoundError for a package that it needs.

@@ -28,14 +28,15 @@ class EpisodeLine(Result):
     """An episode, or what of it is in the window.
 
     Attributes:
-        number: as ``show`` and ``export --episodes`` count.
-        stream, env: where it was recorded.
+        number: the episode's number, as ``show`` and ``export --episodes`` count.
+        stream, env: the stream and environment in which it was recorded.
         start, stop: its rows, half-open.
         length: its steps.
-        total_reward: undiscounted.
-        end: which flags its last step has; "cut" when another step came without one, "running" when it still goes on.
+        total_reward: the undiscounted sum of its rewards.
+        end: the flags of its last step, in a word; "cut" when another step came without one, "running" when it still
+            goes on.
         complete: True if its first step is in the window.
-        facts: what a program said of it, by name.
+        facts: the facts that a program gave, by name.
     """
 
     number: int
@@ -56,8 +57,8 @@ def episodes(
     """Return the episodes of the store at ``path``, as of its last commit.
 
     Args:
-        path: of the store.
-        sort: by "number", "length", "return" or "end"; equals stay in the order of their numbers.
+        path: the path of the store.
+        sort: the order: "number", "length", "return" or "end"; equals stay in the order of their numbers.
         reverse: the largest first.
         where: a condition on them, as of :meth:`ReplayBuffer.select`; all if None.
 
@@ -110,8 +111,8 @@ def head(path: PathLike, rows: int = 10, *, episode: int | None = None) -> Head:
     """Return the first transitions of the store at ``path``, or of one of its episodes, in the order of its rows.
 
     Args:
-        path: of the store.
-        rows: at most so many.
+        path: the path of the store.
+        rows: the most rows.
         episode: number of one, from the end if negative.
 
     Raises InputError for an episode that is not there, and what opening the store raises.

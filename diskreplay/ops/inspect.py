@@ -58,10 +58,11 @@ class EpisodeTotals:
 
     Attributes:
         count: all of them.
-        complete: from the first step to the end; ``lengths`` (steps) and ``returns`` are theirs, None without any.
+        complete: the number that are in the window from the first step to the end; ``lengths`` (steps) and ``returns``
+            are theirs, None without any.
         running: not ended yet.
-        cut_off: begun before the window, or ended by neither termination nor truncation.
-        told: of which facts were given (seed, tags and others).
+        cut_off: the number that began before the window, or ended by neither termination nor truncation.
+        told: the number of episodes that have facts (seed, tags and others).
         facts: the names of these, and of how many episodes each is known; the most frequent first, at most 64.
     """
 
@@ -80,12 +81,12 @@ class ColumnFacts:
     """One column, over all streams.
 
     Attributes:
-        name: as in the schema; of the patch table, below ``patches/``.
-        shape, dtype, chunk_rows, shard_rows, codec: as in the schema.
-        resident: mirrored in RAM while the store is open.
+        name: the name of the column in the schema; for the patch table, below ``patches/``.
+        shape, dtype, chunk_rows, shard_rows, codec: the same as in the schema.
+        resident: True if the column is held in RAM while the store is open.
         files: shards on disk.
-        raw_bytes: decoded, of the rows on disk.
-        stored_bytes: of the shards.
+        raw_bytes: the decoded bytes of the rows on disk.
+        stored_bytes: the bytes that the shards take on disk.
     """
 
     name: str
@@ -111,8 +112,8 @@ class StreamFacts:
 
     Attributes:
         begin, end: rows of its window, half-open.
-        transitions: in the window; None when that cannot be read.
-        sequence, timeline, committed: of the commit record; ``committed`` is its time, seconds since the epoch.
+        transitions: the transitions in the window; None when that cannot be read.
+        sequence, timeline, committed: the commit record's numbers; ``committed`` is its time, seconds since the epoch.
         patches: final observations and the like in the patch table.
         ends: episodes that ended by each cause, as ``stats()["streams"][name]["ends"]``; None when that cannot be read.
         sampled: transitions that its writer has drawn, by the count of a rate limiter; 0 without one.
@@ -139,8 +140,8 @@ class CheckpointFacts(CheckpointSummary):
     """One checkpoint.
 
     Attributes:
-        mixture: what it holds of a :class:`diskreplay.Mixture`: ``fractions``, and what each part has ``given``; or the
-            ``keeper``, the store with the part that does. None where it is of this store alone.
+        mixture: the part of a :class:`diskreplay.Mixture` that the checkpoint holds: ``fractions``, and what each part
+            has ``given``; or the ``keeper``, the store that holds it. None if the checkpoint is of this store alone.
     """
 
     mixture: dict[str, Any] | None
@@ -151,13 +152,13 @@ class Facts(Result):
     """All facts about a store.
 
     Attributes:
-        transitions, capacity: over all streams; ``transitions`` is None when a stream cannot be read.
+        transitions, capacity: the sums over all streams; ``transitions`` is None when a stream cannot be read.
         frame_stack: frames of each observation leaf.
-        provenance: where the steps come from, as the store was told.
-        continuity: what says that a step goes on with the episode of the one before it, as :meth:`ReplayBuffer.create`
-            has it.
-        episodes: None when they cannot be read.
-        later: of each column that is written later, how many transitions of the windows have a value.
+        provenance: the origin of the steps that the store was told.
+        continuity: the rule by which a step goes on with the episode of the one before it, as in
+            :meth:`ReplayBuffer.create`.
+        episodes: the totals of the episodes; None when they cannot be read.
+        later: the number of transitions of the windows that have a value, for each later column.
         raw_bytes, stored_bytes: ``stored_bytes`` counts every file.
         health: problems found; empty when there are none.
     """

@@ -17,8 +17,9 @@ class Problem(Result):
     """One thing that is not as the format says.
 
     Attributes:
-        what: in words: the thing, the rule, the value.
-        stream, column: where; the column by its path below the stream's group. None where it is about more.
+        what: the words for it: the thing, the rule, the value.
+        stream, column: the place of the problem; the column is its path below the stream's group. None if the problem
+            is about more.
         rows: half-open; rows of the patch table where the column is below ``patches/``. None where unknown.
         file: path of the file; None where it is about no single one.
         offset: byte in it; None where the whole file is meant.

@@ -20,8 +20,8 @@ class Quarantine:
     """A folder that is made when the first thing is put into it.
 
     Attributes:
-        path: of the folder; None as long as there is none.
-        moved: what is in it, by its path below the store.
+        path: the path of the folder; None as long as there is none.
+        moved: the paths below the store of what was moved into it.
     """
 
     def __init__(self, files: fs.Files, store: str) -> None:

@@ -41,14 +41,14 @@ class Recorded(Result):
     """The progress of a recording, or its result.
 
     Attributes:
-        path: of the store.
+        path: the path of the store.
         steps, total_steps: steps in the store and to be in it, of all environments together.
-        new_steps, new_episodes: of this run.
-        transitions: in the store's window.
+        new_steps, new_episodes: the steps and episodes of this run.
+        transitions: the transitions in the store's window.
         resets: steps in the window in which an environment reset: they are no transitions.
-        seconds: of this run, stepping alone.
-        raw_bytes: of the columns of one step, uncompressed, times the committed steps that are on disk.
-        stored_bytes: of the store on disk.
+        seconds: the seconds that this run spent on steps alone.
+        raw_bytes: the bytes of one step in all columns, uncompressed, times the committed steps that are on disk.
+        stored_bytes: the bytes that the store takes on disk.
         stopped: a signal ended it early.
     """
 
@@ -95,18 +95,18 @@ def record(
 
     Args:
         env_id: Gymnasium's name of the environment.
-        path: of the store, which must not exist unless ``resume`` is set.
-        steps: in all, of all environments together; made up to whole rows of ``num_envs``. A vector environment's reset
-            steps count: they are rows, though never sampled.
+        path: the path of the store, which must not exist unless ``resume`` is set.
+        steps: the steps of all environments together; made up to whole rows of ``num_envs``. A vector environment's
+            reset steps count: they are rows, though never sampled.
         num_envs: environments in lockstep; 1, or those of the store, if None.
         atari: see :func:`diskreplay.ops.envs.make`.
         frame_stack: frames that a sample stacks; the frames are recorded once. 4 with ``atari``, else 1, if None.
         capacity: steps that the store keeps, older ones are evicted; a million, or ``steps`` if more, of a new one if
             None. One that is there can grow.
-        seed: of environments and actions.
+        seed: the seed of environments and actions.
         resume: go on with the store at ``path``; begin it when there is none yet.
-        commit_seconds: how much may be lost to a SIGKILL.
-        progress: called a few times a second.
+        commit_seconds: the seconds after which steps are committed. A SIGKILL loses what came after the last commit.
+        progress: a function, called a few times a second.
 
     Returns:
         What was recorded; ``stopped`` is set when a signal ended it early, with everything committed.

@@ -35,7 +35,7 @@ class Pushed(Result):
     """The bytes and files that were sent.
 
     Attributes:
-        url: where to.
+        url: the URL that was pushed to.
         streams: rows of each that are remote now, by name.
         requests, sent_bytes: made and sent.
         seconds: it took.
@@ -55,10 +55,10 @@ class Pulled(Result):
     """The bytes and files that were copied.
 
     Attributes:
-        path: of the copy.
+        path: the path of the copy.
         streams: rows of each, by name.
         checkpoints: names.
-        stored_bytes: of the copy.
+        stored_bytes: the bytes that the copy takes.
         seconds: it took.
     """
 
@@ -78,9 +78,9 @@ def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
     """Send what is new of every stream of the store at ``path`` to a URL; nobody may write the streams meanwhile.
 
     Args:
-        path: of a local store.
-        url: of the remote one, which is made where there is none.
-        objects: to send it to in the place of those at the URL.
+        path: the path of a local store.
+        url: the URL of the remote store, which is made if there is none.
+        objects: the objects to send it to, in the place of those at the URL.
 
     Raises LockedError where a stream is being written (opened with ``remote=url`` its writer pushes), RemoteError,
     RemoteConflictError where the URL holds another store, or streams with other rows.
@@ -118,10 +118,10 @@ def pull(
     another URL, not to this one.
 
     Args:
-        url: of the remote store.
-        path: of the copy, where nothing is.
-        progress: called with bytes done and in all.
-        objects: to read in the place of those at the URL.
+        url: the URL of the remote store.
+        path: the path of the copy, where nothing may be yet.
+        progress: a function, called with the bytes done and in all.
+        objects: the objects to read, in the place of those at the URL.
 
     Raises InputError where something is at ``path``, CorruptionError where the copy is not right, RemoteError.
     """
@@ -157,10 +157,10 @@ def gc(
     """Remove objects of the store under a URL that nothing has needed for ``older_than`` seconds.
 
     Args:
-        url: of the remote store.
+        url: the URL of the remote store.
         older_than: seconds. Readers that refresh more often lose nothing that they read.
         dry_run: only say what would be removed.
-        objects: in the place of those at the URL.
+        objects: the objects to use in the place of those at the URL.
     """
     if older_than < 0:
         raise InputError(f"older_than must be 0 or more seconds, got {older_than}")

@@ -46,10 +46,10 @@ def resize(
     """Resize a stream of the store at ``path``, or each, as the module's docstring says.
 
     Args:
-        path: of the store.
+        path: the path of the store.
         capacity: transitions (rows x environments) that the stream, or each, is to keep; with fewer the oldest go.
-        stream_name: of the only one; all if None.
-        files: to write through.
+        stream_name: the name of the only stream to resize; all if None.
+        files: the files to write through.
 
     Raises InputError, LockedError when one is being written, and what opening the store raises; nothing has changed.
     """

@@ -74,14 +74,14 @@ def show(
     """Draw an episode of the store at ``path`` into ``out``, a ``.png`` or ``.gif``.
 
     Args:
-        path: of the store.
+        path: the path of the store.
         out: the file; its suffix says what to draw. A sheet is read row by row.
         episode: number of it, from 0; from the end if negative.
         column: the observation leaf to show, such as ``camera`` of a Dict space; the first image, or else the first of
             all, if None.
-        frames: at most so many, evenly spaced, the final observation included; 40 for a sheet, 500 for an animation,
+        frames: the most frames, evenly spaced, the final observation included; 40 for a sheet, 500 for an animation,
             2,000 for curves if None.
-        fps: of an animation; a GIF can do 100 at most.
+        fps: the frames per second of an animation; a GIF can do 100 at most.
         scale: pixels for each of the frame's; chosen so that small frames can be seen if None.
         overwrite: replace a file that is there, or that a link leads to.
 

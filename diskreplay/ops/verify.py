@@ -72,9 +72,9 @@ class Verified:
     """The extent of a check, and every problem found.
 
     Attributes:
-        streams, checkpoints, chunks: how many were looked at.
-        bytes: of the chunks read.
-        seconds: that it took.
+        streams, checkpoints, chunks: the numbers of those that were looked at.
+        bytes: the bytes of the chunks that were read.
+        seconds: the seconds that the check took.
     """
 
     path: str

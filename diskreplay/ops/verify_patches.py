@@ -23,7 +23,7 @@ class ValueReader:
     """A reader of single values of a column, which keeps the last one's chunk.
 
     Args:
-        reader: of the column.
+        reader: the reader of the column.
         read: reads a chunk of a group into an array; as the reader does if None.
     """
 
@@ -52,7 +52,7 @@ def check_patches(
     """Check patches of the numbers ``patches``, half-open, of a commit of rows below ``end``.
 
     Args:
-        readers: by path, with their indexes loaded; a leaf whose index cannot be read is missing.
+        readers: the readers by path, with their indexes loaded; a leaf whose index cannot be read is missing.
         leaves: names of the observation leaves.
     """
     values = {path: ValueReader(reader) for path, reader in readers.items()}

@@ -61,12 +61,12 @@ class Collected:
     """The result of a call of :meth:`Collector.collect`.
 
     Attributes:
-        stream: that it was written to.
+        stream: the stream to which the steps were written.
         num_envs: environments of the collector.
         transitions: rows x environments that the stream ever held and that are committed; of a store under a URL, that
             are pushed.
-        returns, lengths: of the episodes that ended in this call, in the order of their ends.
-        version: of the weights that chose the actions.
+        returns, lengths: the returns and lengths of the episodes that ended in this call, in the order of their ends.
+        version: the version of the weights that chose the actions.
         push_error: why the last push of a store under a URL failed; None where it did not.
     """
 
@@ -85,17 +85,18 @@ class Collector:
     Each episode has the fact ``policy``: the version of the weights that chose its last action.
 
     Args:
-        store: where there is one: a path that all nodes share, as text; it is passed on as it is. Or a URL.
-        make_envs: makes the vector environment, in any of Gymnasium's autoreset modes, with the store's spaces.
+        store: an existing store: a path that all nodes share, as text, which is passed on as it is; or a URL.
+        make_envs: a function that makes the vector environment, in any of Gymnasium's autoreset modes, with the store's
+            spaces.
         policy: ``policy(weights, rng)`` gives ``act``, and ``act(obs)`` the actions of all environments.
         weights: the first ones.
         capacity: transitions that the collector's stream keeps; older ones are evicted.
         name: its stream is called by it, with some letters more: ``collector-3f9a1c2e``.
-        version: of the first weights.
-        directory: on the collector's node, for its local store, where ``store`` is a URL; one below the user's cache
-            directory if None.
-        seed: of the environments and of ``rng``; from the system's entropy if None.
-        cache_bytes, commit_rows, commit_seconds, remote, push_seconds: as of :meth:`diskreplay.ReplayBuffer.open`.
+        version: the version of the first weights.
+        directory: the directory on the collector's node for its local store, where ``store`` is a URL; one below the
+            user's cache directory if None.
+        seed: the seed of the environments and of ``rng``; from the system's entropy if None.
+        cache_bytes, commit_rows, commit_seconds, remote, push_seconds: as in :meth:`diskreplay.ReplayBuffer.open`.
 
     Raises InputError for what is no vector environment or has other spaces than the store, and what ``make_envs``,
     ``policy`` and ``ReplayBuffer.open`` raise.
@@ -166,8 +167,8 @@ class Collector:
         """Take ``steps`` steps of all environments, and commit them.
 
         Args:
-            steps: from 0 on.
-            version, weights: as of :meth:`set_weights`, which is called first; weights stay as they are if None.
+            steps: the number of steps, 0 or more.
+            version, weights: as in :meth:`set_weights`, which is called first; weights stay as they are if None.
 
         Raises InputError where the policy gives actions of another shape, and what environments and policy raise; then
         the next call begins new episodes. ClosedError after :meth:`close`.

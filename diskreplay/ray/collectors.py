@@ -56,22 +56,24 @@ class Collectors:
         n: collectors.
         store: a path that all nodes share; or a URL (``s3://bucket/name``): then each collector writes a local store on
             its node, which it pushes, and ``buffer`` reads the URL. A store that is there goes on.
-        make_envs: makes a ``gymnasium.vector.VectorEnv``; called in each actor.
+        make_envs: a function that makes a ``gymnasium.vector.VectorEnv``; called in each actor.
         policy: ``policy(weights, rng)`` gives ``act``, and ``act(obs)`` the actions ``(num_envs, *action_shape)``;
             called in each actor, at its start and for new weights. ``rng`` is a ``numpy.random.Generator``.
         weights: the first ones, anything that Ray can send.
         capacity: transitions that all collectors together keep, each an ``n``-th.
-        samples_per_insert, min_size, error_buffer: as of :class:`~diskreplay.RateLimiter`, for all collectors together;
+        samples_per_insert, min_size, error_buffer: as in :class:`~diskreplay.RateLimiter`, for all collectors together;
             without a ratio nobody waits but :meth:`wait_to_sample`, until there are ``min_size`` transitions. There is
             no ratio for a store under a URL: collectors learn too late what was sampled.
         steps_per_commit: steps of all of its environments that a collector takes between two commits, at most.
-        max_restarts: how often in a row a collector is restarted that has committed nothing in between.
-        actor_options: of Ray, for each actor: ``{"num_cpus": 1}``, ``{"scheduling_strategy": "SPREAD"}``.
-        directory: on each node, for the local stores of collectors of a store under a URL; one below the user's cache
-            directory if None.
-        mirror, mirror_bytes: of ``buffer``, as of :meth:`diskreplay.ReplayBuffer.open`, where ``store`` is a URL.
-        view, sampler, checkpoint, **options: of the buffer, as of :meth:`diskreplay.ReplayBuffer.open_or_create`.
-            ``seed`` is that of the collectors, too; ``commit_rows``, ``commit_seconds`` and ``push_seconds`` as well.
+        max_restarts: the most times in a row that a collector is restarted that has committed nothing in between.
+        actor_options: Ray's options for each actor: ``{"num_cpus": 1}``, ``{"scheduling_strategy": "SPREAD"}``.
+        directory: the directory on each node for the local stores of collectors of a store under a URL; one below the
+            user's cache directory if None.
+        mirror, mirror_bytes: the mirror of ``buffer`` and its size, as in :meth:`diskreplay.ReplayBuffer.open`, where
+            ``store`` is a URL.
+        view, sampler, checkpoint, **options: the arguments of the buffer, as in
+            :meth:`diskreplay.ReplayBuffer.open_or_create`. The collectors get ``seed``, ``commit_rows``,
+            ``commit_seconds`` and ``push_seconds``, too.
 
     Raises:
         InputError: where an argument breaks a rule, or the store has other spaces than the environments.
@@ -165,7 +167,7 @@ class Collectors:
         Where it had to wait, and once a second, the buffer goes on to the newest commits.
 
         Args:
-            count: of the batch that is sampled next.
+            count: the number of transitions in the batch that is sampled next.
             timeout: seconds to wait; for ever if None.
 
         Raises:

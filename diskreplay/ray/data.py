@@ -80,9 +80,9 @@ class Part:
 
     Attributes:
         stream: its number.
-        num_envs, env, start, stop: where the rows are.
+        num_envs, env, start, stop: the place of the rows.
         episode: its number among all episodes of the store.
-        step: of the first row, in the episode.
+        step: the number of the first row's step in its episode.
     """
 
     stream: int
@@ -116,15 +116,16 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
     reading raises StateError.
 
     Args:
-        path: of the store, where all workers see it; or its URL, which each node reads through a mirror of its own.
+        path: the path of the store, where all workers see it; or its URL, which each node reads through a mirror of its
+            own.
         columns: names of those to read; all if None.
-        episodes: which: a slice or numbers of ``ReplayBuffer.episodes``, or a condition such as
+        episodes: the episodes to read: a slice or numbers of ``ReplayBuffer.episodes``, or a condition such as
             ``"return > 100 and tag = 'expert'"`` (see :meth:`ReplayBuffer.select`); all if None.
-        checkpoint: of the store, to read its rows; the last commit if None.
+        checkpoint: the checkpoint of the store, to read its rows; the last commit if None.
         stack: without, each observation is the newest frame of its stack alone, ``(84, 84)`` for ``(4, 84, 84)``: for
             models of frames, or for who stacks them by ``episode`` and ``step``. Each frame goes through Ray once.
-        mirror, mirror_bytes: of a URL, as of :meth:`ReplayBuffer.open`: a directory that the workers of a node share,
-            of the same path on every node.
+        mirror, mirror_bytes: the mirror of a URL and its size, as in :meth:`ReplayBuffer.open`: a directory that the
+            workers of a node share, of the same path on every node.
 
     Raises InputError for a column or an episode that is not there, and what :meth:`ReplayBuffer.open` raises.
     """
@@ -334,10 +335,10 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
     and what a job leaves that was killed goes away with the next one to the same path. All workers must see the path.
 
     Args:
-        path: of the store, where nothing is yet.
-        observation_space, action_space: as of :meth:`ReplayBuffer.create`.
-        capacity: of the store's first stream, ``"0"``, which stays empty: for who goes on writing. The streams that are
-            written here have room for just their rows.
+        path: the path of the store, where nothing may be yet.
+        observation_space, action_space: as in :meth:`ReplayBuffer.create`.
+        capacity: the capacity of the store's first stream, ``"0"``, which stays empty: it is for a writer that goes on
+            later. The streams that are written here have room for just their rows.
         **options: further ones of ``create`` for the store: ``frame_stack``, ``columns``, ``codec``, ...
 
     The job fails with InputError where the dataset lacks a column of the store, has one that the store does not know,

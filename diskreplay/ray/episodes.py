@@ -33,8 +33,8 @@ class Held:
 
     Attributes:
         id: RLlib's.
-        number: counts the episodes from the first one on, evicted ones included.
-        pieces: in the order of the steps.
+        number: the episode's number, counted from the first one on, evicted ones included.
+        pieces: the pieces, in the order of the steps.
         here: False once it was evicted.
     """
 
@@ -61,8 +61,8 @@ class Episodes:
 
     Args:
         lanes: environments of the store.
-        pieces: of a store that was opened: ids, numbers and pieces, of which each episode's begin at step 0. Those
-            whose number is below ``evicted``, or whose first steps are gone, are left out.
+        pieces: the pieces of a store that was opened: ids, numbers and pieces, of which each episode's begin at step 0.
+            Those whose number is below ``evicted``, or whose first steps are gone, are left out.
         evicted: episodes that were, before.
     """
 

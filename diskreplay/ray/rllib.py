@@ -57,16 +57,16 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     Args:
         capacity: steps that are kept.
-        path: of the store; None for a temporary one, which goes away with the buffer. A store at a path is
-            gone on with.
+        path: the path of the store; None for a temporary one, which goes away with the buffer. A store that is at the
+            path is continued.
         num_envs: environments that sample in parallel, ``num_env_runners * num_envs_per_env_runner``. More episodes
             than these at a time are kept too, but their observations stand on disk twice.
-        observation_space, action_space: of the store; as the first episode has them if None.
-        keep_checkpoints: of those that :meth:`get_state` makes; older ones are dropped.
-        seed: of what is drawn.
-        batch_size_B, batch_length_T, metrics_num_episodes_for_smoothing: as of RLlib's.
-        **options: of the store: ``codec``, ``chunk_rows``, ``shard_rows``, ``reward_dtype`` (float64 if not given, as
-            RLlib keeps it), ``cache_bytes``, ``commit_rows``, ``commit_seconds``.
+        observation_space, action_space: the spaces of the store; those of the first episode if None.
+        keep_checkpoints: how many of the checkpoints that :meth:`get_state` makes are kept; older ones are dropped.
+        seed: the seed of the draws.
+        batch_size_B, batch_length_T, metrics_num_episodes_for_smoothing: as in RLlib's.
+        **options: the options of the store: ``codec``, ``chunk_rows``, ``shard_rows``, ``reward_dtype`` (float64 if not
+            given, as RLlib keeps it), ``cache_bytes``, ``commit_rows``, ``commit_seconds``.
 
     Raises InputError for an option that is none of these, and what :meth:`ReplayBuffer.open` raises.
     """
@@ -436,8 +436,8 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
     """RLlib's ``PrioritizedEpisodeReplayBuffer`` with its episodes on disk, and priorities that checkpoints bring back.
 
     Args:
-        alpha: how much priorities count.
-        **options: as of :class:`DiskEpisodeReplayBuffer`.
+        alpha: the exponent of the priorities; 0 is uniform.
+        **options: as in :class:`DiskEpisodeReplayBuffer`.
     """
 
     def __init__(self, capacity: int = 10000, *, alpha: float = 1.0, batch_length_T: int = 1, **options: Any) -> None:

@@ -65,13 +65,13 @@ class CollectorSlot:
     """The place of one of the collectors, whoever fills it.
 
     Attributes:
-        number: from 0 on.
-        actor, call: who fills it, and what was asked of it and has not returned; None where nothing was.
-        steps: that the call may take.
-        stream, process, node: of the actor, once it has told.
+        number: the number of the slot, from 0 on.
+        actor, call: the actor that fills the slot, and its call that has not returned; None where nothing was asked.
+        steps: the most steps that the call may take.
+        stream, process, node: the actor's stream, process and node, once it has told them.
         transitions: rows x environments that the actor's stream ever held.
-        version: of the weights that the actor was sent.
-        restarts, failures: in all, and in a row with nothing committed.
+        version: the version of the weights that the actor was sent.
+        restarts, failures: the restarts in all, and the failures in a row with nothing committed.
         reason: why it was restarted last.
         push_error: why its last push failed, where it pushes.
     """
@@ -97,16 +97,16 @@ class Supervisor:
     Args:
         n: collectors.
         given: a reference to ``(store, make_envs, policy)``.
-        options: of every collector.
-        actor_options: of Ray, for every actor.
+        options: the options of every collector.
+        actor_options: Ray's options for every actor.
         weights: the first ones.
-        seed: of all collectors.
+        seed: the seed of all collectors.
         num_envs: environments of each.
-        steps: of a call at most.
-        max_restarts: in a row.
-        leave: gives the steps that may be handed out, told the transitions that were added or may be, and how many
-            collectors wait; 0 for none.
-        committed: gives the transitions of a stream that are committed.
+        steps: the most steps of a call.
+        max_restarts: the most restarts in a row.
+        leave: a function that returns how many steps may be handed out; it is told the transitions that were added or
+            may be, and how many collectors wait. 0 for none.
+        committed: a function that returns how many transitions of a stream are committed.
         inserts: transitions that the store held before.
     """
 

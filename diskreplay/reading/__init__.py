@@ -1,9 +1,9 @@
-"""The room that turns ids into arrays: a batch that is drawn is planned, read and put together here.
+"""From ids to arrays: this room plans, reads and puts together a batch that was drawn.
 
 It draws nothing, and knows no view's shape.
 
-- A plan is made with the buffer's lock held, and read without it.
-- The files that a plan needs stay open, on loan, until it is read.
-- An array that was returned belongs to the caller: nobody writes to it again while the caller holds it.
+- A plan is made with ``engine.lock`` held, and read without it.
+- The files that a plan needs stay open, on loan, until the plan is read.
+- A returned array belongs to the caller: nothing writes to it while the caller holds it.
 - Compiled code and Python fill in the same values.
 """

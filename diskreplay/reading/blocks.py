@@ -1,8 +1,8 @@
-"""The large output arrays, used again when nobody holds them any more.
+"""The large output arrays, whose memory is used again once no caller holds it.
 
-Memory that is fresh from the system costs a page fault every few kB, which for a batch of frames is a good part of the
-time that sampling takes. So each thread keeps its last few blocks, and gives one out again once its reference count
-says that every array, view and tensor over it is gone.
+Fresh memory from the system costs a page fault every few kB, which is a good part of the time of a batch of frames. So
+each thread keeps its last few blocks. It gives a block out again once the block's reference count says that every
+array, view and tensor over it is gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     blocks: list[NDArray[np.uint8]] = _local.__dict__.setdefault("blocks", [])
     found = None
     for _ in range(len(blocks)):
-        # Out of the list while it is looked at: a signal's handler may ask for a block, too.
+        # Taken out of the list meanwhile, because a signal's handler may ask for a block, too.
         block = blocks.pop(0) if blocks else None
         # Two references: this name and the argument.
         if block is not None and block.nbytes == size and sys.getrefcount(block) == 2:
@@ -41,7 +41,7 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
             blocks.append(block)
     if found is None:
         found = np.empty(size, np.uint8)
-    made: NDArray[Any] = found.view(dtype).reshape(shape)  # from here on its count says that it is in use
+    made: NDArray[Any] = found.view(dtype).reshape(shape)  # from here on the block's count says that it is in use
     del blocks[: max(0, len(blocks) + 1 - KEPT)]
     blocks.append(found)
     return made

@@ -1,14 +1,13 @@
-"""The append-only log of bytes beside a stream's rows: what it holds, what of it is dead, what no commit has yet.
+"""The append-only log of bytes beside a stream's rows: its records, which of them are dead, which wait for a commit.
 
-The bytes are records, one behind another. What they say, and which of them count, is the business of a
-:class:`Content`; :data:`CONTENTS` has the kinds. All that follows from being a log is done here, once:
+The bytes are records, one after another. A :class:`Content` knows what they mean and which of them still count;
+:data:`CONTENTS` has the kinds. This module does what all logs have in common:
 
-1. To write is to append records: they wait here until a commit has the log's column take them.
-2. To catch up, with a commit of another writer or with what was appended just now, is to enter into the content the
-   records behind the last one that it knows.
-3. If the log exceeds twice what still counts in it (and some slack), each commit looks through some of its oldest
-   records, and writes again at the log's end what still counts. So a commit costs in proportion to what it writes, and
-   the log stays below about three times what still counts.
+1. Writing appends records. They wait here until a commit puts them into the log's column.
+2. Catching up enters new records into the content: those of another writer's commit, or those that were just appended.
+3. If the log is longer than twice the bytes that still count, and some slack, each commit looks through some of the
+   oldest records, and appends again those that still count. So a commit costs in proportion to what it writes, and the
+   log stays below about three times the bytes that count.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from diskreplay.schema import INFO, LATER, Schema
 from diskreplay.storage.column import ColumnReader, ColumnWriter
 
 LOOK_SHARE = 4
-"""The share of old records that a commit looks through: so many times the bytes that came, a part of the slack."""
+"""A commit looks through this many times the bytes that it adds, and through the slack divided by this number."""
 READ_BYTES = 1 << 22
-"""The bytes of a log that are read at once, unless a record has more."""
+"""The most bytes of a log that are read in one go, unless a record has more."""
 
 Bytes = NDArray[np.uint8]
 
 
 class Content(Protocol):
-    """The content in RAM of the records of a log; a record is an object whose ``after`` is one past its last byte.
+    """What the records of a log say, in RAM. A record is an object whose ``after`` is one past the record's last byte.
 
     Attributes:
-        what: it is, for messages.
-        slack: bytes by which the log may exceed twice what still counts, before it is cleaned up.
-        log: the rows that it belongs to.
-        unwritten: True if :meth:`news` has something.
+        what: the words for the content, for messages.
+        slack: the bytes by which the log may exceed twice the bytes that still count before it is cleaned up.
+        log: the rows to which the content belongs.
+        unwritten: True if :meth:`news` has bytes.
     """
 
     what: str
@@ -56,25 +55,25 @@ class Content(Protocol):
     def unwritten(self) -> bool: ...
 
     def restart(self) -> None:
-        """Forget what came from the log."""
+        """Forget all that came from the log."""
 
     def records(self, data: Bytes, at: int) -> Iterator[Any]:
-        """Yield the whole records at byte ``at`` of the log; raise ValueError for what is not a record."""
+        """Yield the complete records of ``data``, from byte ``at`` of the log on; raise ValueError for a bad one."""
 
     def take(self, record: Any) -> None:
-        """Enter the next record of the log; entering it twice does no harm."""
+        """Enter the next record of the log; entering it twice has the same effect as once."""
 
     def news(self, at: int) -> tuple[Bytes, Sequence[Any] | None]:
-        """Return bytes for byte ``at`` of the log that no record has yet, and their records if at hand."""
+        """Return bytes to append at byte ``at`` for what no record says yet, and their records or None."""
 
     def again(self, record: Any) -> bytes:
-        """Return the part of a record that still counts, as records."""
+        """Return the bytes of new records with the part of a record that still counts."""
 
     def living_bytes(self) -> int:
-        """Return the bytes of the records that count; what is in RAM of others may be forgotten."""
+        """Return how many bytes the records that still count have; forget, if at all, only what others said."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what the records say and no writer may."""
+        """Yield a message for each thing that the records say and no writer may say."""
 
 
 CONTENTS: dict[str, Callable[[Schema, StreamLog], Content]] = {
@@ -87,7 +86,7 @@ CONTENTS: dict[str, Callable[[Schema, StreamLog], Content]] = {
 def read_records(
     content: Content, column: ColumnReader, start: int, stop: int, size: int | None = None
 ) -> Iterator[Any]:
-    """Yield the committed records of bytes ``[start, stop)``, read ``size`` at a time; raise ValueError for others."""
+    """Yield the committed records in bytes ``[start, stop)``, read ``size`` at a time; raise ValueError for others."""
     size = READ_BYTES if size is None else size
     while start < stop:
         data = column.read_rows(start, min(stop, start + size)).reshape(-1)
@@ -103,13 +102,13 @@ def read_records(
 
 
 class ByteLog:
-    """One log of a stream; the lock of the buffer that owns it guards every call.
+    """One log of bytes of a stream. Callers hold ``engine.lock``.
 
     Attributes:
-        content: what the records say.
-        column: has the bytes that a commit holds.
-        begin, end: the bytes that are needed, and have been entered by the content.
-        waiting: the newest records, which no commit holds: where each run of them begins, and its bytes, in order.
+        content: the content of the records.
+        column: the column with the committed bytes.
+        begin, end: the bytes ``[begin, end)`` that are needed and that the content knows.
+        waiting: the newest bytes, which no commit holds, in runs: the first byte of each run, and its bytes.
     """
 
     def __init__(self, content: Content, column: ColumnReader) -> None:
@@ -118,11 +117,11 @@ class ByteLog:
         self.begin = self.end = 0
         self.waiting: list[tuple[int, Bytes]] = []
         self._looked = 0, content.log.begin, 0
-        """The log's end and the window's begin when living bytes were counted, and their number."""
+        """The log's end and the window's begin when the bytes that count were last counted, and their number."""
 
     def catch_up(self, begin: int, end: int) -> None:
-        """Enter the records of a commit, whose log has bytes ``[begin, end)``; raise ValueError for anything else."""
-        # The log of a writer that does not know of it is gone; the one that comes after begins anew.
+        """Enter the records of a commit, whose log has bytes ``[begin, end)``; raise ValueError for a bad one."""
+        # An older version, which does not know this log, drops it when it writes. A later one then begins a new log.
         if begin > self.end or begin < self.begin or end < self.end:
             if self.end:
                 self.content.restart()
@@ -150,19 +149,19 @@ class ByteLog:
         return self.end - self.waiting[0][0] if self.waiting else 0
 
     def append(self, data: Bytes, records: Sequence[Any] | None = None) -> None:
-        """Put records behind the others, and have the content take them over."""
+        """Append records, and enter them into the content."""
         if len(data):
             self.waiting.append((self.end, data))
             self._take(self.content.records(data, self.end) if records is None else records)
 
     def put(self, column: ColumnWriter) -> int:
-        """Have the log's column take what waits, for a commit, and return the log's first byte that is needed.
+        """Put the waiting bytes into the log's column, for a commit, and return the first byte that is needed.
 
-        What the content knows and no record says is appended before, and what is dead is looked for.
+        Before that, append what no record says yet, and clean up.
         """
-        self.durable()  # a commit may have been interrupted when it had happened
+        self.durable()  # a commit may have been interrupted after it had happened
         self.append(*self.content.news(self.end))
-        # Where the log cannot be read, it only goes on growing: what is written next is not lost by that.
+        # A log that cannot be read goes on growing, but no new record is lost.
         with contextlib.suppress(CorruptionError, ReadFailedError, ValueError):
             self._clean()
         column.rewind(column.committed)
@@ -171,13 +170,13 @@ class ByteLog:
         return self.begin
 
     def durable(self) -> None:
-        """Forget the bytes that waited and that a commit holds."""
+        """Drop the waiting bytes that a commit holds by now."""
         self.waiting = [one for one in self.waiting if one[0] >= self.column.committed]
 
     def take_waiting(self, at: Ids, place: Ids, out: Bytes) -> NDArray[np.bool_]:
-        """Copy what no commit holds, of the bytes from ``at`` (n,) on, to rows ``place`` of ``out``.
+        """Copy those values that wait for a commit, from bytes ``at`` ``(n,)``, to rows ``place`` of ``out``.
 
-        Which ones these are, ``(n,)``.
+        Returns which values these are, bool ``(n,)``.
         """
         first = self.waiting[0][0] if self.waiting else self.end
         found: NDArray[np.bool_] = at >= first
@@ -189,7 +188,7 @@ class ByteLog:
     # What is dead
 
     def _living(self) -> int:
-        """Return the bytes that count, counted anew after the log has grown by as much, or the window moved on."""
+        """Return the bytes that still count; count anew if the log has grown by as many, or the window is all new."""
         end, begin, living = self._looked
         log = self.content.log
         if self.end - end > max(self.content.slack, living) or log.begin - begin > log.rows:
@@ -198,7 +197,7 @@ class ByteLog:
         return living
 
     def _clean(self) -> None:
-        """Look through some of the oldest records, if much of the log is dead."""
+        """Look through some of the oldest records if much of the log is dead, and append again those that count."""
         content, committed = self.content, self.column.committed
         most = 2 * self._living() + content.slack
         left = LOOK_SHARE * (self.end - committed) + content.slack // LOOK_SHARE

@@ -4,14 +4,14 @@ A chunk is kept in one of two forms:
 
 - *runs*: of each value, only the bytes that differ from a *key*, a value that some neighbouring chunks share. Frames of
   a game then take a tenth of their size, and are copied nearly as fast as raw ones. Compiled code makes and reads runs.
-- *raw*: the decoded values, where runs would take more than half of them, or no code can be compiled here.
+- *raw*: the decoded values, if runs would take more than half of their bytes, or if no code can be compiled here.
 
-Sampling reads chunks at random, so that each is worth the same. The cache therefore admits chunks until its budget is
-full, and then replaces none; room appears when rows leave the window. If the budget is below ``MIN_SHARE`` of the
-window, nothing is kept raw: the memory serves better as the system's page cache, which holds compressed chunks.
+Sampling reads chunks at random, so each chunk is worth the same. The cache therefore admits chunks until its budget is
+full, and then replaces none. There is room again when rows leave the window. If the budget is below ``MIN_SHARE`` of
+the window, no chunk is kept raw: the memory serves better as the system's page cache, which holds compressed chunks.
 
-Each column has *slots*, one chunk each. Slots are read and emptied under the buffer's lock; they are filled without it,
-before anybody can find them. Whatever changes the cache holds the cache's own lock, so that signals wait.
+Each column has *slots*, with one chunk each. Threads read and empty slots with ``engine.lock`` held. They fill a slot
+without it, before any other thread can find the slot. All changes hold the cache's own lock, so that signals wait.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ FIRST_SLOTS = 1024
 KEY_ROWS = 64
 """The number of rows that share a key."""
 LEAST_ITEM_BYTES = 256
-"""The smallest value that is kept as runs: those of vectors would be no shorter."""
+"""The least bytes of a value that is kept as runs; runs of smaller values, such as vectors, would be no shorter."""
 FIRST_TRIED = 32
-"""The chunks of a column that are tried as runs at first; more follow as long as a fifth of all were worth it."""
+"""The chunks of a column that are tried as runs at first; more are tried as long as a fifth of all were worth it."""
 
 Bytes = NDArray[np.uint8]
 
@@ -54,18 +54,18 @@ class CachedColumn:
     def __init__(self, column: ColumnReader) -> None:
         self.column = column
         self.blocks = np.zeros((FIRST_SLOTS, 3), np.int64)
-        """The address and bytes of what is kept in each slot, and the address of its key, 0 for a raw chunk."""
+        """The address and size of the block in each slot, and the address of its key, 0 for a raw chunk."""
         self.chunk = np.full(FIRST_SLOTS, -1, np.int64)
         """The chunk in each slot, -1 for an empty one; like ``group``, no longer than ``blocks``."""
         self.group = self.chunk.copy()
         self.table = np.full((1, column.groups), -1, np.int64)
         """The slot in which to look for a chunk of a group; a longer table replaces it when it grows."""
         self.tried = 0
-        """The number of chunks that were tried as runs; for ``shrunk`` of them it was worth it."""
+        """The number of chunks that were tried as runs; ``shrunk`` of them were worth it."""
         self.shrunk = 0
         self._free: list[int] = []
         self._kept: list[tuple[NDArray[Any], Key | None] | None] = []
-        """The arrays, and their keys, that ``blocks`` has the addresses of."""
+        """The arrays and keys whose addresses ``blocks`` has."""
         self._keys: dict[tuple[int, int], Key] = {}
         """The newest key of each run of neighbouring chunks of a group; older keys may still have users."""
         self._key_bytes = 0
@@ -103,7 +103,7 @@ class CachedColumn:
             if (block := compiled.pack(rows, shared.value, room)) is not None:
                 self.shrunk += 1
                 return block, shared
-            room -= rows.shape[1]  # as where another level begins: another key must be worth it for this chunk alone
+            room -= rows.shape[1]  # as at a new level of a game: a new key must be worth it for this chunk alone
         own = Key(compiled.majority(rows))
         if (block := compiled.pack(rows, own.value, room)) is None:
             return None
@@ -139,7 +139,7 @@ class CachedColumn:
         if self._free:
             return self._free.pop()
         slot = len(self._kept)
-        if slot == len(self.chunk):  # who looks at them in this order finds none that is longer than the next
+        if slot == len(self.chunk):  # grown in this order, `chunk` is never longer than `blocks`
             more = np.full(slot, -1, np.int64)
             self.blocks = np.append(self.blocks, np.zeros((slot, 3), np.int64), axis=0)
             self.group, self.chunk = np.append(self.group, more), np.append(self.chunk, more)
@@ -193,7 +193,7 @@ class ChunkCache:
         self.budget_bytes = budget_bytes
         self.used_bytes = 0
         self.copied = {"runs": 0, "raw": 0, "disk": 0}
-        """The pieces of batches, counted by where their chunks were; threads that count at once may miss some."""
+        """The pieces that were copied, counted by where their chunks were; threads that count at once may miss some."""
         self._keeps_raw = True
         self._full = budget_bytes == 0
         """True if the last chunk had no room, and none was made since."""
@@ -205,9 +205,9 @@ class ChunkCache:
         return self._columns.get(column)
 
     def resize_window(self, window_bytes: int) -> None:
-        """Take note of the decoded size of all that can be sampled; for a small budget, keep nothing raw.
+        """Note the decoded bytes of all that can be sampled; keep nothing raw if the budget is too small for them.
 
-        The caller holds the buffer's lock.
+        The caller holds ``engine.lock``.
         """
         self._keeps_raw = self.budget_bytes >= MIN_SHARE * window_bytes
         if not self._keeps_raw:
@@ -228,7 +228,7 @@ class ChunkCache:
     def put(self, column: ColumnReader, chunk: int, group: int, values: NDArray[Any]) -> None:
         """Keep a copy of the values ``(chunk_items, *shape)`` of a complete chunk, if they are admitted."""
         cached = self._columns.get(column) if self.admits(column) else None
-        if cached is None:  # it is full, or the column was just forgotten
+        if cached is None:  # the cache is full, or the column was just forgotten
             return
         if (
             cached.packs
@@ -256,7 +256,7 @@ class ChunkCache:
         return self._full
 
     def _keep(self, cached: CachedColumn, chunk: int, group: int, block: NDArray[Any], key: Key | None) -> None:
-        if self.lock.owned:  # a finalizer came in the midst of a change
+        if self.lock.owned:  # a finalizer called this in the middle of a change
             return
         with self.lock:
             size = block.nbytes + (key.value.nbytes if key is not None and not key.users else 0)
@@ -271,18 +271,18 @@ class ChunkCache:
                 self._full = False
 
     def drop(self, column: ColumnReader, below: int = 1 << 62) -> None:
-        """Forget the column's chunks numbered below ``below``, by default all; the caller holds the buffer's lock."""
+        """Forget the column's chunks below ``below``, by default all; the caller holds ``engine.lock``."""
         if (cached := self._columns.get(column)) is not None:
             self._give_up(cached, lambda cached: cached.chunk < below)
 
     def forget(self, column: ColumnReader) -> None:
-        """Forget the column; the caller holds the buffer's lock."""
+        """Forget the column; the caller holds ``engine.lock``."""
         self.drop(column)
         with self.lock:
             self._columns.pop(column, None)
 
     def drop_but(self, column: ColumnReader, chunk: Ids, group: Ids) -> None:
-        """Forget the column's chunks that are not among these; the caller holds the buffer's lock."""
+        """Forget the column's chunks but for these; the caller holds ``engine.lock``."""
 
         def others(cached: CachedColumn) -> NDArray[np.bool_]:
             slots = cached.find(chunk, group)
@@ -294,7 +294,7 @@ class ChunkCache:
             self._give_up(cached, others)
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Return the share of pieces that came from each form and from disk; of the forms also rows and bytes held."""
+        """Return the shares of pieces from runs, raw chunks and disk, and the rows and bytes that both forms hold."""
         pieces = max(1, sum(self.copied.values()))
         found: dict[str, dict[str, Any]] = {
             name: {"hit_rate": count / pieces} for name, count in self.copied.items()

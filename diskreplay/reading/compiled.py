@@ -1,11 +1,11 @@
 """The choice between compiled code and Python for reading a plan, and the loading of the compiled code.
 
-Loading numba and the kernel takes a processor as long as reading some thousand chunks in Python. So a thread loads them
-(:mod:`diskreplay.loading`) once that many were read, or copied from the cache. A program that reads less never pays
-for it.
+Loading numba and the kernel takes as long as reading some thousand chunks in Python. So a thread loads them
+(:mod:`diskreplay.loading`) once that many chunks were read, or copied from the cache. A program that reads fewer never
+pays for it.
 
-The kernel reads local files only. Python reads what has no file descriptor of the system, batches that are laid out in
-another way, and all in a process that cannot load the kernel.
+The kernel reads only local files. Python reads files without a descriptor of the system, and batches that are not
+contiguous in memory. If a process cannot load the kernel, Python reads everything.
 """
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ def _is_due(pieces: int = 0) -> bool:
 
 
 def load_if_due() -> None:
-    """Begin to load the kernel if it is worth it; the caller holds no lock that others wait for."""
+    """Begin to load the kernel if it is worth it; the caller holds no lock for which other threads wait."""
     if KERNEL.code is None and _is_due():
         KERNEL.begin()
 
 
 def planner() -> types.ModuleType | None:
-    """Return :mod:`.planner`, or None if the kernel that reads what it plans is not loaded."""
+    """Return :mod:`.planner`, or None if the kernel, which reads its plans, is not loaded."""
     return None if KERNEL.code is None else PLANNER.begin()
 
 
 def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places: Locations) -> Read | None:
-    """Return the function that reads the pieces ``(7, n)`` of a plan into ``out``, or None to leave that to Python."""
+    """Return a function that reads the pieces ``(7, n)`` of a plan into ``out``, or None if Python must read them."""
     if not _is_due(len(places)):
         return None
     kernel = KERNEL.begin()
@@ -121,10 +121,10 @@ def take(
 
     Args:
         given, chunk_items: the column, and the number of values in each of its chunks.
-        slabs: ``(k, 2)``, one of each stream, see :func:`.kernel.take`; the seventh number of a piece says which.
+        slabs: ``(k, 2)``, one for each stream, see :func:`.kernel.take`; the seventh number of a piece says which.
 
-    Returns how many pieces it copied, from the first on, and how many of those were kept as runs. The rest is left to
-    Python.
+    Returns how many pieces it copied, from the first on, and how many of those were kept as runs. Python must copy the
+    others.
     """
     rows = out.bytes if _is_due(len(slots)) and out.holds(given.dtype, given.shape) else None
     kernel = KERNEL.code
@@ -142,7 +142,7 @@ def take(
 
 
 def majority(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a key for rows ``(n, row_bytes)``, see :func:`.kernel.majority`; compiled code must be there."""
+    """Return a key for rows ``(n, row_bytes)``, see :func:`.kernel.majority`; the kernel must be loaded."""
     kernel = KERNEL.code
     assert kernel is not None
     key = np.zeros(rows.shape[1], np.uint8)
@@ -151,7 +151,7 @@ def majority(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], most: int) -> NDArray[np.uint8] | None:
-    """Return the runs of rows ``(n, row_bytes)`` over a key, or None if they are more than so many bytes."""
+    """Return the runs of rows ``(n, row_bytes)`` over a key, or None if they take more bytes than allowed."""
     kernel = KERNEL.code
     assert kernel is not None
     if most <= 0:
@@ -163,7 +163,7 @@ def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], most: int) -> NDArray[
 
 
 def unpack(blocks: NDArray[np.int64], slot: int, rows: NDArray[np.uint8]) -> None:
-    """Fill all rows ``(n, row_bytes)`` of the chunk in a slot; compiled code must be there."""
+    """Fill in all rows ``(n, row_bytes)`` of the chunk in a slot; the kernel must be loaded."""
     kernel = KERNEL.code
     assert kernel is not None
     count, width = rows.shape
@@ -183,7 +183,7 @@ def _even(begin: int, end: int, least: int) -> list[int]:
 
 
 def _borders(begin: int, end: int, pieces: NDArray[np.int64]) -> list[int]:
-    """Return borders as :func:`_even`, moved to where chunks begin, so that one thread decodes each."""
+    """Return borders as :func:`_even` does, moved to where chunks begin, so that only one thread decodes a chunk."""
     borders = _even(begin, end, LEAST_PIECES)
     for part in range(1, len(borders) - 1):
         at = max(borders[part], borders[part - 1])

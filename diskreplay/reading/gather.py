@@ -1,14 +1,14 @@
-"""The way of rows of a large column into a batch: one small read a chunk, decoded while it is in the CPU's cache.
+"""How rows of a large column get into a batch: one small read for each chunk, decoded while it is in the CPU's cache.
 
-1. A *request* is a run of consecutive rows of one environment and the place in the batch that takes it.
+1. A *request* is a run of consecutive rows of one environment, with the place in the batch that they fill.
 2. Requests are cut at chunk borders into *pieces*.
-3. Under the buffer's lock, :func:`plan` copies the pieces that are in RAM: in the cache, or waiting for a commit. It
+3. With ``engine.lock`` held, :func:`plan` copies the pieces that are in RAM: in the cache, or waiting for a commit. It
    notes where the others are, sorted by chunk, so that each chunk is decoded once and a cold disk is read forwards.
-   Their files are on loan as long as the plan lives, so that no eviction takes them away meanwhile. If the shards are
-   more than files may be open, they are read at once, as many at a time as may be open.
-4. Without the lock, :func:`begin` starts the downloads of what is remote, and :func:`run` reads, decodes and copies the
-   rest, in compiled code if that applies (:mod:`diskreplay.reading.compiled`). Python reads what the cache takes in,
-   and chunks that the compiled code rejects.
+   Their files are on loan as long as the plan lives, so no eviction takes them away. If the plan needs more files than
+   may be open, it reads all pieces at once, from a group of files at a time.
+4. Without the lock, :func:`begin` starts the downloads of remote chunks, and :func:`run` reads, decodes and copies the
+   rest, in compiled code where that can (:mod:`diskreplay.reading.compiled`). Python reads chunks that the cache takes
+   in, and chunks that the compiled code rejects.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Plan:
     """The part of a batch's column that is left to read.
 
     Attributes:
-        columns: the column to read, of each of some streams.
-        full_chunks: for each of these a number; chunks below it do not change any more.
+        columns: the column to read, for each of some streams.
+        full_chunks: for each column, the number of chunks that do not change any more.
         out: the arrays to fill.
         encoded: the pieces whose sources are bytes.
         pieces: ``(7, n)``, as :data:`Piece` without its source; those of one chunk stand together.
@@ -111,7 +111,7 @@ def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
 
 
 def _of_items(requests: Requests, envs: int) -> Requests:
-    """Return the requests by values of a chunk, not rows, one for each value if a chunk holds several environments."""
+    """Return requests in values of a chunk instead of rows, one for each value if chunks hold several environments."""
     if envs == 1:
         return requests
     counts = requests.last - requests.first + 1
@@ -152,10 +152,10 @@ def _planned(
 def _located(
     column: ColumnReader, out: Target, encoded: list[Piece], pieces: NDArray[np.int64], cache: ChunkCache
 ) -> Plan:
-    """Return the plan of pieces on disk, an empty one if they had to be read now.
+    """Return the plan of pieces on disk. If they are in more files than may be open, read them now.
 
-    They are read now if they are in more files than may be open; then none of the files stays on loan, so that the next
-    column can be read, too. The caller holds the lock, so that all places are of the same window.
+    Then the plan is empty, and no file stays on loan, so that the next column can be read, too. The caller holds the
+    lock, so that all places are of the same window.
     """
     places = column.locate(pieces[4], pieces[5])
     at, count = len(places), pieces.shape[1]
@@ -164,7 +164,7 @@ def _located(
         return planned
     while True:
         run(begin(planned), cache)
-        planned = _planned(column, out, [], NOTHING, places := Locations.none())  # which gives the loans back
+        planned = _planned(column, out, [], NOTHING, places := Locations.none())  # gives the loans back
         if at == count:
             return planned
         places = column.locate(pieces[4, at:], pieces[5, at:])
@@ -208,7 +208,7 @@ def copy_cached(
 
 
 def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> tuple[list[Piece], NDArray[np.int64]]:
-    """Copy the pieces that wait for a commit; return what :func:`copy_waiting` does, and the pieces on disk."""
+    """Copy the pieces that wait for a commit; return those that must be decoded first, and the pieces on disk."""
     in_ram = pieces[4] >= column.committed // column.column.chunk_rows
     if not in_ram.any():
         return [], pieces
@@ -216,14 +216,14 @@ def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> t
 
 
 def copy_waiting(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> list[Piece]:
-    """Copy pieces of chunks that no commit holds in full, and return those that must be decoded first."""
+    """Copy pieces of chunks that wait for a commit, and return those that must be decoded first."""
     shape = column.groups, column.chunk_items, *column.column.shape
     encoded: list[Piece] = []
     for place, step, row, rows, chunk, env, number in pieces.T.tolist():
         if chunk == column.end // column.column.chunk_rows:
             values: NDArray[Any] | None = column.buffer
         else:
-            values = column.sealed[chunk].values  # one look: a commit may be replacing it by its bytes right now
+            values = column.sealed[chunk].values  # read once: a commit may replace it by its bytes right now
         if values is None:
             encoded.append((place, step, row, rows, chunk, env, number, column.sealed[chunk].encoded[env]))
         else:
@@ -232,7 +232,7 @@ def copy_waiting(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -
 
 
 def begin(plan: Plan) -> list[Plan]:
-    """Start to download the remote chunks that have no copy here, and return the plan in parts, these chunks last."""
+    """Start to download the remote chunks that have no copy here; return the plan in parts, the downloads last."""
     places = plan.places
     absent = [at for at, loan in enumerate(places.loans) if loan.file.absent]
     if not absent:
@@ -243,7 +243,7 @@ def begin(plan: Plan) -> list[Plan]:
         spans = ((offset, offset + size) for offset, size in places.array[1:, here].T.tolist())
         parts = loans[at].file.fetch(spans)
         if parts is not None:
-            loans[at], coming[here] = Loan(cast(fs.File, parts)), True  # which is only read
+            loans[at], coming[here] = Loan(cast(fs.File, parts)), True  # it is only read
     if not coming.any():
         return [plan]
     there = dataclasses.replace(_apart(plan, loans, ~coming), encoded=plan.encoded)
@@ -298,7 +298,7 @@ def _end_of_chunk(pieces: NDArray[np.int64], at: int) -> int:
 
 
 def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
-    """Do as :func:`run` with some of the pieces, in Python."""
+    """Read, decode and copy some of the pieces in Python."""
     column, out, codec = plan.column, plan.out, plan.column.column.codec
     at, offset = (-1, -1, -1), 0
     admits = cache.admits(column)
@@ -338,7 +338,7 @@ def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> Non
 
 
 def advise(column: ColumnReader, chunk: Ids, group: Ids) -> None:
-    """Tell the system that committed chunks (n,) are read soon, as many of them as files may be open for."""
+    """Tell the system that committed chunks (n,) are read soon, as far as their files may be open at once."""
     places = column.locate(chunk, group)
     for file, offset, size in places.array.T.tolist():
         places.loans[file].file.will_need(offset, size)

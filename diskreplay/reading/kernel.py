@@ -1,16 +1,16 @@
-"""The reading of a plan's pieces into a batch, compiled: one call reads, verifies, decodes and copies, without the GIL.
+"""One compiled call that reads, verifies, decodes and copies the pieces of a plan into a batch, without the GIL.
 
-The call goes from chunk to chunk and stops at the first that is not exactly what this package writes: a chunk that it
+The call goes from chunk to chunk. It stops at the first chunk that is not exactly what this package writes: one that it
 cannot read, that is too short or damaged, or whose layout it does not know. It returns how far it came, and raises
-nothing. The caller has Python read that chunk, and calls again for the rest. So both ways give the same rows and
-errors.
+nothing. The caller has Python read that chunk, and calls again for the rest. So Python alone would give the same rows
+and errors.
 
-1. A chunk that was compressed with LZ4 is decoded up to the last row that is wanted. Its checksum is of all of it.
-2. Other chunks go through Blosc, which decodes them whole.
-3. Reads ask the system not to wait. As soon as one would have to, the call tells the disk of all that follows: a disk
-   answers many requests at once. If all is in memory, that costs nothing.
+1. A chunk that was compressed with LZ4 is decoded up to the last row that is wanted. Its checksum covers all of it.
+2. Blosc decodes all other chunks, as a whole.
+3. The call asks the system to read without waiting. As soon as a read would have to wait, the call tells the system of
+   all reads that follow, because a disk answers many requests at once. If all data is in memory, this costs nothing.
 
-No length that comes from a file is used before it was compared with the room that there is.
+Before the call uses a length that comes from a file, it compares the length with the room that there is.
 
 This module loads numba, so it is imported late: see :mod:`diskreplay.reading.compiled`.
 """
@@ -38,13 +38,13 @@ from diskreplay.storage.chunks import CRC_BYTES, RESIDUE
 
 BLOSC_BYTES = 16
 FRAME_BYTES = 24
-"""The bytes before the LZ4 data of a frame of one block: Blosc's header, the block's offset, its size."""
+"""The bytes before the LZ4 data of a Blosc frame of one block: Blosc's header, the block's offset, and its size."""
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", 0)
 POLYNOMIAL = 0x82F63B78
 NOTHING: NDArray[np.uint8] = np.empty((0, 0), np.uint8)
 GAP = 8
-"""The fewest equal bytes that end a run: fewer are not worth the four bytes with which another run begins."""
+"""The fewest equal bytes that end a run; fewer are not worth the four bytes with which the next run begins."""
 LONGEST = (1 << 16) - 1
 """The most bytes of a run, and the most that it skips."""
 
@@ -60,7 +60,7 @@ INT, LONG = ir.IntType(32), ir.IntType(64)
 def _foreign(result: ir.IntType, *parameters: ir.IntType) -> Any:
     """Return a compiled ``call(address, arguments)`` of a C function; arguments and result are int64s, pointers too.
 
-    Addresses are no constants of the code: it is kept on disk, and they change with each process.
+    Addresses are not constants in the code, because the code is kept on disk and addresses change with each process.
     """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -204,7 +204,7 @@ def _decode(
 
 @kernel
 def _advise(fadvise: Int, files: NDArray[np.int64], places: NDArray[np.int64], begin: Int, end: Int) -> None:
-    """Tell the system what will be read."""
+    """Tell the system which bytes will be read."""
     for at in range(begin, end):
         if at == begin or places[1, at] != places[1, at - 1] or places[0, at] != places[0, at - 1]:
             _fadvise(fadvise, (files[places[0, at]], places[1, at], places[2, at], np.int64(WILL_NEED)))
@@ -243,7 +243,7 @@ def _fits(
 
 @kernel
 def _is_same(pieces: NDArray[np.int64], places: NDArray[np.int64], one: Int, other: Int) -> bool:
-    """Tell whether two pieces lie in the same chunk: two columns have chunks of the same numbers, in other files."""
+    """Tell whether two pieces lie in the same chunk; chunks of two columns may have the same number."""
     return bool(
         pieces[4, one] == pieces[4, other] and pieces[5, one] == pieces[5, other]
         and places[0, one] == places[0, other] and places[1, one] == places[1, other]
@@ -373,7 +373,7 @@ def _int32_at(address: Int) -> Int:
 
 @kernel
 def _unpack(block: Int, size: Int, key: Int, row: Int, rows: Int, row_bytes: Int, to: Int) -> bool:
-    """Write one of the rows of a block of runs, see :func:`pack`; return False if it is no such block."""
+    """Write one row from a block of runs, see :func:`pack`; return False if the block is not valid."""
     first = 4 * (rows + 1)
     if size < first:
         return False
@@ -393,7 +393,7 @@ def _unpack(block: Int, size: Int, key: Int, row: Int, rows: Int, row_bytes: Int
         source, target = block + at, to + place
         if run > 32:
             copy(target, source, run)
-        elif run >= 16:  # moves of a written down count, of which two may overlap, are no calls
+        elif run >= 16:  # two moves of a constant size, which may overlap, need no call
             copy(target, source, 16)
             copy(target + run - 16, source + run - 16, 16)
         elif run >= 8:
@@ -412,7 +412,7 @@ def _unpack(block: Int, size: Int, key: Int, row: Int, rows: Int, row_bytes: Int
 
 @kernel
 def majority(rows: NDArray[np.uint8], key: NDArray[np.uint8]) -> None:
-    """Set each byte of ``key`` to its value in most of the rows ``(n, row_bytes)``, or to any of its values."""
+    """Set each byte of ``key`` to its value in most of the rows ``(n, row_bytes)``, or if there is none, in any row."""
     votes = np.zeros(len(key), np.int32)
     for row in range(len(rows)):
         for at in range(len(key)):
@@ -432,8 +432,9 @@ def _write_int(block: NDArray[np.uint8], at: Int, value: Int, size: Int) -> None
 def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], block: NDArray[np.uint8]) -> Int:
     """Write the runs in which rows ``(n, row_bytes)`` differ from a key; return the bytes of the block, 0 for no room.
 
-    A block begins with ``n + 1`` uint32s: where the runs of each row begin, and where the last ones end. Each run is
-    two uint16s, the number of bytes to skip and that of bytes to write, and then these bytes. All are little-endian.
+    A block begins with ``n + 1`` uint32s: the places where each row's runs begin, and where the last row's runs end. A
+    run has two uint16s, the number of bytes to skip and the number of bytes to write, and then the bytes to write. All
+    numbers are little-endian.
     """
     count, width = rows.shape
     at = 4 * (count + 1)
@@ -456,7 +457,7 @@ def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], block: NDArray[np.uint
                 if rows[row, place] != key[place]:
                     end = place + 1
                 place += 1
-            while begin < end:  # as several runs where one is too long, or what is skipped is
+            while begin < end:  # several runs, if one run or what it skips would be too long
                 skipped: Int = min(begin - written, LONGEST)
                 run: Int = min(end - begin, LONGEST) if written + skipped == begin else 0
                 if len(block) - at < 4 + run:
@@ -472,11 +473,11 @@ def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], block: NDArray[np.uint
     return at
 
 
-# What it calls
+# The C functions
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:
-    """Return the address of a library's function, or 0 if it has none of this name."""
+    """Return the address of a library's function, or 0 if the library has none of this name."""
     try:
         return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
     except AttributeError:
@@ -484,7 +485,7 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 
 
 def _find() -> dict[str, int] | None:
-    """Return the addresses of the C functions, 0 for a missing one, or None if one is missing that must be there."""
+    """Return the addresses of the C functions, 0 for one that is missing, or None if a necessary one is missing."""
     if sys.byteorder != "little" or ctypes.sizeof(ctypes.c_void_p) != 8 or ctypes.sizeof(ctypes.c_long) != 8:
         return None
     if config.DISABLE_JIT:  # C functions can be called from compiled code only
@@ -514,15 +515,15 @@ def read(
     """Copy the pieces ``[begin, end)`` into the batch; return the first that it could not copy, or ``end``.
 
     Args:
-        files: file descriptors.
-        pieces: ``(6 or more, n)``: place in the batch, step in it, row in the chunk, rows, chunk, environment; those of
-            one chunk side by side.
-        places: ``(3, n)``: position in ``files``, offset and bytes of the piece's chunk.
-        chunk_rows, row_bytes: rows of a decoded chunk, and bytes of a row.
+        files: the file descriptors.
+        pieces: ``(6 or more, n)``: place in the batch, step in it, row in the chunk, rows, chunk, environment. The
+            pieces of one chunk stand side by side.
+        places: ``(3, n)``: the position in ``files``, and the offset and bytes of the piece's chunk.
+        chunk_rows, row_bytes: the rows of a decoded chunk, and the bytes of a row.
         raw: True if chunks are not compressed.
-        encoded, decoded: room for a chunk as it is on disk, and for one as it is in RAM.
-        out: ``(batch, steps * row_bytes)``.
-        following: as ``out``, one step later, for which pieces have one more step; empty for none.
+        encoded, decoded: the room for a chunk as it is on disk, and as it is in RAM.
+        out: the arrays to fill, ``(batch, steps * row_bytes)``.
+        following: an array like ``out`` for the steps one later, so pieces have one more step; empty for none.
     """
     assert FOUND is not None
     assert decoded.nbytes >= chunk_rows * row_bytes
@@ -538,13 +539,13 @@ def take(
     chunk_rows: int, row_bytes: int, packed: NDArray[np.int64], out: NDArray[np.uint8],
     following: NDArray[np.uint8] = NOTHING,
 ) -> int:  # fmt: skip
-    """Copy pieces as :func:`read`, out of chunks in RAM.
+    """Copy pieces as :func:`read` does, from chunks in RAM.
 
     Args:
-        slabs: ``(k, 2)``: addresses of arrays ``(slots, 3)``, and how many slots each has. A slot has the address and
-            bytes of a block, and the address of its key; this is 0 if the block is the rows themselves.
+        slabs: ``(k, 2)``: the addresses of arrays ``(slots, 3)``, and the number of slots in each. A slot has the
+            address and bytes of a block, and the address of its key, which is 0 if the block is the rows themselves.
         slots: the slot of each piece, in the array that the piece's seventh number names.
-        packed: ``(1,)``, the number of pieces with a key is added to it.
+        packed: ``(1,)``; the call adds to it the number of pieces with a key.
     """
     assert following.size in (0, out.size)
     done: int = _take(slabs, slots, pieces, begin, end, chunk_rows, row_bytes, out, following, packed)
@@ -552,7 +553,7 @@ def take(
 
 
 def compile_now() -> None:
-    """Compile, or load what is kept on disk, by reading nothing."""
+    """Compile the functions, or load their code from disk, by calls that read nothing."""
     nothing, room, row = np.empty((7, 0), np.int64), np.empty(1, np.uint64), np.zeros((1, 1), np.uint8)
     read(nothing[0], nothing, nothing[:3], 0, 0, 1, 1, False, room, room, row)
     take(np.empty((0, 2), np.int64), nothing[0], nothing, 0, 0, 1, 1, nothing[0], row)
@@ -562,6 +563,6 @@ def compile_now() -> None:
 
 
 def version() -> str:
-    """Return in words what was found."""
+    """Return, in words, the version of numba and the C functions that were found."""
     there = ", ".join(name for name, address in (FOUND or {}).items() if address)
     return f"numba {numba.__version__}, {there or 'nothing'}; CRC-32C by {'instruction' if _instruction() else 'table'}"

@@ -1,15 +1,12 @@
 """The observations of sampled rows: frame stacks and next observations, made from frames that are stored once.
 
-For a sample at row ``r`` of one environment, step ``s`` means the frame of row ``r + s``; a stack of ``k`` frames is
-steps ``1 - k`` to 0, its next observation's stack is steps ``2 - k`` to 1, so one block of steps ``1 - k`` to 1 holds
-both.
+For a sample at row ``r`` of one environment, step ``s`` is the frame of row ``r + s``. A stack of ``k`` frames is steps
+``1 - k`` to 0. The next observation's stack is steps ``2 - k`` to 1. So one block of steps ``1 - k`` to 1 holds both.
 
-1. Steps that belong to the row's history, and the next row's frame, are consecutive rows: one request.
-2. Where the next observation stands in the patch table (the true final observation, or the newest of all), step 1 is
-   that patch.
-3. Where the history ends early, the steps before it are zeros, repeat the first frame, or are patches, as the code in
-   the column ``start`` says.
-4. Where a next stack does not follow from its stack (special; a caller that gave one), all its frames are patches.
+1. The steps in the same episode, and the next row's frame, are consecutive rows: one request.
+2. If the next observation stands in the patch table, as at an episode's end or at the newest row, step 1 is that patch.
+3. The steps before the episode's first step are zeros, the first frame repeated, or patches, as the start code says.
+4. If a next stack does not follow from its stack by one new frame, all its frames are patches.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ def fill(
 ) -> None:
     """Fill the places of ``out`` with steps ``first_step`` to ``last_step`` (at most 1) of the rows.
 
-    Needs the buffer's lock; what stands in RAM is copied at once, the rest is for ``reads``.
+    The caller holds the lock. Frames in RAM are copied now; ``reads`` notes the rest.
     """
     log = source.log
     older = max(0, -first_step)
@@ -69,7 +66,7 @@ def fill(
 
 
 def fill_next(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids) -> None:
-    """Fill the places of ``out`` with the stacks that follow the rows, ``frames`` steps each, as :func:`fill`."""
+    """Fill the places of ``out`` with the next stacks of the rows, ``frames`` steps each, as :func:`fill` does."""
     frames, older = source.stack.frames, source.log.next_older_patches
     if not older or source.stack.axis is None:
         fill(reads, source, out, place, rows, envs, 2 - frames, 1)
@@ -78,7 +75,7 @@ def fill_next(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Id
     follows = np.flatnonzero([patch is None for patch in patches])
     if len(follows):
         fill(reads, source, out, place[follows], rows[follows], envs[follows], 2 - frames, 1)
-    # Those that do not follow are not filled from the rows first: that may be done later than what is copied here.
+    # Stacks that do not follow are not filled from rows first, because rows may be read later than patches are copied.
     steps = np.arange(frames)
     for at, patch in zip(place.tolist(), patches, strict=True):
         if patch is not None:  # the frame one step before the newest
@@ -88,7 +85,7 @@ def fill_next(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Id
 def _copy(
     reads: Reads, source: ObsSource, out: Target, place: Ids, envs: Ids, first: Ids, last: Ids, base: Ids
 ) -> None:
-    """Copy rows ``first`` to ``last`` (inclusive) of each sample, row ``base`` being the first step of ``out``."""
+    """Copy rows ``first`` to ``last`` (inclusive) of each sample; row ``base`` is the first step of ``out``."""
     log, resident = source.log, source.name in source.log.resident
     if not resident:
         reads.fetch(source.rows, Requests(place, envs, first, last, base), out, source.cache)
@@ -103,7 +100,7 @@ def _copy(
 
 
 def _copy_patches(reads: Reads, source: ObsSource, out: Target, place: Ids, step: int | Ids, patch: Ids) -> None:
-    """Copy the observation of each patch to its place and step."""
+    """Copy the frame of each patch to its place and step."""
     if source.name in source.log.patches.arrays:
         out.put_each(place, step, source.log.patches.take(source.name, patch))
         return
@@ -112,7 +109,7 @@ def _copy_patches(reads: Reads, source: ObsSource, out: Target, place: Ids, step
 
 
 def pad(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids, depth: Ids, older: int) -> None:
-    """Fill in the steps before the histories of rows, which have ``depth`` steps, fewer than ``older``."""
+    """Fill in the steps before the episodes of rows that have only ``depth`` older steps instead of ``older``."""
     log = source.log
     firsts = rows - depth
     codes = log.take(START, firsts, envs)

@@ -1,4 +1,4 @@
-"""One stream as a view sees it: rows on disk, index in RAM, chunks in a cache, opened beside whoever writes it."""
+"""One stream as a view sees it: rows on disk, an index in RAM, chunks in a cache; its writer may go on meanwhile."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from diskreplay.storage.stream import StreamReader, StreamWriter
 Array = NDArray[Any]
 
 TAKEN_ROWS = 1 << 18
-"""Rows that are read at a time into the index: so many are in RAM twice for a while."""
+"""The rows that are read into the index in one go; so many are in RAM twice for a while."""
 OUTRUN_SECONDS = 60.0
 """The seconds for which a reader tries to open a stream whose writer replaces the window faster than it is read."""
 
 
 class OpenStream:
-    """One stream of a buffer; the buffer's lock guards every call."""
+    """One stream of a store. Callers hold ``engine.lock``."""
 
     def __init__(self, schema: Schema, disk: StreamReader | StreamWriter, cache: ChunkCache) -> None:
         commit = disk.commit_record
@@ -63,12 +63,12 @@ class OpenStream:
         self.catch_up()
 
     def resize(self, capacity: int) -> None:
-        """Let the window hold more transitions, or fewer."""
+        """Set the capacity of the window, in transitions."""
         self.log.resize(capacity)
         self._spans = Spans(self.log)
 
     def catch_up(self) -> None:
-        """Take what is committed and not yet in RAM into the index."""
+        """Read into the index what is committed and not yet in RAM."""
         commit, log = self.disk.commit_record, self.log
         if commit.capacity != log.capacity:
             self.resize(commit.capacity)
@@ -86,7 +86,7 @@ class OpenStream:
         log.slide(commit.begin)
         log.drop_patches()
         for path, stored in self.logs.items():
-            end = stored.column.end  # where the commit has no such log, it may go on behind shards that checkpoints pin
+            end = stored.column.end  # if the commit has no such log, it may go on after shards that checkpoints pin
             try:
                 stored.catch_up(*(commit.log_span(path) if path in commit.tails else (end, end)))
             except ValueError as error:
@@ -104,11 +104,11 @@ class OpenStream:
         return self._spans
 
     def large_columns(self) -> list[ColumnReader]:
-        """Return the columns that are not mirrored in RAM."""
+        """Return the columns that are not held in RAM."""
         return [column for name, column in self.disk.rows.items() if name not in self.log.resident]
 
     def pending(self) -> list[Array] | None:
-        """Return the newest next stacks, ``(num_envs, frames, *shape)`` a leaf, or None if there is no row."""
+        """Return the newest next stacks, ``(num_envs, frames, *shape)`` for each leaf, or None if there is no row."""
         log = self.log
         if log.end == log.floor:
             return None
@@ -125,7 +125,7 @@ class OpenStream:
         return found
 
     def with_cache(self, cache: ChunkCache) -> OpenStream:
-        """Return the same stream, its chunks decoded into another cache."""
+        """Return the same stream with another cache for its chunks."""
         other = copy.copy(self)
         other.cache = cache
         other.sources = [dataclasses.replace(source, cache=cache) for source in self.sources]
@@ -142,15 +142,15 @@ class OpenStream:
 def open_stream(
     store: Store, name: str, cache: ChunkCache, cut: Commit | None = None, newest: Commit | None = None
 ) -> OpenStream:
-    """Return the stream as of its newest commit, or of a checkpoint's, with its index in RAM.
+    """Return the stream at its newest commit, or at the commit ``cut`` of a checkpoint, with its index in RAM.
 
-    Where the caller has just read the ``newest`` one, it is not read again.
+    If the caller has just read the ``newest`` commit, this function does not read it again.
 
-    Shards are opened one after another, so its writer may evict one, or go back, before it was read. Then a newer
-    commit needs that shard no more, and the stream is read anew.
+    Shards are opened one after another. So the stream's writer may evict a shard, or go back, before the shard was
+    read. Then a newer commit does not need that shard, and the stream is read anew.
 
-    Raises CorruptionError where no newer commit explains what cannot be read, or two of them need it; EvictedError
-    where the writer went on replacing what was being read for a minute.
+    Raises CorruptionError if there is no newer commit that explains what cannot be read, or if two commits need it.
+    Raises EvictedError if the writer goes on replacing what is being read for a minute.
     """
     began, before = time.monotonic(), None
     tried = store.newest_commit(name) if newest is None else newest

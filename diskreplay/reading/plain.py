@@ -1,7 +1,7 @@
-"""The plans of plain batches: made by compiled code, for all streams of a store at once.
+"""The plans of plain batches, which compiled code makes for all streams of a store at once.
 
-:func:`fill` does the same as :func:`.observations.fill`. ``docs/architecture.md`` lists what is not plain, and planned
-in Python.
+:func:`fill` does the same as :func:`.observations.fill`. ``docs/architecture.md`` lists what is not plain: Python plans
+it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def fill(
 ) -> Ids | None:  # fmt: skip
     """Fill the places of ``out`` with steps ``first_step`` to ``last_step`` (at most 1) of a column at rows.
 
-    The caller holds the lock. What is cached is copied at once; ``reads`` notes the rest.
+    The caller holds the lock. Cached frames are copied now; ``reads`` notes the rest.
 
     Args:
-        drawn: the positions in the tables of the streams that the rows ``ids`` belong to.
+        drawn: the positions, in the tables, of the streams to which the rows ``ids`` belong.
 
-    Returns ``(2, k)``: the rows with fewer steps before them than are wanted, and how many each has. If the batch is
-    not plain, returns None and does nothing.
+    Returns ``(2, k)``: the rows that have fewer steps before them than are wanted, and how many each has. If the batch
+    is not plain, it returns None and does nothing.
     """
     planner = compiled.planner()
     if planner is None:
@@ -77,7 +77,7 @@ class FoundPieces(NamedTuple):
 
 
 def _lend(table: ColumnTable, shards: list[list[int]]) -> list[Loan] | None:
-    """Return loans of the files of streams and shards, or None if one of them is not open."""
+    """Return loans of the files of streams and shards, or None if a file is not open."""
     columns = table.columns
     opened = [columns[at].handles.files.get(shard) for at, shard in shards]
     loans = []
@@ -91,7 +91,7 @@ def _lend(table: ColumnTable, shards: list[list[int]]) -> list[Loan] | None:
 
 
 def _lend_anew(opened: list[PooledFile | None]) -> list[Loan] | None:
-    """Return new loans of the files, as the pool took back an older one, or None if a file is not open."""
+    """Return new loans of the files, because the pool took back an older one, or None if a file is not open."""
     files = [pooled for pooled in opened if pooled is not None]
     loans = handles.POOL.use(files) if len(files) == len(opened) else []
     return loans if len(loans) == len(opened) else None
@@ -112,7 +112,7 @@ def _take_up(
     if waiting > cached:
         here = slice(cached, waiting)
         column = table.columns[pieces[6, cached]]
-        assert isinstance(column, ColumnWriter)  # of which a store has one
+        assert isinstance(column, ColumnWriter)  # a store has only one written stream
         encoded = gather.copy_waiting(column, pieces[:, here], out)
     if read > begin or encoded:
         located = Locations(loans, np.ascontiguousarray(places[:, begin:read]))

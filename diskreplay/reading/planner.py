@@ -1,12 +1,13 @@
-"""The plan of a batch, by two compiled calls: one copies what is in RAM, one finds where the rest stands.
+"""Two compiled calls that plan a batch: one copies what is in RAM, the other one finds where the rest is.
 
-Each goes from ids to arrays, for all streams of a store at once. :func:`gather` copies the columns that are in RAM.
-:func:`frames` cuts rows into pieces of chunks, sorts these, and finds where the chunks are: it does the work of
-:func:`.observations.fill` and :func:`.gather.plan` for plain batches. It copies nothing, raises nothing and changes
-nothing. If a batch is not plain, it says so, and Python plans it all.
+Each call works for all streams of a store at once. :func:`gather` copies the columns that are in RAM. :func:`frames`
+cuts rows into pieces of chunks, sorts the pieces, and finds where the chunks are. For plain batches it does the work of
+:func:`.observations.fill` and :func:`.gather.plan`. It copies nothing, raises nothing and changes nothing. If a batch
+is not plain, it says so, and Python plans the whole batch.
 
-Both look up rings in RAM, at addresses that :class:`.tables.Tables` knows. A number that comes from a file (an offset,
-the bytes of a chunk) is only passed on. A number that chooses a place in a ring is compared with the ring first.
+Both read arrays in RAM at addresses that :class:`.tables.Tables` knows. They only pass on numbers that come from a
+file, such as an offset or the bytes of a chunk. Before a number chooses a place in an array, it is compared with the
+array's range.
 
 This module loads numba, so it is imported late: see :mod:`diskreplay.reading.compiled`.
 """
@@ -50,7 +51,7 @@ Int = Any
 """A compiled int64."""
 
 ON_DISK, CACHED, WAITING, KINDS = range(4)
-"""The places of a piece's chunk: in a file, in the cache, or waiting for a commit; last the number of places."""
+"""The places where a piece's chunk can be: in a file, in the cache, or waiting for a commit; last, their number."""
 
 
 @kernel
@@ -89,13 +90,13 @@ def gather(
 
     Args:
         streams: int64 ``(S, 10)``, see :mod:`diskreplay.index.addresses`.
-        arrays: int64 ``(S, C)``, addresses of rings: the values of row ``r`` and environment ``e`` stand at the
-            position ``r % length * num_envs + e``.
-        patches: int64 ``(S, C)``, addresses of the rings of patches, which replace next rows.
-        sizes: int64 ``(C,)``, bytes of a value.
+        arrays: int64 ``(S, C)``, the addresses of the columns' arrays. The value of row ``r`` and environment ``e``
+            stands at position ``r % length * num_envs + e``.
+        patches: int64 ``(S, C)``, the addresses of the arrays of patches, which replace next rows.
+        sizes: int64 ``(C,)``, the bytes of a value.
         following: ``(C,)``; True to copy the environment's next row, or the patch that replaces it.
         ids: int64 ``(B,)``.
-        place: int64 ``(B,)``, the row of the block that each fills.
+        place: int64 ``(B,)``, the row of the block that each id fills.
         block, offsets: column ``c`` begins at byte ``offsets[c]`` of the block.
     """
     which, positions = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
@@ -144,7 +145,7 @@ def _slot(column: Ints, chunk: Int, group: Int) -> Int:
 
 @kernel
 def _sort(order: Ints, keys: Ints, begin: Int, end: Int) -> None:
-    """Sort ``order[begin:end]`` by the keys that it names."""
+    """Sort the positions ``order[begin:end]`` by their keys."""
     gap = 1
     while gap < (end - begin) // 3:
         gap = 3 * gap + 1
@@ -194,22 +195,23 @@ def frames(
     ids: Ints, place: Ints, first_step: Int, last_step: Int, streams: Ints, rows: Ints, patches: Ints,
     chunk_rows: Int, shard_chunks: Int, patch_chunk_rows: Int, patch_shard_chunks: Int,
 ) -> Any:  # fmt: skip
-    """Find the pieces of steps ``first_step`` to ``last_step`` (at most 1) of rows, as :func:`.observations.fill`.
+    """Find the pieces of steps ``first_step`` to ``last_step`` (at most 1) of rows, as :func:`.observations.fill` does.
 
     Args:
         ids, place: ``(n,)``: the rows, and the place of each in the batch.
         streams: ``(s, 10)``, sorted by number.
-        rows, patches: ``(s, 12)``: the facts of the frames' column, and of their patches' column.
-        chunk_rows, shard_chunks: of the frames' column; the arguments after them, of the patches'.
+        rows, patches: ``(s, 12)``: the numbers of the frames' column, and of the column of their patches.
+        chunk_rows, shard_chunks: the numbers of the frames' column; the next two arguments are those of the patches.
 
     Returns:
         True if all is plain; else the other results mean nothing.
-        ``(7, m)``: the pieces, as :data:`.gather.Piece` without the source. First those of frames: on disk, in the
-        order of their chunks; then in the cache; then those that wait for a commit. Likewise those of patches.
+        ``(7, m)``: the pieces, as :data:`.gather.Piece` without the source. First the pieces of frames: those on disk,
+        in the order of their chunks, those in the cache, those that wait for a commit. Then the pieces of patches, in
+        the same order.
         ``(3, m)``: for a piece on disk the number of its file, offset and bytes; for one in the cache, the slot first.
-        ``(6,)``: the end of each of these parts.
-        ``(2, f)``: stream and shard of each file, the patches' after the frames'.
-        The number of files of the frames.
+        ``(6,)``: the end of each of these six parts.
+        ``(2, f)``: the stream and the shard of each file; the files of patches come after those of frames.
+        The number of files of frames.
         ``(2, k)``: the rows with fewer steps before them than are wanted, and how many each has.
     """
     count, older = len(ids), max(0, -first_step)
@@ -299,7 +301,7 @@ def frames(
 
 
 def compile_now() -> None:
-    """Compile, or load what is kept on disk, by planning nothing."""
+    """Compile the functions, or load their code from disk, by calls that plan nothing."""
     none, streams, block = np.empty(0, np.int64), np.empty((0, 10), np.int64), np.empty(0, np.uint8)
     gather(streams, streams, streams, none, np.empty(0, np.bool_), none, none, block, none)
     frames(none, none, 0, 0, streams, streams, streams, 1, 1, 1, 1)

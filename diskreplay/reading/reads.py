@@ -1,4 +1,4 @@
-"""The work that is left to read of a batch: planned under the buffer's lock, done without it."""
+"""The steps that are left to make a batch: noted with ``engine.lock`` held, and done without it."""
 
 from __future__ import annotations
 
@@ -20,28 +20,31 @@ Empty = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
 
 
 class Reads:
-    """The steps that fill the arrays of one batch, in order: chunks to read, and what is made of them afterwards.
+    """The steps that fill the arrays of one batch, in order: they read chunks, then change what was read.
 
     Args:
-        empty: a function as ``numpy.empty``.
-        tables: the tables of the streams that are read; if None, all is planned in Python.
+        empty: a function such as ``numpy.empty``.
+        tables: the tables of the streams that are read; if None, Python plans everything.
     """
 
     def __init__(self, empty: Empty = blocks.empty, tables: Tables | None = None) -> None:
         self.empty = empty
-        """The function that makes the large arrays that are filled."""
+        """The function that makes the large arrays to fill."""
         self.tables = tables
-        """The tables of the streams; those of other streams may be given before the batch is planned."""
+        """The tables of the streams; a caller may replace them before the batch is planned."""
         self._steps: list[Callable[[], None]] = []
         self._plans: list[list[gather.Plan]] = []
-        """The plans of the columns, each in parts as it is read; no step refers to this object, so that loans end."""
+        """The plans of the columns, each in the parts in which it is read.
+
+        No step refers to this object, so that loans end with it.
+        """
         self._on_disk = False
-        """True if it was asked for a column that is not in RAM as a whole."""
+        """True if a column was requested that is not held in RAM."""
         self._begun = 0
         """The number of plans whose downloads have begun."""
 
     def fetch(self, column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> None:
-        """Copy what is in RAM of the requests, and take up the rest by :func:`gather.plan`, with the lock held."""
+        """Copy what is in RAM of the requests, and note the plan for the rest; the caller holds the lock."""
         self.take_up(gather.plan(column, requests, out, cache), cache)
 
     def take_up(self, plan: gather.Plan, cache: ChunkCache) -> None:
@@ -53,17 +56,17 @@ class Reads:
             self.then(functools.partial(gather.run, parts, cache))
 
     def then(self, step: Callable[[], None]) -> None:
-        """Note a step that needs the arrays of those before it."""
+        """Note a step that needs the arrays of the steps before it."""
         self._steps.append(step)
 
     def begin(self) -> None:
-        """Begin to download what is remote, of all columns at once; this needs no lock."""
+        """Start the downloads of remote chunks, for all columns at once; this needs no lock."""
         for at in range(self._begun, len(self._plans)):
             self._plans[at][:] = [part for plan in self._plans[at] for part in gather.begin(plan)]
             self._begun = at + 1
 
     def finish(self) -> None:
-        """Take all steps, without a lock; raise CorruptionError, which names the place, for a damaged chunk."""
+        """Do all steps, without a lock; raise CorruptionError, which names the place, for a damaged chunk."""
         self.begin()
         if self._on_disk:
             compiled.load_if_due()

@@ -1,11 +1,11 @@
-"""The columns in RAM that transitions show, copied in one compiled call.
+"""One compiled call that copies the columns in RAM which transitions show.
 
-numpy takes a column in a microsecond or more, however few its rows, which is most of the time of a small batch. The
-kernel needs numba, which takes a processor half a second to load. So it is used where another part loads numba, as
-samplers with priorities do, and where a batch is small: of a large one the time is that of the memory. Both ways give
-the same bits.
+numpy takes a microsecond or more for a column, however few its rows, which is most of the time of a small batch. The
+compiled call needs numba, which takes half a second to load. So it is used only if another part of the program has
+numba loaded, as samplers with priorities do, and only for small batches: a large one takes the time of its memory in
+any case. numpy and the call give the same bits.
 
-The arrays of a batch are then parts of one block of memory.
+The arrays that the call fills are parts of one block of memory.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from diskreplay.schema import START, VALID, Schema
 Array = NDArray[Any]
 
 ALIGNED = 64
-"""The number of bytes to whose multiples the beginning of each array is aligned."""
+"""Each array of a block begins at a multiple of so many bytes."""
 MOST_BYTES = 1 << 20
-"""The most bytes of a batch that is copied in one call; a larger one is copied column by column."""
+"""The bytes from which on a batch is copied column by column instead of in one call."""
 
 
 PLACE = np.dtype(np.int64)
-"""The dtype of the places of values that were written later."""
+"""The dtype of the places of later values."""
 NEXT = ".next "
-"""The prefix of an observation's name for its true next values; no column's name starts with a point."""
+"""The prefix of an observation's name for its next values; no column's name starts with a point."""
 
 
 class BlockLayout(NamedTuple):
@@ -48,7 +48,7 @@ class BlockLayout(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """The places in memory of the columns of a table, and of its patches."""
+    """The places in memory of the columns of a log, and of its patches."""
 
     table: Table
     patches: Table
@@ -57,7 +57,7 @@ class Sources(NamedTuple):
 
 
 class Resident:
-    """The columns of one stream that transitions of one step show: those in RAM that are no stacks of frames."""
+    """The columns in RAM that transitions of one step show, for one stream; without stacks of frames."""
 
     def __init__(self, schema: Schema, log: StreamLog) -> None:
         self.log = log
@@ -65,7 +65,7 @@ class Resident:
         self._choose()
 
     def _choose(self) -> None:
-        """Choose the columns, of those that the log holds now."""
+        """Choose the columns from those that the log holds now."""
         schema, log = self._schema, self.log
         held = log.held
         frames = {c.name: stack.frames for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)}
@@ -84,7 +84,7 @@ class Resident:
         self.all_row_bytes = int(self.row_bytes.sum())
         self._sources: Sources | None = None
         self._layout: BlockLayout | None = None
-        self._held = held  # last: what is cut short is done again
+        self._held = held  # set last, so that a choice that was cut short is done again
 
     def catch_up(self) -> None:
         """Choose anew if the log was resized."""
@@ -92,7 +92,7 @@ class Resident:
             self._choose()
 
     def sources(self) -> Sources:
-        """Return the sources of the log's tables, which are replaced when they grow."""
+        """Return the sources for the log's present tables, which longer ones replace when they are full."""
         self.catch_up()
         table, patches, found = self.log.table, self.log.patches, self._sources
         if found is None or found.table is not table or found.patches is not patches:
@@ -137,7 +137,7 @@ class ResidentTable:
         self._arrays = np.zeros((count, len(first.names)), np.int64)
         self._patches = self._arrays.copy()
         self.held = held
-        """The columns that the log of the first stream holds; set last, so that what is cut short is done again."""
+        """The columns that the first stream's log holds; set last, so that a choice cut short is done again."""
 
     def _catch_up(self, drawn: Sequence[int]) -> bool:
         """Bring the streams up to date; return False if one of them holds other columns than the first."""
@@ -150,7 +150,7 @@ class ResidentTable:
                 self._alike[at] = resident.log.held == self.held
                 if self._alike[at]:
                     self._arrays[at], self._patches[at] = found.arrays, found.patch_arrays
-                self._known[at] = found  # last: compiled code follows these addresses
+                self._known[at] = found  # set last, because compiled code follows these addresses
             if not self._alike[at]:
                 return False
         return True
@@ -161,12 +161,12 @@ class ResidentTable:
         """Return the columns of rows, one structured value with fields ``(size, *shape)``, or None if numpy must copy.
 
         Args:
-            streams: of :mod:`diskreplay.index.addresses`, up to date.
-            drawn: which streams there are rows of.
-            ids: of the rows.
-            place: where in the arrays each of them goes.
-            size: of the arrays.
-            partial: True if there are places that no row stands at, which are zeros.
+            streams: the table of streams of :mod:`diskreplay.index.addresses`, up to date.
+            drawn: the positions of the streams to which the rows belong.
+            ids: the ids of the rows.
+            place: the place of each row in the arrays.
+            size: the size of the arrays.
+            partial: True if some places get no row, and are to be zeros.
         """
         planner = compiled.PLANNER.begin()
         if planner is None:

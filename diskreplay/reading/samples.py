@@ -1,7 +1,7 @@
-"""The way from rows to arrays: the transitions that a batch is made of, whatever its view.
+"""From rows to arrays: the transitions of which a batch is made, whatever its view.
 
-Resident columns are copied at once, under the buffer's lock; large ones are left to :class:`~.reads.Reads`, which reads
-and decodes without it.
+Resident columns are copied now, with ``engine.lock`` held. Large ones are left to :class:`~.reads.Reads`, which reads
+and decodes them without the lock.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from diskreplay.schema import KNOWN, LATER, Column, Schema, Stack
 Array = NDArray[Any]
 
 Group = tuple[OpenStream, Ids, Ids, Ids]
-"""A stream, and the places in the batch, rows and environments of the samples from it."""
+"""A stream, and the samples from it: their places in the batch, their rows, and their environments."""
 
 
 class Samples:
-    """Rows of environments of all streams, and the place of each in arrays that lead with ``size``.
+    """Rows of environments of all streams, and the place of each in arrays whose first axis has ``size`` entries.
 
     Args:
-        schema, parts: of the store.
-        ids: ``(n,)`` of rows and environments.
-        place: ``(n,)`` where each stands in the arrays; as they are listed if None. What no id stands at is zeros.
-        size: of the arrays; ``n`` if None.
-        reads: takes up what is on disk; its own if None.
+        schema, streams: the columns and the streams of the store.
+        ids: the ids of the rows and environments, ``(n,)``.
+        place: the place of each id in the arrays, ``(n,)``; in the order of the ids if None. Other places are zeros.
+        size: the size of the arrays; ``n`` if None.
+        reads: notes what is to be read from disk; a new one if None.
     """
 
     def __init__(
@@ -57,21 +57,21 @@ class Samples:
         self._partial = self.size > len(ids)
         self._gathered: Array | None = None
         self._left: set[str] = set()
-        """The names of columns that are gathered and not yet returned: a returned array belongs to the caller."""
+        """The names of gathered columns that were not yet returned; a returned array belongs to the caller."""
 
     @functools.cached_property
     def groups(self) -> list[Group]:
-        """The samples, by streams."""
+        """The samples, grouped by stream."""
         return _by_stream(self._streams, self.ids, self.place)
 
     @functools.cached_property
     def _drawn(self) -> Sequence[int]:
-        """The streams of the tables that there are samples of."""
+        """The positions, in the tables, of the streams that have samples here."""
         assert self._tables is not None
         return self._tables.drawn(self.ids)
 
     def gather(self) -> None:
-        """Copy at once the columns in RAM that transitions of one step show, if that is faster."""
+        """Copy the columns in RAM that transitions of one step show, in one call, if that is faster."""
         tables = self._tables
         if tables is None or "diskreplay.index.jit" not in sys.modules:
             return
@@ -113,20 +113,20 @@ class Samples:
         """Return a resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
         if name in self._left:
             return self._take(name)
-        if len(self.groups) == 1 and not self._partial:  # no lists: each column asks, of each batch
+        if len(self.groups) == 1 and not self._partial:  # no lists: this runs for each column of each batch
             return self.groups[0][0].log.at(name, self._positions[0])
         at = zip(self.groups, self._positions, strict=True)
         return self.scatter([stream.log.at(name, positions) for (stream, *_), positions in at])
 
     def extra(self) -> dict[str, Array]:
-        """Return the user's own columns at the rows, ``(size, *shape)`` by name, also those that are written later.
+        """Return the user's own columns at the rows, ``(size, *shape)`` by name, with the later columns.
 
-        A value that is not known is zeros; beside each column that is written later it stands which are.
+        For each later column there is also a mask of the rows that have a value; the others have zeros.
         """
         return {**{column.name: self.values(column) for column in self.schema.extra_columns}, **self.written_later()}
 
     def written_later(self) -> dict[str, Array]:
-        """Return only the columns that are written later, and which values are known, as :meth:`extra` has them."""
+        """Return only the later columns and their masks, as :meth:`extra` does."""
         found: dict[str, Array] = {}
         for column in self.schema.later:
             places = self.resident(place_of(column.name))
@@ -138,7 +138,7 @@ class Samples:
         return found
 
     def _logged(self, column: Column, places: Array, known: Array) -> Array:
-        """Return values of a column that is written later and too large for RAM; ``places`` are bytes of the log."""
+        """Return values of a later column that is too large for RAM; ``places`` are their bytes in the log."""
         size = column.item_bytes
         values = self.reads.empty((self.size, *column.shape), column.dtype)
         values[~known] = 0
@@ -153,13 +153,13 @@ class Samples:
         return values
 
     def each(self, function: Callable[[OpenStream, Ids, Ids], Array]) -> Array:
-        """Return what a function gives for the rows and environments of each stream, ``(size, ...)``."""
+        """Call a function with each stream, its rows and environments, and return the results, ``(size, ...)``."""
         return self.scatter([function(stream, rows, envs) for stream, _, rows, envs in self.groups])
 
     def observe(self, leaf: int, last_rows: Sequence[Ids] | None = None) -> tuple[Array, Array]:
-        """Return observations of a leaf at the rows, and next ones of ``last_rows``, by default the rows.
+        """Return observations of a leaf at the rows, and next observations at ``last_rows``, by default the rows.
 
-        The frames that two stacks have in common are read once; the arrays share no memory.
+        Frames that two stacks have in common are read once. The arrays share no memory.
         """
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         frames = stack.frames
@@ -170,7 +170,7 @@ class Samples:
         if last_rows is not None or self._has_odd_stacks(stack):
             return self.current(leaf), self.observe_next(leaf, self._lasts(last_rows))
         shape = (self.size, frames, *column.shape)
-        if stack.axis == -1 and stack.channels:  # that layout is copied anyway, out of one array for both
+        if stack.axis == -1 and stack.channels:  # this layout is copied in any case, from one array for both
             block = self._empty((self.size, frames + 1, *column.shape), column.dtype)
             out, obs, following = Target(block), block[:, :frames], block[:, 1:]
         else:
@@ -189,7 +189,7 @@ class Samples:
         return self._layout(out, stack)
 
     def observe_next(self, leaf: int, last_rows: Sequence[Ids]) -> Array:
-        """Return next observations of a leaf, of ``last_rows``."""
+        """Return next observations of a leaf at ``last_rows``."""
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         if self._in_ram(leaf):
             return self._resident_next(column.name, last_rows)
@@ -211,7 +211,7 @@ class Samples:
     def _fill(
         self, leaf: int, out: Target, first_step: int, last_step: int, last_rows: Sequence[Ids] | None = None
     ) -> None:
-        """Fill in steps of a leaf's frames, from the rows or from ``last_rows`` on, as :func:`.observations.fill`."""
+        """Fill in steps of a leaf's frames, at the rows or at ``last_rows``, as :func:`.observations.fill` does."""
         name = self.schema.obs_columns[leaf].name
         if self._tables is not None and not self._is_held(name):
             ids, place = self._ids_of(last_rows)
@@ -224,12 +224,12 @@ class Samples:
             observations.fill(self.reads, stream.sources[leaf], out, at, rows, envs, first_step, last_step)
 
     def _pad(self, leaf: int, out: Target, older: int, ids: Ids, place: Ids, depth: Ids) -> None:
-        """Fill in the steps before the histories of rows that have ``depth`` steps instead of ``older``."""
+        """Fill in the steps before the episodes of rows that have only ``depth`` older steps instead of ``older``."""
         for stream, which, rows, envs in _by_stream(self._streams, ids, np.arange(len(ids))):
             observations.pad(self.reads, stream.sources[leaf], out, place[which], rows, envs, depth[which], older)
 
     def _lasts(self, last_rows: Sequence[Ids] | None) -> Sequence[Ids]:
-        """Return the last rows of the groups, by default their rows themselves."""
+        """Return the last rows of the groups, by default their rows."""
         return [rows for _, _, rows, _ in self.groups] if last_rows is None else last_rows
 
     def _ids_of(self, last_rows: Sequence[Ids] | None) -> tuple[Ids, Ids]:
@@ -241,7 +241,7 @@ class Samples:
         return np.concatenate(ids), np.concatenate([place for _, place, _, _ in self.groups])
 
     def _resident_next(self, name: str, last_rows: Sequence[Ids] | None) -> Array:
-        """Next observations of a resident column, of ``last_rows``, by default of the rows themselves."""
+        """Return next observations of a resident column at ``last_rows``, by default the rows."""
         positions = self._positions
         if last_rows is not None:
             at = zip(self.groups, last_rows, strict=True)
@@ -254,13 +254,13 @@ class Samples:
         return self._is_held(self.schema.obs_columns[leaf].name) and self.schema.stacks[leaf].frames == 1
 
     def _is_held(self, name: str) -> bool:
-        """Tell whether all of the streams hold a column in RAM."""
-        if self._gathered is not None and self._tables is not None:  # no loop: each column asks, of each batch
+        """Tell whether all streams hold a column in RAM."""
+        if self._gathered is not None and self._tables is not None:  # no loop: this runs for each column of each batch
             return name in self._tables.resident.held
         return all(name in stream.log.held for stream, *_ in self.groups)
 
     def _has_odd_stacks(self, stack: Stack, last_rows: Sequence[Ids] | None = None) -> bool:
-        """Tell whether one of the next stacks does not follow from its stack."""
+        """Tell whether one of the next stacks does not follow from its stack by one new frame."""
         if stack.axis is None:
             return False
         if self._tables is not None and not any([stream.log.next_older_patches for stream in self._streams]):
@@ -283,11 +283,11 @@ class Samples:
         if self._partial:
             out[self.place] = value
         else:
-            out.fill(value)  # which takes a fraction of the time of `np.full`
+            out.fill(value)  # takes a fraction of the time of `np.full`
         return out
 
     def scatter(self, values: Sequence[Array]) -> Array:
-        """Return values of the groups at their places."""
+        """Return the values of all groups in one array, each at its place."""
         if len(values) == 1 and not self._partial:
             return values[0]
         out = np.zeros((self.size, *values[0].shape[1:]), values[0].dtype)
@@ -314,7 +314,7 @@ class Samples:
             return frames.reshape(len(frames), -1, *frames.shape[3:])
         if not stack.channels:
             return np.moveaxis(frames, 1, -1)
-        # Frames and channels are no neighbours in memory: this copies, once the frames are there.
+        # Frames and channels are not neighbours in memory, so this is a copy, made once the frames are there.
         moved = np.moveaxis(frames, 1, -2)
         out = np.empty((*moved.shape[:-2], moved.shape[-2] * moved.shape[-1]), moved.dtype)
         self.reads.then(functools.partial(np.copyto, out.reshape(moved.shape), moved))
@@ -326,7 +326,7 @@ def _by_stream(streams: Sequence[OpenStream], ids: Ids, place: Ids) -> list[Grou
         return [(streams[0], place, *streams[0].log.locate(ids))]
     groups = []
     numbers = stream_of(ids)
-    drawn = set(numbers.tolist())  # of a thousand streams a batch has rows of a few
+    drawn = set(numbers.tolist())  # a batch has rows of few of a thousand streams
     for stream in streams:
         if stream.log.stream in drawn:
             here = np.flatnonzero(numbers == stream.log.stream)

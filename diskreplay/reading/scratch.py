@@ -1,4 +1,4 @@
-"""The memory for chunks that a thread is decoding, used again and again, so that it stays in the processor's cache."""
+"""The memory into which a thread decodes chunks. It is used again and again, so it stays in the processor's cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def scratch(size: int) -> Iterator[NDArray[np.uint64]]:
-    """Yield room for ``size`` bytes and a word more, uninitialised, for whoever is inside, and nobody else.
+    """Yield uninitialised room for ``size`` bytes and a word more, which only the block may use.
 
     A signal's handler that reads a batch meanwhile, in the same thread, gets other memory.
     """

@@ -1,7 +1,7 @@
-"""The places of the chunks of all streams of a store, as numbers that the compiled plan of a batch looks up.
+"""The places of the chunks of all streams of a store, as tables of numbers for the compiled plan of a batch.
 
-Nobody reports changes to the tables. Before each batch they compare a few attributes of each stream that it draws from
-with what they know, and keep the arrays behind their addresses until the next such look.
+No other code reports changes to the tables. Before each batch they compare a few attributes of each stream in it with
+what they know. They keep the arrays behind their addresses alive until the next comparison.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class ColumnTable:
 
     Attributes:
         columns: the column of each stream.
-        facts: ``(s, 12)``, the facts of each; see :mod:`diskreplay.index.addresses`.
+        facts: the table of numbers ``(s, 12)``, a row for each stream; see :mod:`diskreplay.index.addresses`.
         cache: the cache of all streams.
-        cached: the chunks of each that are cached; None if there never were any.
-        slabs: ``(s, 2)``, the address of each one's array of slots, and its length; see :func:`.kernel.take`.
-        chunk_rows, shard_chunks: rows of a chunk, and chunks of a shard, of all streams.
+        cached: the cached chunks of each stream; None if there never were any.
+        slabs: ``(s, 2)``, the address and length of each stream's array of slots; see :func:`.kernel.take`.
+        chunk_rows, shard_chunks: the rows of a chunk, and the chunks of a shard, the same for all streams.
         plain: True if no chunk holds several environments.
     """
 
@@ -60,7 +60,7 @@ class ColumnTable:
         self._arrays: list[tuple[Array, ...]] = [()] * len(columns)
 
     def catch_up(self, at: int) -> None:
-        """Bring the facts of one stream up to date; the caller holds the lock."""
+        """Bring the numbers of one stream up to date; the caller holds the lock."""
         column = self.columns[at]
         entries, cached = column.entries, self.cache.column(column)
         arrays: tuple[Array, ...] = (entries.array,)
@@ -105,7 +105,7 @@ class Tables:
         return found
 
     def drawn(self, ids: Ids) -> Sequence[int]:
-        """Return the positions of the streams that ids belong to, after bringing the facts of their logs up to date."""
+        """Return the positions of the streams to which ids belong, after bringing their numbers up to date."""
         drawn: Sequence[int] = (0,)
         if len(self.streams) > 1:
             numbers = set(stream_of(ids).tolist())

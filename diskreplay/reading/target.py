@@ -1,7 +1,7 @@
-"""The places of the steps of sampled rows: observations and next observations are filled at once, in separate memory.
+"""The arrays that the steps of sampled rows fill: observations and next observations at once, in separate memory.
 
-A stack of ``k`` frames and the next one are ``k + 1`` consecutive steps, of which ``k - 1`` are in both. They are read
-once and written twice: who normalises the one in place must not find the other changed.
+A stack of ``k`` frames and the next stack are ``k + 1`` consecutive steps, of which ``k - 1`` are in both. Each step is
+read once and written to both arrays. A program may change one array in place, and must not find the other one changed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The consecutive steps of each sample, of one shape ``shape`` and type.
+    """The arrays for the consecutive steps of each sample, all of one shape and dtype.
 
     Attributes:
-        first: ``(batch, frames, *shape)``, takes the steps from 0 on.
-        following: as ``first``, takes those from 1 on, one more; None where there are none.
+        first: the array for the steps from 0 on, ``(batch, frames, *shape)``.
+        following: the array for the steps from 1 on, of the same shape; None if it is not wanted.
     """
 
     first: Array
@@ -35,17 +35,17 @@ class Target:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """The arrays that are filled."""
+        """The arrays to fill."""
         return (self.first,) if self.following is None else (self.first, self.following)
 
     @property
     def steps(self) -> int:
-        """The number of steps of a sample, in all."""
+        """The number of steps of a sample, those of both arrays together."""
         return int(self.first.shape[1]) + len(self.arrays) - 1
 
     @functools.cached_property
     def bytes(self) -> list[NDArray[np.uint8]] | None:
-        """The arrays as bytes, ``(batch, frames * row_bytes)``, or None if they are laid out in another way."""
+        """The arrays as bytes, ``(batch, frames * row_bytes)``, or None if they are not contiguous."""
         found = []
         for array in self.arrays:
             if not array.flags.c_contiguous or not array.size:
@@ -54,7 +54,7 @@ class Target:
         return found
 
     def holds(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-        """Tell whether its steps are of this type and shape."""
+        """Tell whether the steps have this dtype and shape."""
         return self.first.dtype == dtype and self.first.shape[2:] == shape
 
     def put(self, place: int, step: int, values: Array) -> None:
@@ -75,5 +75,5 @@ class Target:
             array[place[here], step[here] - shift] = values[here]
 
     def repeat(self, place: int, count: int) -> None:
-        """Make the first ``count`` steps of a sample what the next one is."""
+        """Set the first ``count`` steps of a sample to the value of the next step."""
         self.put(place, 0, np.broadcast_to(self.first[place, count], (count, *self.first.shape[2:])))

@@ -18,9 +18,10 @@ def unroll(
     schema: Schema, streams: Sequence[OpenStream], ids: Ids, held: Callable[[OpenStream, Ids, Ids], Ids], steps: int,
     reads: Reads | None = None,
 ) -> tuple[Samples, NDArray[np.bool_]]:  # fmt: skip
-    """Return the steps of items that begin at ``ids``, and a mask ``(B, steps)`` of those that are there.
+    """Return the steps of items that begin at ``ids``, and a mask ``(B, steps)`` of the steps that exist.
 
-    ``held`` says of rows and environments how many steps their items have; steps that are no transition are left out.
+    ``held`` returns, for rows and environments, how many steps their items have. Steps that are not a transition are
+    left out.
     """
     begins = Samples(schema, streams, ids)
     counts = begins.each(held)

@@ -49,7 +49,7 @@ class Ahead:
     :class:`~.downloads.Downloads`.
 
     Args:
-        mirror: that takes the copies.
+        mirror: the mirror that takes the copies.
         begin: begins to download a shard of a timeline, and asks its last argument, meanwhile too, whether that is
             called off (CalledOffError); None where the shard's copy is there.
     """

@@ -32,9 +32,9 @@ class BackgroundPush:
     """The pushes of one stream, begun whenever there is a commit.
 
     Args:
-        push: of the stream; nobody else uses it.
-        push_seconds: that lie between the beginnings of two pushes, where nobody waits: what still grows is sent whole
-            each time.
+        push: the push of the stream; nobody else uses it.
+        push_seconds: the least seconds between the beginnings of two pushes, unless somebody waits: each push sends
+            whole what still grows.
     """
 
     def __init__(self, push: Push, push_seconds: float = 0.0) -> None:

@@ -36,7 +36,7 @@ class Listing:
         there: objects by key.
         children: names below each folder, by its key.
         records: commit records by the names of their streams.
-        timelines: of the records; None where one cannot be read.
+        timelines: the timelines of the records; None where one cannot be read.
     """
 
     there: dict[str, Object]
@@ -53,11 +53,11 @@ class Catalog:
     """The catalog of a store, which looks again when it is asked to; thread-safe.
 
     Args:
-        objects: of the store.
+        objects: the objects of the store.
 
     Attributes:
-        url: of the store.
-        listing: is replaced as a whole: who reads it waits for nobody.
+        url: the URL of the store.
+        listing: the newest listing; it is replaced as a whole, so a thread that reads it waits for nobody.
         alike: keys that are no store's and look as if they were, as of the first listing.
     """
 

@@ -38,11 +38,11 @@ def put_checkpoint(
     """Upload a checkpoint from a local directory, its arrays and files, then its document; return their tags.
 
     Args:
-        objects: where it is put.
-        files, folder: where the checkpoint is.
-        checkpoint: that stands there.
-        beside: what stands beside its attributes.
-        there: what is known to be there: what a maker left that died is replaced, and nothing else.
+        objects: the objects of the remote store.
+        files, folder: the place of the checkpoint.
+        checkpoint: the checkpoint at that place.
+        beside: the entries beside the checkpoint's attributes.
+        there: the objects that are known to be there, by key. Only these are replaced: a maker that died left them.
 
     TakenError where there is one of that name, or another is making it.
     """

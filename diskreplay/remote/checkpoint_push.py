@@ -30,9 +30,9 @@ class CheckpointPush:
 
     Args:
         store: the local one.
-        name: of the stream.
-        objects: of the remote store.
-        record: of the stream there.
+        name: the name of the stream.
+        objects: the objects of the remote store.
+        record: the record of the stream there.
         uploads: the stream's shards.
     """
 

@@ -50,7 +50,7 @@ def collect(files: RemoteFiles, older_than: float, *, dry_run: bool = False, now
     """Remove what has been dead for ``older_than`` seconds, as the module's docstring says.
 
     Args:
-        files: of the remote store.
+        files: the files of the remote store.
         older_than: seconds; by the clock of who calls this.
         dry_run: note nothing and remove nothing.
         now: seconds since the epoch; the clock's if None.

@@ -35,12 +35,12 @@ class RemoteRecord:
 
     Args:
         store: the local one.
-        name: of the stream.
-        objects: of the remote store.
+        name: the name of the stream.
+        objects: the objects of the remote store.
 
     Attributes:
-        commit: what the record says; None before it was looked at, or where there is none.
-        origin: of the stream; "" before it was looked at.
+        commit: the content of the record; None before it was looked at, or where there is none.
+        origin: the origin of the stream; "" before it was looked at.
         written: True if this push has put the record since :meth:`begin`.
     """
 

@@ -30,7 +30,7 @@ def check(objects: Objects, beside: str) -> None:
     """Raise RemoteError if a put is done though its condition does not hold, or refused though it does.
 
     Args:
-        objects: of the remote store.
+        objects: the objects of the remote store.
         beside: its first stream.
     """
     key = f"streams/{beside}/start/{NAME}"

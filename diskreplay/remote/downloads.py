@@ -59,7 +59,7 @@ class Downloads(Generic[Result]):
     """The downloads that are under way, by name.
 
     Args:
-        most_threads: that download at the same time.
+        most_threads: the most threads that download at the same time.
     """
 
     def __init__(self, most_threads: int = MOST_THREADS) -> None:

@@ -81,12 +81,12 @@ def join(
     """Make a local store at ``path`` with one new stream of the store under a URL; return None if there is none.
 
     Args:
-        objects: of the remote store.
-        path: of the local one, which does not exist.
-        files: to make it through.
-        name: of the stream; one that nobody has if None.
-        num_envs, capacity: of the stream; those of the store if None.
-        check: is given the store's settings and schema, before anything is made.
+        objects: the objects of the remote store.
+        path: the path of the local store, which does not exist yet.
+        files: the files to make it through.
+        name: the name of the stream; one that no stream has if None.
+        num_envs, capacity: the environments and the capacity of the stream; those of the store if None.
+        check: a function that is given the store's settings and schema, before anything is made.
 
     Raises InputError for sizes that no stream has and what ``check`` raises, with nothing made; RemoteConflictError
     where there is a stream of that name, StoreExistsError where something is at ``path``.

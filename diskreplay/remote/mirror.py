@@ -35,10 +35,10 @@ class Mirror:
     """The copies in a directory.
 
     Args:
-        directory: is made where it is missing.
-        most_bytes: that the copies take together, those of other processes among them; what is open meanwhile may be
-            beyond that, and what several processes download at the same time.
-        url: of the store whose objects they are.
+        directory: the directory, which is made where it is missing.
+        most_bytes: the most bytes that the copies take together, those of other processes among them. Copies that are
+            open, and what several processes download at the same time, may be beyond that.
+        url: the URL of the store whose objects they are.
     """
 
     def __init__(self, directory: str, most_bytes: int, url: str = "") -> None:

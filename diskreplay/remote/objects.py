@@ -56,7 +56,7 @@ class Object:
         key: relative to the store's URL.
         size: bytes.
         tag: changes whenever the object is replaced.
-        time: of the last put, seconds since the epoch, by the storage's clock.
+        time: the time of the last put, seconds since the epoch, by the storage's clock.
     """
 
     key: str
@@ -165,7 +165,7 @@ class ObjectStore:
     """Requests by `obstore`, which takes credentials and endpoints from the environment, as the AWS tools do.
 
     Args:
-        url: of the store.
+        url: the URL of the store.
 
     Raises InputError for a URL that names none, ImportError's message as InputError where obstore is not installed.
     """

@@ -29,11 +29,11 @@ def place(
     """Return the full path, or the URL, of a store, and the files through which it is read.
 
     Args:
-        path: of a directory; or a URL, which is read through a mirror.
+        path: the path of a directory, or a URL, which is read through a mirror.
         files: the user's own.
         mirror: directory for copies of remote shards; one of its own below the user's cache directory if None, or below
             that of the variable ``DISKREPLAY_MIRROR``.
-        mirror_bytes: that the copies may take; 16 GiB if None, or as ``DISKREPLAY_MIRROR_BYTES`` says.
+        mirror_bytes: the most bytes that the copies may take; 16 GiB if None, or as ``DISKREPLAY_MIRROR_BYTES`` says.
 
     Raises InputError, RemoteError, and StoreNotFoundError where nothing is under a URL.
     """

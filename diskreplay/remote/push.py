@@ -41,12 +41,12 @@ class Push:
 
     Args:
         store: the local one; whoever pushes holds the stream's lock, or is its writer.
-        name: of the stream.
-        objects: of the remote store.
+        name: the name of the stream.
+        objects: the objects of the remote store.
 
     Attributes:
-        url: of the remote store.
-        sent: what was sent so far.
+        url: the URL of the remote store.
+        sent: the counts of what was sent so far.
     """
 
     def __init__(self, store: Store, name: str, objects: Objects) -> None:

@@ -41,7 +41,7 @@ class PartialShard(Readable):
     """A shard of which parts are being downloaded: a file that has nothing else.
 
     Args:
-        parts: where each begins, ascending, and its download.
+        parts: the first byte of each part, ascending, and its download.
     """
 
     def __init__(self, parts: Iterable[tuple[int, Download[bytes]]]) -> None:

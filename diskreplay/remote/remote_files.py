@@ -86,8 +86,8 @@ class RemoteFiles(fs.Files):
     """The files of one store under a URL, as the module's docstring says.
 
     Args:
-        objects: of the store.
-        mirror: where copies of shards are kept.
+        objects: the objects of the store.
+        mirror: the mirror, where copies of shards are kept.
     """
 
     def __init__(self, objects: Objects, mirror: Mirror) -> None:

@@ -15,10 +15,10 @@ class Sent:
 
     Attributes:
         requests: puts, gets, listings and deletions.
-        puts: of them.
-        sent_bytes: of puts.
-        sequence, end: of the newest record that is remote; -1 and 0 before the first.
-        timeline: of that record; -1 where it has no rows.
+        puts: the number of puts.
+        sent_bytes: the bytes that were put.
+        sequence, end: the numbers of the newest record that is remote; -1 and 0 before the first.
+        timeline: the timeline of that record; -1 where it has no rows.
         begin: the first row that was here when this push was begun.
         lost_rows: rows that were evicted here before they could be sent, up to that record.
         taken: names of checkpoints here that another's checkpoint has there.

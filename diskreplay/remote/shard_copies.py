@@ -36,11 +36,11 @@ class Copies:
     """The copies of shards; thread-safe.
 
     Args:
-        catalog: of the store.
-        mirror: where they are kept.
+        catalog: the catalog of the store.
+        mirror: the mirror, where the copies are kept.
 
     Attributes:
-        bundles: of the store: what they have of a shard needs no copy.
+        bundles: the bundles of the store: a shard that is in one needs no copy.
     """
 
     def __init__(self, catalog: Catalog, mirror: Mirror) -> None:

@@ -25,10 +25,10 @@ class Shards:
     """The requests for shards; thread-safe.
 
     Args:
-        catalog: of the store.
+        catalog: the catalog of the store.
 
     Attributes:
-        requests, received: that were made, and the bytes that came.
+        requests, received: the requests that were made, and the bytes that came.
     """
 
     def __init__(self, catalog: Catalog) -> None:

@@ -37,7 +37,7 @@ class RemoteCheckpoints:
 
     Args:
         store: the remote one.
-        files: that it is read through.
+        files: the files by which the store is read.
     """
 
     def __init__(self, store: Store, files: RemoteFiles) -> None:

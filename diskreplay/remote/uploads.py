@@ -27,9 +27,9 @@ class Uploads:
 
     Args:
         store: the local one.
-        name: of the stream.
-        objects: of the remote store.
-        record: of the stream there.
+        name: the name of the stream.
+        objects: the objects of the remote store.
+        record: the record of the stream there.
 
     Attributes:
         prefix: the key of the stream's directory.

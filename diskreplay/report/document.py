@@ -30,8 +30,8 @@ def document(title: str, data: str, *, live: bool = False) -> str:
     """Return the whole page.
 
     Args:
-        title: of the window.
-        data: as of :func:`to_text`.
+        title: the title of the window.
+        data: as in :func:`to_text`.
         live: True if it asks the server that it came from for what it shows.
     """
     parts = {

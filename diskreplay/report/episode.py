@@ -57,9 +57,9 @@ class Curve:
     """A curve of one value a step.
 
     Attributes:
-        label: of the element, empty where there is only one.
-        values: of every step, or every ``every``-th; None where it is damaged, or no finite number. Observations have
-            one more, the final one, where every step is given.
+        label: the label of the element, empty where there is only one.
+        values: the values of every step, or of every ``every``-th; None where one is damaged, or no finite number.
+            Observations have one more, the final one, where every step is given.
     """
 
     label: str
@@ -71,8 +71,8 @@ class Series:
     """The curves of one column.
 
     Attributes:
-        elements: of a value; ``curves`` are some of them.
-        labels: what a discrete value means, by its text.
+        elements: the elements of a value; ``curves`` are some of them.
+        labels: the meanings of a discrete value, by its text.
     """
 
     name: str
@@ -87,9 +87,9 @@ class Camera:
     """An observation that is a picture.
 
     Attributes:
-        width, height: of a frame in a strip, in pixels.
+        width, height: the width and height of a frame in a strip, in pixels.
         part_frames: observations that one strip covers.
-        note: what of it is not shown, in words; empty where all is.
+        note: the words that say what of the strip is not shown; empty where all is.
     """
 
     name: str
@@ -122,13 +122,13 @@ class EpisodeValues(Result):
     """An episode and all of its small values.
 
     Attributes:
-        number, key, stream, env, start, length, total_reward, end, complete: as in the table of episodes.
-        facts: what a program said of it, each as JSON.
+        number, key, stream, env, start, length, total_reward, end, complete: the same as in the table of episodes.
+        facts: the facts that a program gave, each as JSON.
         every: steps between two values of a curve.
         cameras: its pictures.
-        strips: of the cameras; empty where they are asked for one by one.
-        not_shown: in words.
-        damaged: in words.
+        strips: the strips of the cameras; empty where they are requested one by one.
+        not_shown: the words that say what is not shown.
+        damaged: the words that say what is damaged.
     """
 
     number: int

@@ -46,13 +46,13 @@ class EpisodeList:
     Attributes:
         first: number of the first that is listed; older ones were left out.
         total: episodes of the store.
-        key: where each begins, the same while rows are added and evicted.
+        key: the text that names the place where each episode begins; the same while rows are added and evicted.
         stream: position in ``streams``.
         end: position in ``ends``.
         complete: 1 where its first step is in the window.
         unusual: 1 of a whole episode whose return or length is outside of the fences.
         tags: those that most episodes have, each with the entries that have it.
-        return_fences, length_fences: see :func:`fences`.
+        return_fences, length_fences: the fences of :func:`fences`.
     """
 
     first: int
@@ -89,7 +89,8 @@ class StoredPriorities:
 
     Attributes:
         checkpoint, sampler: their names.
-        values: of all transitions that can be drawn; of ``Proportional`` raised to alpha, as they are drawn by.
+        values: the values of all transitions that can be drawn; with ``Proportional`` raised to alpha, as the draws use
+            them.
         by_age: their mean in each of ``AGES`` equal parts of the windows, from the oldest rows to the newest; None
             where nothing can be drawn.
     """
@@ -105,11 +106,11 @@ class Holes:
     """Bytes on disk that no row of a window needs.
 
     Attributes:
-        evicted: by column, decoded bytes of rows that have left their windows, in shards of which a window or a
-            checkpoint needs other rows yet. Of the logs of facts and of values written later: bytes of all that no
-            episode or row of a window shows, as it has left with them, or was said anew.
+        evicted: the decoded bytes, by column, of rows that have left their windows, in shards of which a window or a
+            checkpoint needs other rows yet. For the logs of facts and of later values: the bytes of what no episode or
+            row of a window shows any more.
         dead_bytes: older chunks and indexes on disk that ``diskreplay compact`` would give back.
-        kept_bytes: likewise, in shards that it leaves as they are.
+        kept_bytes: the same in shards that it leaves as they are.
     """
 
     evicted: dict[str, int]
@@ -122,7 +123,7 @@ class ColumnSummary:
     """A column of the schema as a reader sees it.
 
     Attributes:
-        space: of observations and actions; of a column that is written later, that it is.
+        space: the space of observations and actions; for a later column, the words that say so.
     """
 
     name: str
@@ -137,13 +138,13 @@ class Overview(Result):
     """All that the page says of a store but for what is in its episodes.
 
     Attributes:
-        name, path: of its directory.
-        env_id: of its environment, empty where it is unknown.
+        name, path: the name and the path of the store's directory.
+        env_id: the id of the store's environment, empty where it is unknown.
         stamp: changes with every commit.
-        facts: as ``diskreplay inspect --json``.
+        facts: the facts of ``diskreplay inspect --json``.
         distributions: rewards, then actions.
-        not_counted: what is too large to be counted, in words.
-        holes: None where the store is damaged.
+        not_counted: the words that say what is too large to be counted.
+        holes: the holes; None where the store is damaged.
     """
 
     name: str

@@ -215,9 +215,9 @@ def view(path: PathLike, *, port: int = 0, ready: Callable[[str], None]) -> None
     """Serve the page of the store at ``path`` until KeyboardInterrupt, which ends it without an error.
 
     Args:
-        path: of the store.
-        port: of the loopback interface; a free one if 0.
-        ready: told the address.
+        path: the path of the store.
+        port: the port of the loopback interface; a free one if 0.
+        ready: a function that is told the address.
 
     Raises InputError for a port that cannot be had, and what opening the store raises.
     """

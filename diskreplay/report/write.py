@@ -41,7 +41,7 @@ class Report(Result):
     Attributes:
         file: its path.
         episodes: numbers of those that can be played.
-        left_out: in words, as the page says it.
+        left_out: the words that say what was left out, as the page has them.
     """
 
     file: str
@@ -64,12 +64,12 @@ def report(
     """Write the store at ``path`` as a page into ``out``.
 
     Args:
-        path: of the store.
+        path: the path of the store.
         out: the file, ending in ``.html``.
         episodes: numbers of those to be played, from the end if negative; the best, worst, median and newest if empty.
         limit_mb: megabytes that the file may have, at least 0.5.
         overwrite: replace a file that is there, or that a link leads to.
-        progress: told how many episodes are done, of how many.
+        progress: a function that is told how many episodes are done, of how many.
 
     Raises:
         InputError: for another ending, a limit that is too small, an episode that is not there, or a file that is.

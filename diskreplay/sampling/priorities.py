@@ -43,7 +43,7 @@ class Priorities(Prioritized, Generic[Tree]):
     """The priorities of the one buffer that a sampler is given to.
 
     Args:
-        beta: how much of the bias the weights take back.
+        beta: the exponent of the importance weights.
         most: the largest priority that is taken.
         by_env: True if each environment has a distribution of its own.
     """

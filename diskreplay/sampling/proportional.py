@@ -41,11 +41,11 @@ class Proportional(Priorities["WideSumTree"]):
     The object holds the priorities of the one buffer that it is given to.
 
     Args:
-        alpha: how much priorities count; 0 is uniform.
-        beta: how much of the bias the weights take back; 1 is all of it.
+        alpha: the exponent of the priorities; 0 is uniform.
+        beta: the exponent of the importance weights; 1 takes back all of the bias.
         beta_schedule: ``(final_beta, calls)``: beta goes in a straight line from ``beta`` to ``final_beta`` over the
             first ``calls`` calls of ``sample``, and stays there; None keeps it.
-        epsilon: added to every TD error, above 0, so that each transition can be drawn.
+        epsilon: a number above 0 that is added to every TD error, so that each transition can be drawn.
         by_env: True to draw from each environment by itself, equally many from each. A batch then begins with the
             transitions of environment 0 and goes on in order, the environments of a stream after those of the streams
             that were seen before it. All streams that hold rows count; the batch size must be a multiple of their

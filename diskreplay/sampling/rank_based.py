@@ -35,8 +35,8 @@ class RankBased(Priorities["Ranks"]):
     The object holds the priorities of the one buffer that it is given to.
 
     Args:
-        alpha: how much ranks count; 0 is uniform.
-        beta: how much of the bias the weights take back; 1 is all of it.
+        alpha: the exponent of the ranks; 0 is uniform.
+        beta: the exponent of the importance weights; 1 takes back all of the bias.
         segments: into which the total mass is cut; as many as a batch has transitions if None. Where a batch is no
             multiple of it, which segments give one transition more is drawn too, each as likely as the others.
 

@@ -56,9 +56,9 @@ class RankedPass:
     left early is begun again where it began, unless :meth:`load_state_dict` says otherwise.
 
     Args:
-        items: how many there are.
+        items: the number of items.
         batch_size: the most items of each rank.
-        rank, world_size: which part of each step is given out here.
+        rank, world_size: the part of each step that is given out here.
         seed: the seed of the order, the same for all ranks.
         drop_last: end an epoch where there is no whole batch for each rank.
         fingerprint: a number that stands for the items; a state is only taken by a pass over the same ones.
@@ -107,8 +107,8 @@ class RankedPass:
         """Return where the pass stands, for any number of ranks to go on: the same on all ranks.
 
         Args:
-            batches: how many of this iteration's the program has used. A ``DataLoader`` with workers asks for more
-                than it has given out, so count there; if None, as many as were asked for.
+            batches: the number of this iteration's batches that the program has used. A ``DataLoader`` with workers
+                asks for more than it has given out, so count there; if None, as many as were asked for.
 
         Raises InputError when an iteration has no so many batches.
         """

@@ -24,7 +24,7 @@ MAX_DRAWN_SHARE = 0.5
 """The share of the windows, in ids drawn, after which the transitions are listed instead."""
 
 Spans = Sequence[tuple[int, int]]
-"""Half-open ranges of ids, one a stream."""
+"""The ranges of ids ``[first, stop)``, one for each stream."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +92,9 @@ def accepted(
     """Return ``size`` ids of a distribution over ``held`` ids, given that they are transitions.
 
     Args:
-        draw: gives as many ids of the distribution as it is asked for.
-        listed: likewise of its transitions alone, by listing them; asked where too many were drawn in vain.
+        draw: a function that draws as many ids of the distribution as it is asked for.
+        listed: a function that does so of its transitions alone, by listing them; called where too many were drawn in
+            vain.
     """
     ids = draw(size)
     good = standing(ids) == NOW

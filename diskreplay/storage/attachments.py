@@ -48,7 +48,7 @@ class Attachment:
     """A file of a checkpoint.
 
     Attributes:
-        name: of it.
+        name: the name of the attachment.
         length: bytes.
         crc32c: CRC-32C of them.
     """
@@ -79,9 +79,9 @@ class AttachmentWriter(io.BufferedIOBase):
     Where the file system refuses a write, raises WriteFailedError.
 
     Args:
-        files: where it is written.
-        directory: of the group of attachments.
-        name: of the attachment.
+        files: the files by which it is written.
+        directory: the directory of the group of attachments.
+        name: the name of the attachment.
     """
 
     def __init__(self, files: fs.Files, directory: str, name: str) -> None:
@@ -179,8 +179,8 @@ class Staged:
     """The files that are durable and wait for their checkpoint.
 
     Attributes:
-        directory: of the group that becomes the checkpoint's; it is gone once a checkpoint has taken it.
-        attachments: by name.
+        directory: the directory of the group that becomes the checkpoint's; it is gone once a checkpoint has taken it.
+        attachments: the attachments by name.
     """
 
     directory: str

@@ -52,8 +52,8 @@ class ArrayWriter:
         crc32c: CRC-32C of their bytes.
 
     Args:
-        files: where it is written.
-        path: of the array, which must not be there.
+        files: the files by which it is written.
+        path: the path of the array, where nothing may be yet.
         column: dtype, codec, and rows of chunks and shards.
     """
 

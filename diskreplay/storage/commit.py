@@ -65,9 +65,9 @@ class Commit:
         sequence: grows by one with each commit.
         timeline: grows by one when the stream returns to a checkpoint: rows from there on are other rows.
         begin, end: the window's rows, half-open.
-        patch_begin, patch_end: likewise of the patch table.
+        patch_begin, patch_end: the patches ``[patch_begin, patch_end)`` of the window.
         logs: likewise the bytes of each log of :data:`~diskreplay.schema.LOGS` that ``tails`` names, by its path.
-        tails: of each array that has rows, by its path below the stream's group.
+        tails: the tail of each array that has rows, by the array's path below the stream's group.
         time: seconds since the epoch, for people; nothing depends on it.
         sampled: transitions that the process which writes the stream has drawn, as it counts them; for a rate limiter.
         last_checkpoint: greatest number of a checkpoint that the stream's writer began to make; 0 before the first.

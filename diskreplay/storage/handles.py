@@ -41,7 +41,7 @@ class Loan:
     """A promise that keeps a file open.
 
     Attributes:
-        file: that it is a loan of.
+        file: the file that is on loan.
         used: since the pool looked at it last, by who took it from :attr:`PooledFile.standing`.
     """
 
@@ -56,7 +56,7 @@ class PooledFile:
     """A file that the pool may close, after which ``file`` is None.
 
     Attributes:
-        file: that is open.
+        file: the file that is open.
         standing: the loan that was given last, until the pool takes it back; whoever has read it from here has the
             file on loan, without the pool's lock.
     """
@@ -90,7 +90,7 @@ class Pool:
     """The pool of the open files of all columns, which closes those that were used least recently.
 
     Attributes:
-        limit: called for the number of files that may be open.
+        limit: a function that returns the number of files that may be open.
     """
 
     def __init__(self, limit: Callable[[], int] = limit) -> None:

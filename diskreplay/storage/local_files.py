@@ -87,7 +87,7 @@ class LocalLock:
     A forked child shares the lock of its parent, and would keep it when that is killed: so it lets go at once.
 
     Args:
-        path: of the directory.
+        path: the path of the directory.
     """
 
     _fd = -1

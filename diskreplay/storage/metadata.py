@@ -232,9 +232,9 @@ class KnownDocuments(Generic[Said]):
     number, which a file system gives again.
 
     Args:
-        files: that they are read by.
+        files: the files by which documents are read.
         folder: the directory.
-        parse: makes what is remembered of a group's directory and its attributes.
+        parse: a function that makes what is remembered of a group's directory and its attributes.
     """
 
     def __init__(self, files: fs.Files, folder: str, parse: Callable[[str, dict[str, Any]], Said]) -> None:

@@ -24,7 +24,7 @@ def read(files: fs.Files, places: Collection[str], streams: Collection[str]) -> 
     """Return the number of each stream that a note names, none if there is no note, or it is not believed.
 
     Args:
-        files: that it is read by.
+        files: the files by which the array is read.
         places: directories where it may stand, the likeliest first.
         streams: the names of all that are there.
     """

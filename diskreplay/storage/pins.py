@@ -16,7 +16,7 @@ class Pins:
 
     Args:
         cuts: these, by the names of the checkpoints.
-        context: of the schema.
+        context: the context of the schema, in rows.
     """
 
     def __init__(self, cuts: Mapping[str, Commit], context: int) -> None:

@@ -56,9 +56,9 @@ class Checkpoint:
     """A named cut over all streams.
 
     Attributes:
-        name: as given.
+        name: the name of the checkpoint.
         cut: commit record of each stream, by its name.
-        state: of the sampler, the random generator and the view; JSON.
+        state: the state of the sampler, the random generator and the view; JSON.
         metadata: the user's own; JSON.
         time: seconds since the epoch, for people; nothing depends on it.
         arrays: dtype and length of the arrays that stand beside, by name.
@@ -101,9 +101,9 @@ class PartialStore:
     """One stream of a store whose others are elsewhere.
 
     Attributes:
-        identity: of the store.
-        number: of the stream.
-        num_envs, capacity: of the stream.
+        identity: the identity of the store.
+        number: the number of the stream.
+        num_envs, capacity: the number of environments and capacity of the stream.
         note: name and bytes of a file that stands in the stream's scratch directory from the beginning.
     """
 
@@ -354,11 +354,11 @@ class Store:
         """Take the stream's lock and recover it, at its newest commit or back at a checkpoint's, or grown.
 
         Args:
-            name: of the stream.
-            checkpoint: to go back to.
-            may_go_back: called with the timeline that going back would begin, before anything is given up: it raises
-                what stands against that.
-            capacity: that it grows to; InputError where it has more.
+            name: the name of the stream.
+            checkpoint: the checkpoint to go back to.
+            may_go_back: a function, called with the timeline that going back would begin, before anything is given up:
+                it raises what stands against that.
+            capacity: the capacity to which the stream grows; InputError if it has more.
         """
 
         def choose(newest: Commit) -> Commit:

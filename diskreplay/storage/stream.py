@@ -98,7 +98,7 @@ class StreamReader(_Stream[ColumnReader]):
     """A stream as of one commit; ``load`` goes on to a newer one of the same timeline.
 
     Args:
-        timeline: of the newest commit when ``commit`` was read; a checkpoint's own may be older.
+        timeline: the timeline of the newest commit when ``commit`` was read; a checkpoint's own may be older.
     """
 
     def __init__(self, files: fs.Files, path: str, schema: Schema, commit: Commit, timeline: int) -> None:

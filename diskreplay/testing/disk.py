@@ -199,7 +199,7 @@ class SimulatedDisk(Files):
         """Return the disk when the power comes back.
 
         Args:
-            rng: which part of what was not synced is there all the same; none of it if None.
+            rng: the generator that chooses which part of what was not synced is there all the same; none of it if None.
         """
         with self._lock:
             names: dict[_Directory, dict[str, _Node]] = {}

@@ -23,7 +23,8 @@ class Operation:
     """One operation on the file system.
 
     Attributes:
-        name: as in :class:`diskreplay.storage.files.Files` and ``File``; ``open_read`` and ``open_write`` for ``open``.
+        name: the name of a method of :class:`diskreplay.storage.files.Files` or ``File``; ``open_read`` and
+            ``open_write`` for ``open``.
         path: the path of the file or directory; of a rename, the source.
         size: bytes read or written, or the new size; 0 where that means nothing.
         target: the target of a rename.
@@ -78,7 +79,7 @@ class FaultyFiles(Files):
             count: operations that still succeed.
             number: errno.
             names: the names of the operations that are counted and fail.
-            times: how many fail; all from then on if None.
+            times: the number of calls that fail; all from then on if None.
         """
         passed = 0
 

@@ -122,8 +122,8 @@ class FaultyObjects:
 
         Args:
             count: requests that still succeed.
-            fault: how they fail.
-            times: how many fail; all from then on if None.
+            fault: the way in which they fail.
+            times: the number of calls that fail; all from then on if None.
         """
         self.heal()
         self.decide = lambda index, request: (

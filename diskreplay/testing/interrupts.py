@@ -38,7 +38,7 @@ class Place:
     """A place of a call, about to be run.
 
     Attributes:
-        number: how many came before it in the call.
+        number: the number of places before it in the call.
         file: the code's.
         line: 1 for the file's first.
         function: the name of the innermost one.

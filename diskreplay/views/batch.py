@@ -78,7 +78,7 @@ class Arrays:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: a table of the arrays, and thumbnails of observations that are pictures or sequences."""
+        """Return a table of the arrays for notebooks, and thumbnails of observations that are pictures or sequences."""
         return batch_html(f"{type(self).__name__} of {len(self):,}", vars(self), self.leading_axes)
 
     @property

@@ -40,11 +40,12 @@ class Hindsight(View[HindsightBatch]):
         reward_fn: ``(achieved_goal, desired_goal, info) -> reward``, as ``GoalEnv.compute_reward``: arrays
             ``(B, *goal_shape)``, the goal achieved after the step and the new one; ``info`` holds the extra columns;
             it returns ``(B,)``.
-        strategy: which transition's achieved goal: "future", the same one or a later one of its episode; "final",
-            its episode's last, as far as it has been added; "episode", any of its episode in the window; "random", any
-            in the window.
+        strategy: the transition whose achieved goal becomes the new goal: "future", the same one or a later one of its
+            episode; "final", its episode's last, as far as it has been added; "episode", any of its episode in the
+            window; "random", any in the window.
         ratio: probability that a transition is relabelled, 0 to 1; 0.8 is four in five, as in the paper.
-        terminated_fn: likewise for ``terminated``, as ``GoalEnv.compute_terminated``; None keeps what was recorded.
+        terminated_fn: a function like it for ``terminated``, as ``GoalEnv.compute_terminated``; None keeps what was
+            recorded.
         gamma: discount factor, 0 to 1, of the field ``discount``.
     """
 

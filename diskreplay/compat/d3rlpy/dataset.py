@@ -52,15 +52,16 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
     the same batches.
 
     Args:
-        path: of a store that is there, as it stands now, which is read; with ``limit`` of one that is opened for
-            writing, or made. None, with ``limit``, for a temporary directory that goes away with the dataset.
-        transition_picker, trajectory_slicer: as of d3rlpy's ``ReplayBuffer``. Of d3rlpy's own only the steps that they
+        path: the path of an existing store, which is read as it stands now. With ``limit`` the path of a store that is
+            opened for writing, or made; None, with ``limit``, for a temporary directory that goes away with the
+            dataset.
+        transition_picker, trajectory_slicer: as in d3rlpy's ``ReplayBuffer``. Of d3rlpy's own only the steps that they
             look at are read; for others the whole episode is.
-        writer_preprocessor: of d3rlpy, applied to what ``append`` gets.
+        writer_preprocessor: d3rlpy's writer preprocessor, which is applied to what ``append`` gets.
         limit: transitions that are held, as of ``create_fifo_replay_buffer``; None to read.
-        env: whose spaces a store that is made has; single observations of it are what ``append`` gets.
+        env: an environment: a store that is made has its spaces, and ``append`` gets single observations of it.
         frame_stack: frames that ``env`` stacks, which are then stored once; or that the store is to stack.
-        checkpoint: of the store at ``path``.
+        checkpoint: the checkpoint of the store at ``path``.
         cache_bytes: RAM for decoded frames.
         **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
             ``shard_rows``, ``commit_rows``, ``commit_seconds``.
@@ -268,9 +269,10 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         """End the running episode.
 
         Args:
-            terminated: by the environment; False by a time limit. Then its last step is no transition, as in d3rlpy,
-                since nobody has said what followed it: its action and reward are facts of the episode;
-            final_observation: says so, and the step is one.
+            terminated: True if the environment ended the episode; False for a time limit. Then its last step is no
+                transition, as in d3rlpy, since nobody has said what followed it: its action and reward are facts of the
+                episode.
+            final_observation: the observation that followed the last step, which makes that step a transition.
 
         Raises InputError, with nothing changed, for an observation of another shape.
         """

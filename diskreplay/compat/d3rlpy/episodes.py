@@ -49,7 +49,7 @@ class LastStep:
 
     Attributes:
         action: ``(*action_shape)`` as the store has it; None where it is not known.
-        reward: of the step.
+        reward: the reward of the step.
     """
 
     action: Array | None
@@ -73,7 +73,7 @@ class Reader:
 
     Args:
         store: open, with transitions of one step for a view.
-        newest: gives the step that is no transition yet, where there is one.
+        newest: a function that returns the step that is no transition yet, where there is one.
     """
 
     def __init__(self, store: Store, newest: Callable[[], NewestStep | None]) -> None:
@@ -182,13 +182,13 @@ class Cut:
     """A few steps of an episode, which d3rlpy's own pickers take for the whole of it.
 
     Args:
-        leaves: of the observations, ``(n, *shape)`` each; zeros where they are not looked at.
+        leaves: the leaves of the observations, ``(n, *shape)`` each; zeros where they are not looked at.
         actions: ``(n, *action_shape)``, likewise.
         rewards: ``(n, 1)`` from that step on.
-        terminated: of the episode.
+        terminated: True if the episode was terminated.
         first: step of the episode that it begins with.
         size: steps of the episode from there on.
-        layout: of the store.
+        layout: the layout of the store.
     """
 
     def __init__(

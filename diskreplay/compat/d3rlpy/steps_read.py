@@ -20,8 +20,8 @@ class StepsRead:
     """Steps relative to a transition's.
 
     Attributes:
-        observations: whose observations are read, ascending.
-        actions: whose actions are, likewise.
+        observations: the steps whose observations are read, ascending.
+        actions: the steps whose actions are read, ascending.
         each_reward: True if rewards are read one by one, and a step that nobody took must not have one.
     """
 

@@ -49,24 +49,26 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     Args:
         buffer_size: transitions (rows x environments) that can be sampled. A store that has less grows.
-        observation_space, action_space, device, n_envs: as of SB3.
+        observation_space, action_space, device, n_envs: as in SB3.
         optimize_memory_usage: taken and ignored: frames are stored once in any case, and final observations kept.
         handle_timeout_termination: do not give out dones that are due to a time limit.
-        path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
-        checkpoint: of the store at ``path`` to go back to.
+        path: the directory of the store, which is made if nothing is there; None for a temporary one that goes away
+            with the buffer.
+        checkpoint: the checkpoint of the store at ``path`` to go back to.
         frame_stack: frames of an image observation, one number or by key; "auto" sees it from the first step.
-        n_steps, gamma: of n-step returns, as of SB3's ``NStepReplayBuffer``; here for Dict observations too.
+        n_steps, gamma: the steps and the discount of n-step returns, as in SB3's ``NStepReplayBuffer``; here for Dict
+            observations too.
         view, sampler: others of this package, such as ``Hindsight(...)`` and ``Proportional(...)``.
         cache_bytes: RAM for decoded frames.
-        seed: of draws of our own, which are used with ``n_steps``, ``view``, ``sampler`` or ``seed``; otherwise SB3
-            draws from numpy's global generator.
+        seed: the seed of this buffer's own draws, which are used with ``n_steps``, ``view``, ``sampler`` or ``seed``;
+            otherwise SB3 draws from numpy's global generator.
         **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
             ``shard_rows``, ``commit_rows``, ``commit_seconds``.
 
     Attributes:
         store: the ``diskreplay.ReplayBuffer``; None until the first step where ``frame_stack`` is to be seen from it.
-        path: of the store; None where that is temporary.
-        pos, full: as of SB3.
+        path: the path of the store; None if that is temporary.
+        pos, full: as in SB3.
         index, weight: ``(B,)`` int64, float32 of the newest batch, for ``store.update_priorities``.
         observations, next_observations, actions, rewards, dones, timeouts: ``(buffer_size, n_envs, ...)``, a dict of
             such for Dict observations; read-only, and read from the store when they are indexed.

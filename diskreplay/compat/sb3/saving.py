@@ -52,10 +52,11 @@ def save(model: Any, path: PathLike | None = None, *, attachments: Given | None 
     """Save a model and its buffer in one checkpoint of the store, which :func:`load` goes back to.
 
     Args:
-        model: whose ``replay_buffer`` is a :class:`DiskReplayBuffer` with a path.
-        path: of a zip, as of ``model.save``, that is to hold the model in the store's place, and names the checkpoint;
-            ``.zip`` is added where there is no suffix. The next ``save`` to the same path drops the checkpoint.
-        attachments, keep: as of ``diskreplay.ReplayBuffer.checkpoint``; not with a path.
+        model: a model whose ``replay_buffer`` is a :class:`DiskReplayBuffer` with a path.
+        path: the path of a zip file, as for ``model.save``. It is to hold the model in the store's place, and names the
+            checkpoint; ``.zip`` is added where there is no suffix. The next ``save`` to the same path drops the
+            checkpoint.
+        attachments, keep: as in ``diskreplay.ReplayBuffer.checkpoint``; not with a path.
 
     Returns the checkpoint's name, ``step-`` with the model's ``num_timesteps``, or the zip's name with a number. Raises
     InputError for another kind of buffer, and for one that no step was added to.
@@ -128,9 +129,9 @@ def load(
 
     Args:
         algorithm: the model's class, such as ``DQN``.
-        path: of the store, or of the zip.
-        env: to train in, as of SB3's ``load``; SB3 resets it.
-        checkpoint: of the store; the newest that has a model if None.
+        path: the path of the store, or of the zip.
+        env: an environment to train in, as for SB3's ``load``; SB3 resets it.
+        checkpoint: the checkpoint of the store; the newest that has a model if None.
         restore_random: True if the generators of Python, numpy and torch go on from where they were.
         **options: further ones of SB3's ``load``.
 
@@ -199,7 +200,7 @@ class DiskCheckpointCallback(BaseCallback):  # type: ignore[misc]  # SB3 is not 
 
     Args:
         save_freq: calls of ``env.step`` between two saves, at the least.
-        attachments, keep: as of ``diskreplay.ReplayBuffer.checkpoint``.
+        attachments, keep: as in ``diskreplay.ReplayBuffer.checkpoint``.
         verbose: 1 prints the name of each checkpoint.
     """
 

@@ -30,10 +30,10 @@ class DiskReplayDataset(TensorDictReplayBuffer):  # type: ignore[misc]  # torchr
     :class:`~diskreplay.compat.torchrl.DiskReplayStorage` made has the leaves that were put into it, in their order.
 
     Args:
-        path: of the store, as it stands now; a writer may go on beside. As it moves its window on, rows leave it, and
-            reading one raises EvictedError; a checkpoint keeps its rows.
-        checkpoint: of the store.
-        device: of the tensors.
+        path: the path of the store, which is read as it stands now; a writer may go on beside. As it moves its window
+            on, rows leave it, and reading one raises EvictedError; a checkpoint keeps its rows.
+        checkpoint: the checkpoint of the store.
+        device: the device of the tensors.
         cache_bytes: RAM for decoded frames.
         **kwargs: further ones of ``TensorDictReplayBuffer``: ``batch_size``, ``sampler``, ``transform``, ``prefetch``.
 

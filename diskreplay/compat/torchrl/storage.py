@@ -188,12 +188,13 @@ class DiskReplayStorage(DiskStorage):
 
     Args:
         max_size: rows that are held.
-        path: where the store is, or is to be made; None for a temporary directory that goes away with the storage.
-        checkpoint: of the store at ``path`` to go back to; "latest" is the newest, or the last commit where there is
-            none yet, or a new store.
-        device: of the tensors that come back.
+        path: the directory of the store, which is made if nothing is there; None for a temporary one that goes away
+            with the storage.
+        checkpoint: the checkpoint of the store at ``path`` to go back to; "latest" is the newest, or the last commit
+            where there is none yet, or a new store.
+        device: the device of the tensors that come back.
         cache_bytes: RAM for decoded frames.
-        keep_checkpoints: how many of those that :meth:`state_dict` makes are kept, the newest; at least 1.
+        keep_checkpoints: the number of checkpoints of :meth:`state_dict` that are kept, the newest ones; at least 1.
         frame_stack: frames of an observation that torchrl's ``CatFrames`` has stacked, by its key; stored once each.
         **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
             ``shard_rows``, ``commit_rows``, ``commit_seconds``, ``stack_axis``, ``provenance``.

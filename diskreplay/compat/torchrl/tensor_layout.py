@@ -48,10 +48,10 @@ class Leaf:
     """One leaf.
 
     Attributes:
-        key: in the tensordict.
-        source: what it shows.
-        name: of the store's column, where there is one.
-        shape: of one item; None for that of the column.
+        key: the entry's key in the tensordict.
+        source: the part of a step that the entry shows.
+        name: the name of the store's column, where there is one.
+        shape: the shape of one item; None for that of the column.
         dtype: numpy's name of it; "" for that of the column.
     """
 

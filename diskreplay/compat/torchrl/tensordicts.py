@@ -28,8 +28,8 @@ class TensorDictReader:
 
     Args:
         store: open, with a view of single transitions.
-        layout: of its tensordicts.
-        device: that tensors are moved to.
+        layout: the layout of its tensordicts.
+        device: the device that tensors are moved to.
     """
 
     def __init__(self, store: ReplayBuffer, layout: TensorLayout, device: torch.device) -> None:

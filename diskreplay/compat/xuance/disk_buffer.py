@@ -81,7 +81,7 @@ def open_off_policy(owner: object, options: Mapping[str, Any], create: Mapping[s
 
     Args:
         owner: the buffer.
-        options: those of ``OPTIONS``.
+        options: the options of ``OPTIONS``.
         create: arguments of :meth:`diskreplay.ReplayBuffer.create`.
 
     Raises InputError for an unknown option, or where the store at the path is that of another buffer.

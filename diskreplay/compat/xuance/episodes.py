@@ -22,7 +22,7 @@ class FinishedEpisodes:
     Args:
         engine: the store.
         most: episodes that are held; older ones are passed over, too.
-        ended: which of the rows ``[start, stop)`` are the last of an episode.
+        ended: a mask of the rows ``[start, stop)``, True for the last row of an episode.
     """
 
     def __init__(self, engine: SampledBuffer[Any], most: int, ended: Callable[[int, int], NDArray[np.bool_]]) -> None:

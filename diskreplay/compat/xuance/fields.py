@@ -25,8 +25,8 @@ class Field:
     """One array of a buffer.
 
     Attributes:
-        shape, dtype: of an entry.
-        fill: what stands where nothing was stored.
+        shape, dtype: the shape and dtype of an entry.
+        fill: the value of entries where nothing was stored.
         part: the names that lead to it in a batch of the store; none where it is in RAM.
         after: the names that lead to what follows each step, where an episode has one more of them than of steps.
         time: the axis of the steps of an entry that is an episode.

@@ -22,9 +22,9 @@ def create_memory(shape: Any, n_envs: int, n_size: int, dtype: DTypeLike = np.fl
     """Return zeros in RAM for the steps of several environments.
 
     Args:
-        shape: of one entry; a dict of such, where None stands for Python objects; None for no memory.
+        shape: the shape of one entry; a dict of such, where None stands for Python objects; None for no memory.
         n_envs, n_size: environments, and steps of each.
-        dtype: of the arrays, but those of objects.
+        dtype: the dtype of the arrays, except those of Python objects.
 
     Returns:
         An array ``(n_envs, n_size, *shape)``, a dict of such, or None.
@@ -52,7 +52,7 @@ def store_element(data: Any, memory: Any, ptr: int) -> None:
     Args:
         data: ``(n_envs, *shape)``, or what numpy broadcasts to that; a dict of such for a memory that is one, whose
             other keys stay as they are; None for nothing.
-        memory: of :func:`create_memory`.
+        memory: a memory that :func:`create_memory` made.
         ptr: the step.
 
     Raises InputError, with nothing written, where ``data`` does not fit.
@@ -88,8 +88,8 @@ def sample_batch(memory: Any, index: Any) -> Any:
     """Return entries of a memory.
 
     Args:
-        memory: of :func:`create_memory`.
-        index: of numpy's indexing, such as a tuple of environments ``(B,)`` and steps ``(B,)``.
+        memory: a memory that :func:`create_memory` made.
+        index: an index as numpy takes it, such as a tuple of environments ``(B,)`` and steps ``(B,)``.
 
     Returns:
         ``memory[index]``, a dict of such, or None where the memory is None.
@@ -109,7 +109,7 @@ class Buffer(ABC):
         auxiliary_info_shape: shapes of further values by name; None for no values.
 
     Attributes:
-        observation_space, action_space: as given.
+        observation_space, action_space: the arguments of these names.
         auxiliary_shape: ``auxiliary_info_shape``.
         n_size: steps (or episodes) that the buffer holds, set by the subclass.
         ptr, size: the place that is written next, and how many are there.
@@ -179,7 +179,7 @@ class EpisodeBuffer:
         """Return ``lookup_step`` steps from step ``idx`` on.
 
         Args:
-            lookup_step: how many; all that follow if None.
+            lookup_step: the number of steps; all that follow if None.
             idx: the first; 0 if None.
 
         Returns:

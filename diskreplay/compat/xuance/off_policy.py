@@ -53,7 +53,7 @@ class OffPolicyBuffer(DiskBuffer, Buffer):
             :meth:`diskreplay.ReplayBuffer.create`.
 
     Attributes:
-        n_envs, n_size, batch_size: as given.
+        n_envs, n_size, batch_size: the arguments of these names.
         observations, next_observations, actions, rewards, terminals: ``(n_envs, n_size, ...)``, or dicts of such for a
             Dict space; read from the store when they are indexed, and read-only. Zeros where nothing was stored.
         auxiliary_infos: likewise, of what ``store`` was given; None without an ``auxiliary_shape``.
@@ -170,8 +170,8 @@ class DummyOffPolicyBuffer(OffPolicyBuffer):
         n_envs: environments that step together.
         n_size: steps that are held of each environment.
         batch_size: transitions of a sample.
-        buffer_size: in the place of ``n_size``, by keyword: steps that are held of all environments, as XuanCe 1.4.4
-            names them. Samples are then dicts, as its agents take them.
+        buffer_size: the steps that are held of all environments, a keyword in the place of ``n_size``, as XuanCe 1.4.4
+            names it. Samples are then dicts, as its agents take them.
         **options: the store's own, see :class:`OffPolicyBuffer`.
     """
 
@@ -210,9 +210,9 @@ class DummyOffPolicyBuffer_Atari(DummyOffPolicyBuffer):
     """Transitions of single steps with images, uint8, for observations.
 
     Args:
-        observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size, buffer_size, **options: as of
+        observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size, buffer_size, **options: as in
             :class:`DummyOffPolicyBuffer`.
-        frame_stack: by keyword: frames of an observation, on its first or last axis; each is then stored once.
+        frame_stack: the frames of an observation, on its first or last axis, by keyword; each is then stored once.
     """
 
     DTYPE = np.uint8
@@ -227,10 +227,10 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
     Each environment has priorities, a largest one and weights for itself.
 
     Args:
-        observation_space, action_space, auxiliary_shape, n_envs, n_size, buffer_size, **options: as of
+        observation_space, action_space, auxiliary_shape, n_envs, n_size, buffer_size, **options: as in
             :class:`DummyOffPolicyBuffer`.
         batch_size: transitions of a sample, ``batch_size // n_envs`` of each environment; at least ``n_envs``.
-        alpha: how much priorities count.
+        alpha: the exponent of the priorities; 0 is uniform.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
         """Return a batch of ``B = n_envs * (batch_size // n_envs)`` transitions, those of environment 0 first.
 
         Args:
-            beta: how much of the bias the weights take back, above 0.
+            beta: the exponent of the importance weights, above 0.
 
         Returns:
             ``obs``, ``acts``, ``rews``, ``terminals`` and ``next_obs`` as of :class:`DummyOffPolicyBuffer`; ``weights``
@@ -301,7 +301,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
 
         Args:
             idxes: positions ``(n_envs, K)``, as ``step_choices``.
-            priorities: as many numbers in the same order, in any shape: TD errors, or their magnitudes.
+            priorities: a number for each in the same order, in any shape: TD errors, or their magnitudes.
 
         Raises InputError, with no priority changed, for positions that hold nothing and numbers that are not finite.
         """

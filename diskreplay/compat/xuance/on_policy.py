@@ -60,15 +60,16 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
             else discounted sums.
         use_advnorm: give each sample's advantages mean 0 and standard deviation 1.
         gamma, gae_lam: discount factor and lambda, 0 to 1.
-        horizon_size: in the place of ``n_size``, by keyword, as XuanCe 1.4.4 names it. Samples are then dicts, as its
+        horizon_size: the keyword that XuanCe 1.4.4 has in the place of ``n_size``. Samples are then dicts, as its
             agents take them.
-        path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
+        path: the directory of the store, which is made if nothing is there; None for a temporary one that goes away
+            with the buffer.
         cache_bytes: RAM for decoded observations.
         **options: further ones of :meth:`diskreplay.ReplayBuffer.create` and ``open``: ``codec``, ``chunk_rows``,
             ``shard_rows``, ``commit_rows``, ``commit_seconds``.
 
     Attributes:
-        observation_space, ..., gae_lam: as given.
+        observation_space, ..., gae_lam: the arguments of these names.
         buffer_size: ``n_size * n_envs``.
         ptr, size: the step that is written next, and how many there are.
         start_ids: ``(n_envs,)`` int64, the step where each environment's open path begins.

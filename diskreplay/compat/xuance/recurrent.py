@@ -47,13 +47,14 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
         batch_size: sequences of a sample.
         episode_length: steps of an episode at most.
         lookup_length: steps of a sequence at most.
-        path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
+        path: the directory of the store, which is made if nothing is there; None for a temporary one that goes away
+            with the buffer.
         **options: ``seed``, ``codec``, ``chunk_rows``, ``shard_rows``, ``cache_bytes``, ``commit_rows``,
             ``commit_seconds``, as of :class:`DummyOffPolicyBuffer`.
 
     Attributes:
         memory: the episodes, oldest first, as :class:`EpisodeBuffer`; read from the store when they are indexed.
-        n_envs, n_size, batch_size, episode_length, lookup_length: as given.
+        n_envs, n_size, batch_size, episode_length, lookup_length: the arguments of these names.
         engine: the store, a :class:`diskreplay.ReplayBuffer` of one environment.
     """
 

@@ -27,9 +27,9 @@ class Rollout(PendingStep):
     """A keeper of the steps of the present policy: observations in a store, all else in RAM.
 
     Args:
-        buffer, add: as of :class:`PendingStep`.
-        arrays: in RAM, ``(n_envs, n_size, ...)`` by group and name.
-        fills: what stands in an array's empty entries, by its name; 0 if not named.
+        buffer, add: as in :class:`PendingStep`.
+        arrays: the arrays in RAM, ``(n_envs, n_size, ...)`` by group and name.
+        fills: the value of an array's empty entries, by its name; 0 if not named.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ def path_estimates(
     Args:
         rewards: one for each agent and step, or one for all agents: ``(T, N, ...)`` or ``(T, 1, ...)`` or ``(T,)``.
         values: ``(T, N, 1)`` or ``(T, N)``.
-        next_value: of what follows the last step, ``N`` numbers or one.
-        terminals: as rewards, bool; where True, what follows does not count.
+        next_value: the value of what follows the last step, ``N`` numbers or one.
+        terminals: bool, in the shape of the rewards; where True, what follows does not count.
         gamma, lambda_: discount factor, and lambda of advantages or of targets.
         value_normalizer: an object with ``denormalize``; values are of what it normalises. Advantages and returns are
             of true values.

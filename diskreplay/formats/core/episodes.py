@@ -71,8 +71,8 @@ class EpisodeBlock:
     """Some steps of one episode.
 
     Attributes:
-        number: of the episode.
-        start: of these steps in it.
+        number: the number of the episode.
+        start: the number of the first of these steps in the episode.
         steps: all of the same episode.
         ends: True if the episode ends here.
     """
@@ -107,11 +107,12 @@ def episodes_source(
     """Return episodes as a source.
 
     Args:
-        where: what to call the dataset in errors.
-        each: what the episodes are called.
+        where: the name of the dataset in errors.
+        each: the name of an episode in errors.
         lengths: steps of each, as the dataset declares them.
         opened: an episode's arrays; the layout is None as long as it is being inferred.
-        layout: as the dataset says; inferred from the first episode, and from all single integers as actions, if None.
+        layout: the layout that the dataset names; inferred from the first episode, and from all single integers as
+            actions, if None.
         ignored: names of what is not read.
 
     Raises InputError where there is neither a layout nor an episode. Episodes of another length than declared raise it

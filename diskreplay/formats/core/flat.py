@@ -40,14 +40,14 @@ class FlatArrays:
     """The arrays of a dataset.
 
     Attributes:
-        where: what to call the dataset in errors.
+        where: the name of the dataset in errors.
         obs, action, extra: arrays ``(N, *shape)`` by our names, such as ``obs/camera``.
         reward: ``(N,)`` or ``(N, 1)``; zeros if None.
         terminated, truncated: ``(N,)`` bool, in RAM.
         last: ``(N,)`` bool, in RAM: the step ends an episode.
-        next_obs: as ``obs``, or None where only ``finals`` or nothing is known.
+        next_obs: the next observations, like ``obs``, or None where only ``finals`` or nothing is known.
         finals: the final observation of each episode, ``(episodes, *shape)`` by leaf.
-        layout: as the dataset says; inferred if None.
+        layout: the layout that the dataset names; inferred if None.
         ignored: names of what is not read.
     """
 

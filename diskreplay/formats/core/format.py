@@ -26,18 +26,18 @@ class Holds:
     Attributes:
         final_obs: the true next observation of an episode's last step. A format without it gives back episodes that
             were not terminated one step shorter.
-        next_obs: that of every step, where the next step's observation is another, as in a store whose continuity is
-            that of flags. A format without it gives back the next step's observation.
+        next_obs: the next observation of every step, where the next step's observation is another, as in a store whose
+            continuity is that of flags. A format without it gives back the next step's observation.
         truncated: truncation, apart from termination.
         unfinished: an episode's end in neither flag, apart from truncation.
         columns: the user's own columns.
-        provenance: where the steps come from.
+        provenance: the origin of the steps.
         facts: the facts of episodes: seeds, tags and others.
         layout: spaces with their bounds, and how frames are stacked; without it they are inferred.
         stacks: stacked observations just as they were given; without it single frames, stacked again when they are
             sampled.
-        envs: which environment and stream an episode comes from. A format without it keeps episodes one after another,
-            environment by environment.
+        envs: the environment and stream that an episode comes from. A format without it keeps episodes one after
+            another, environment by environment.
         nested_obs, nested_action: Dict and Tuple spaces.
         empty: a dataset without a step.
         dtypes: names of the data types that it keeps as they are.
@@ -69,18 +69,18 @@ class Format:
     """A format that datasets come in from, go out to, or both.
 
     Attributes:
-        name: as the command line knows it.
+        name: the name by which the command line knows the format.
         title: one line about it.
         kind: "file" or "directory", which a dataset is.
-        holds: what it can hold.
+        holds: the parts of a store that the format can hold.
         recognise: tells whether a path holds a dataset of this format; looks at as little as it can. Raises InputError
             only for a file that nobody can read.
         read: opens a dataset as a source, until the context ends; raises InputError for what is wrong in it. None where
             datasets only go out.
-        write: None where datasets only come in.
-        compressions: that ``write`` knows, the first one is used if none is named.
+        write: a function that writes a dataset. None where datasets only come in.
+        compressions: the compressions that ``write`` knows; the first one is used if none is named.
         requires: modules that reading and writing import, beyond what this package always needs.
-        extra: of this package, that installs them.
+        extra: this package's extra that installs what the format needs.
         check: raises InputError for a layout that the format cannot hold for a reason of its own.
     """
 
@@ -103,7 +103,7 @@ class Loss:
 
     Attributes:
         what: named in the plural, such as ``"final observations"``.
-        count: of them.
+        count: the number of things that would be lost.
     """
 
     what: str

@@ -48,15 +48,16 @@ class Layout:
     """The layout of each step of a dataset.
 
     Attributes:
-        observation_space: of what is in the dataset: single frames, unless a stack's ``axis`` says otherwise.
-        action_space: of its actions.
+        observation_space: the space of the observations in the dataset: single frames, unless a stack's ``axis`` says
+            otherwise.
+        action_space: the space of the dataset's actions.
         columns: shape and dtype of each further column, by name.
         reward_dtype: a floating point type.
         stacks: one for each observation leaf, in order.
-        padding: what single frames are stacked with at an episode's start.
-        finite: of the store that the steps come from; datasets of other formats do not hold it.
+        padding: the padding of single frames at an episode's start.
+        finite: the same option of the store that the steps come from; datasets of other formats do not hold it.
         continuity: likewise; datasets hold it, for next observations of their own would be cuts without it.
-        provenance: where the steps come from, a mapping of JSON values; empty where nothing is known.
+        provenance: the origin of the steps, a mapping of JSON values; empty where nothing is known.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -127,7 +128,7 @@ class Layout:
         """Return the layout with the named columns only; action, reward and flags stay.
 
         Args:
-            names: of observation leaves (``obs`` for all) and of further columns; None for everything.
+            names: the names of observation leaves (``obs`` for all) and of further columns; None for everything.
 
         Raises InputError for a name that does not exist, or where no observation would be left.
         """

@@ -88,7 +88,7 @@ class LogRows:
 
         Args:
             env: its number.
-            spans: half-open ranges of rows in the window, in order; the whole window if None.
+            spans: the ranges of rows ``(start, stop)`` in the window, in order; the whole window if None.
 
         Raises CorruptionError for a damaged chunk, StateError when a live writer evicted a row before it was read.
         """
@@ -123,8 +123,8 @@ class LogRows:
 
         Args:
             env: its number.
-            episodes: half-open ranges of rows, in order.
-            names: of the observation leaves that are compared.
+            episodes: the ranges of rows ``(start, stop)``, in order.
+            names: the names of the observation leaves that are compared.
 
         Yields a count for every few hundred rows; raises what :meth:`blocks` raises.
         """

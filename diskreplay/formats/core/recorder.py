@@ -32,7 +32,7 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: 
 
     Args:
         buffer: open for writing.
-        blocks: of steps.
+        blocks: the blocks of steps.
         open_end: True if the stream's newest episode has not ended; the steps do not go on in it.
 
     Raises what :meth:`ReplayBuffer.add` raises; the steps before stay. What looks like a mistake was made by another

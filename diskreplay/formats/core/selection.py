@@ -45,7 +45,7 @@ class Selection:
     """The choice of a part of a store.
 
     Attributes:
-        episodes: of their numbers, a range or some; all if None.
+        episodes: the episodes with these numbers, a range or some; all if None.
         min_return: the least undiscounted sum of an episode's rewards.
         envs: numbers of environments, in each stream; all if None.
         columns: names of observation leaves and of further columns; all if None. Action, reward and flags are always

@@ -96,13 +96,13 @@ class Source:
     """A dataset that is open to be read.
 
     Attributes:
-        layout: of its steps.
-        steps: in it; ``blocks`` gives at most so many.
+        layout: the layout of the steps.
+        steps: the steps in it; ``blocks`` gives at most so many.
         blocks: an iterator over all steps; may be called again for another pass.
-        episodes: in it; None where only reading tells.
+        episodes: the episodes in it; None where only reading tells.
         cuts: episodes that may end in neither flag.
         ignored: names in the source that no step takes.
-        facts: of each of the episodes, in the order of the blocks; empty where the source has none.
+        facts: the facts of each of the episodes, in the order of the blocks; empty where the source has none.
     """
 
     layout: Layout

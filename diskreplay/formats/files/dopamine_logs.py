@@ -55,8 +55,8 @@ class StoredCheckpoint:
     """The files of one number.
 
     Attributes:
-        folder, suffix: where they are.
-        paths: of the arrays, by Dopamine's names.
+        folder, suffix: the folder of the files, and the end of their names.
+        paths: the paths of the arrays, by Dopamine's names.
         rows: entries of each array.
         count: rows that were ever added.
         around: entries of ``invalid_range``; None where that file is missing.
@@ -184,7 +184,7 @@ class RowFlags:
 
     Attributes:
         kept: the row is a step; others are padding.
-        terminated, truncated, last: as of :class:`diskreplay.formats.core.transitions.Timesteps`.
+        terminated, truncated, last: as in :class:`diskreplay.formats.core.transitions.Timesteps`.
         left: rows of padding that the next part begins with.
     """
 
@@ -201,7 +201,7 @@ class Logs:
 
     Attributes:
         parts: the checkpoints in order.
-        layout: of the steps.
+        layout: the layout of the steps.
         described: True if diskreplay wrote them: the layout then stands beside them, and padding is not looked for.
         cut, both: rows that end an episode in neither flag, or in both, by the checkpoint's number.
     """

@@ -84,10 +84,10 @@ class Hdf5ArrayWriter:
     Where its length is not known before, it waits in RAM as long as it is no longer than a chunk.
 
     Args:
-        group: that takes it.
+        group: the group that takes the array.
         key: its name there.
         compression: one of ``COMPRESSIONS``.
-        compressor: of the file; takes the chunks if that is "gzip".
+        compressor: the compressor of the file; it takes the chunks if that is "gzip".
     """
 
     def __init__(self, group: h5py.Group, key: str, compression: str, compressor: Compressor) -> None:
@@ -166,7 +166,7 @@ class NewFile:
     """An HDF5 file to be written; a context manager.
 
     Args:
-        path: where nothing is yet.
+        path: the path of the file, where nothing may be yet.
         compression: one of ``COMPRESSIONS``.
 
     Raises the OSError of the first write that fails, soon after it and at the end at the latest.

@@ -92,9 +92,9 @@ class EncodedImages:
     """The images ``(count, height, width)``, or with channels as the last axis, decoded as they are asked for.
 
     Args:
-        where: what to call them in errors.
-        take: gives the encoded bytes of entries ``[start, stop)``.
-        count: of them.
+        where: the name of the images in errors.
+        take: a function that returns the encoded bytes of entries ``[start, stop)``.
+        count: the number of images.
     """
 
     dtype = np.dtype(np.uint8)

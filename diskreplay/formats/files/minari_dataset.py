@@ -205,7 +205,7 @@ class Metadata:
         episodes: their number.
         declared: the layout with the spaces that it names; what dtypes and columns there are, only the arrays say.
         layout: the whole layout, which :func:`write_metadata` left; None where others wrote the dataset.
-        provenance: where its steps come from, as others wrote it.
+        provenance: the origin of the steps, as others wrote it.
         ignored: names in others' metadata that are not read.
     """
 

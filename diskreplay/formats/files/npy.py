@@ -43,8 +43,8 @@ class NpyArray:
 
     Args:
         opened: opens the array's bytes, from their begin.
-        where: what to call it in errors.
-        path: of the file that holds it.
+        where: the name of the array in errors.
+        path: the path of the file that holds the array.
 
     Raises InputError for pickles, for other orders than C's and where the bytes are damaged.
     """

@@ -31,8 +31,8 @@ class ParquetArray:
     """One column of some files, read forwards; a request for rows before those read last begins anew.
 
     Args:
-        files: in order.
-        key: of the column.
+        files: the files, in order.
+        key: the key of the column.
         count: rows in them that are wanted.
         known: shape and dtype; found from the first row if None.
         present: ``(rows,)`` bool: which rows have a value, others being null; all of them if None.

@@ -40,7 +40,7 @@ class ColumnRepair:
     Attributes:
         bad: chunks that cannot be read, with their groups.
         bad_bytes: encoded bytes of those, as far as an index still says.
-        value: gives a row of one environment that can be read.
+        value: a function that returns a row of one environment that can be read.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ColumnRepair:
 
         Args:
             lengths: committed bytes of shards that checkpoints rely on, by shard.
-            predicate: which values the column may have; None for all.
+            predicate: a test of the values that the column may have; None for all.
             newer: True if an index of more rows than ``end`` will do.
         """
         self.reader = reader

@@ -31,7 +31,7 @@ class PatchRepair:
         unexplained: rows whose first stack needs patches that cannot be read.
         forgotten: rows whose patches are in no table any more.
         begin, end: the patches that are needed from now on.
-        lost: how many patches were given up.
+        lost: the number of patches that were given up.
     """
 
     def __init__(

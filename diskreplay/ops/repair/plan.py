@@ -27,8 +27,8 @@ class RepairPlan(Result):
     """The rows that a repair would give up.
 
     Attributes:
-        streams: what of each stream that would lose something.
-        checkpoints: that would be moved aside.
+        streams: the losses of each stream that would lose something.
+        checkpoints: the checkpoints that would be moved aside.
     """
 
     streams: tuple[StreamLoss, ...]

@@ -60,10 +60,10 @@ class Repaired:
     """The damage that was found, what was given up, and what is still damaged.
 
     Attributes:
-        before, after: what ``verify`` found.
+        before, after: the results of ``verify``.
         quarantine: folder with what was moved or changed; None where nothing was.
-        streams: what was given up of each stream that had to give up something.
-        checkpoints: that were moved aside.
+        streams: the losses of each stream that had to give up something.
+        checkpoints: the checkpoints that were moved aside.
         moved: everything that was moved or copied aside, by its path below the store.
     """
 

@@ -29,10 +29,10 @@ class StreamLoss:
     """The rows of a stream that were given up.
 
     Attributes:
-        transitions, episodes: that can no longer be sampled, or not from beginning to end.
-        rows: half-open ranges of the rows that they belong to.
-        columns: with chunks that could not be read.
-        chunks, bytes: of those, how many, and encoded bytes as far as an index still says.
+        transitions, episodes: the transitions and episodes that can no longer be sampled, or not from beginning to end.
+        rows: the ranges ``(start, stop)`` of the rows that they belong to.
+        columns: the columns with chunks that could not be read.
+        chunks, bytes: the number of chunks that were given up, and their encoded bytes as far as an index still says.
         patches: frames of the patch table that could not be read and not be found elsewhere.
         went_back_to: the row that the stream ends at, where its record could not be read.
         whole: the stream was moved aside.

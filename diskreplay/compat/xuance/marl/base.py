@@ -28,8 +28,8 @@ class BaseBuffer(Buffer):
             are shapes, ``state_space`` may be None.
 
     Attributes:
-        n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size: as given, shapes as
-            tuples.
+        n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size: the arguments of these
+            names, with shapes as tuples.
         n_size: entries of the ring for one environment, ``buffer_size // n_envs``.
         ptr, size: the entry to be written next, and how many there are.
     """
@@ -61,7 +61,7 @@ class MultiAgentBuffer(DiskBuffer, BaseBuffer):
     Attributes:
         data: arrays by key, with the axes of XuanCe's. Those on disk are read when they are indexed, and read-only;
             the others are numpy arrays, which may be rewritten in place.
-        keys: of ``data``.
+        keys: the keys of ``data``.
         data_shapes: shapes by key.
         store_global_state: True if there is a global state.
         engine: the store, a :class:`diskreplay.MultiAgentReplayBuffer`.

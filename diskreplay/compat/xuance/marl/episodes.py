@@ -47,7 +47,7 @@ class CollectedEpisodes(Keeper):
 
     Args:
         buffer: the store.
-        fields: of an episode.
+        fields: the fields of an episode.
         n_envs: environments that are collected from.
         size: finished episodes that are held.
 

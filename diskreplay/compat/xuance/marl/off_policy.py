@@ -28,7 +28,7 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
         n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs: see :class:`BaseBuffer`; actions and
             observations are of one agent, rewards ``rew_space`` and terminals ``done_space`` of one environment.
         buffer_size: transitions of all environments.
-        batch_size: of a sample.
+        batch_size: the number of transitions in a sample.
         **kwargs: the store's own options, see :class:`MultiAgentBuffer`; others are taken and ignored.
     """
 
@@ -115,7 +115,7 @@ class MeanField_OffPolicyBuffer(MARL_OffPolicyBuffer):
     Args:
         n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, batch_size, **kwargs:
             as of :class:`MARL_OffPolicyBuffer`.
-        prob_shape: of the action probabilities of one environment.
+        prob_shape: the shape of the action probabilities of one environment.
     """
 
     def __init__(

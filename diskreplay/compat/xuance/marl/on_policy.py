@@ -132,8 +132,8 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         """Compute returns and advantages of an environment's steps since the last call, if there are any.
 
         Args:
-            value: of what follows the newest step, ``(n_agents, 1)`` or ``(n_agents,)`` or one number; it does not
-                count for an agent whose newest step is terminal.
+            value: the value of what follows the newest step, ``(n_agents, 1)`` or ``(n_agents,)`` or one number; it
+                does not count for an agent whose newest step is terminal.
             i_env: the environment.
             value_normalizer: an object with ``denormalize``, where values are of what it normalises; None where they
                 are true values. Returns and advantages are of true values.

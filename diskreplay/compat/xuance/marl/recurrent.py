@@ -27,8 +27,8 @@ class MARL_OffPolicyBuffer_RNN(EpisodeRing, MARL_OffPolicyBuffer):
     """Whole episodes of any policy.
 
     Args:
-        n_agents, state_space, obs_space, act_space, done_space, n_envs: as of :class:`MARL_OffPolicyBuffer`.
-        rew_space: of one agent.
+        n_agents, state_space, obs_space, act_space, done_space, n_envs: as in :class:`MARL_OffPolicyBuffer`.
+        rew_space: the space of one agent's reward.
         buffer_size: episodes.
         batch_size: episodes of a sample.
         **kwargs: ``max_episode_length``, steps; ``dim_act``, actions of an agent; the store's own options, see
@@ -62,11 +62,11 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
     """Whole episodes of the present policy, with returns and advantages.
 
     Args:
-        n_agents, state_space, obs_space, act_space, done_space, n_envs, use_gae, use_advnorm, gamma, gae_lam: as of
+        n_agents, state_space, obs_space, act_space, done_space, n_envs, use_gae, use_advnorm, gamma, gae_lam: as in
             :class:`MARL_OnPolicyBuffer`.
-        rew_space: of one agent, one element.
+        rew_space: the space of one agent's reward, which has one element.
         buffer_size: episodes.
-        **kwargs: as of :class:`MARL_OffPolicyBuffer_RNN`.
+        **kwargs: as in :class:`MARL_OffPolicyBuffer_RNN`.
     """
 
     @property
@@ -103,10 +103,10 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
         """Finish an environment's episode, and compute its returns and advantages.
 
         Args:
-            i_env, next_t, terminal_data: as of :class:`MARL_OffPolicyBuffer_RNN`.
-            value_next: of what followed the last step, ``(n_agents, 1)`` or ``(n_agents,)`` or one number; may be left
-                out where that step was terminal for all agents.
-            value_normalizer: as of :class:`MARL_OnPolicyBuffer`.
+            i_env, next_t, terminal_data: as in :class:`MARL_OffPolicyBuffer_RNN`.
+            value_next: the value of what followed the last step, ``(n_agents, 1)`` or ``(n_agents,)`` or one number;
+                may be left out where that step was terminal for all agents.
+            value_normalizer: as in :class:`MARL_OnPolicyBuffer`.
 
         Raises InputError, with nothing changed, where there is no such environment, and for other shapes.
         """

@@ -39,12 +39,12 @@ def open_steps(
     Args:
         owner: the buffer; the store is removed with it where it has no path.
         kwargs: its keyword arguments, of which those of ``OPTIONS`` count.
-        view: of the store.
+        view: the view of the store.
         n_agents, num_envs, rows: agents, environments, and rows of each.
         obs, action: shapes of one agent.
         state: shape of the global state; None where there is none.
-        dtype: of observations and actions.
-        n_actions: of the masks of available actions; None where there are none.
+        dtype: the dtype of observations and actions.
+        n_actions: the number of actions in the masks of available actions; None where there are none.
         mean_action: shape of the mean action of one environment; None where there is none.
         columns: ``(shape, dtype)`` by name.
     """
