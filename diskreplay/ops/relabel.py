@@ -1,0 +1,177 @@
+"""The relabelling of steps: values that a function makes of each episode, written later to a column of the store.
+
+1. All streams are opened to be written, so that nobody else adds, evicts or goes back meanwhile.
+2. The function is called with one episode after another. What it returns is checked, and waits in a temporary file:
+   where anything is wrong, or an interrupt comes, nothing was written.
+3. The values are written in the order of the episodes, and committed a few MB at a time. A kill or a full disk leaves
+   the new values of the first episodes, and those of the others as they were; the same call again does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.errors import InputError, WriteFailedError
+from diskreplay.formats.core.transitions import BLOCK_BYTES
+from diskreplay.ids import Ids, pack
+from diskreplay.ops.convert import PLAIN
+from diskreplay.ops.result import Result
+from diskreplay.ops.signals import Progress, stoppable
+from diskreplay.paths import PathLike
+from diskreplay.remote.place import local
+from diskreplay.schema import Column, Schema
+from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.store import Store
+from diskreplay.views.batch import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Relabelled(Result):
+    """The values that were written.
+
+    Attributes:
+        path: of the store.
+        column: that has them.
+        steps, episodes: that they were written to.
+        seconds: that it took.
+    """
+
+    path: str
+    column: str
+    steps: int
+    episodes: int
+    seconds: float
+
+
+def relabel(
+    path: PathLike, function: Callable[[Batch], Any], column: str | None = None, *, progress: Progress | None = None
+) -> Relabelled:
+    """Write what a function returns for each episode of the store at ``path`` to a column that is written later.
+
+    Batches show it as ``extra[column]``; ``reward`` stays as it was recorded. The module's docstring says what an
+    interrupt or a kill leaves. Memory holds one episode.
+
+    Args:
+        path: of the store, which nobody else may be writing.
+        function: is given an episode as a batch of its ``T`` steps, in their order: ``obs``, ``action``, ``reward``,
+            ``next_obs``, ``terminated``, ``truncated``, ``extra`` and ``index``; returns ``(T, *shape)`` of the
+            column's shape, ``(T,)`` for rewards.
+        column: its name; the only one that is written later if None.
+        progress: called with steps done and in all, while the function is called.
+
+    Raises:
+        InputError: for a column that is not there, and what the function raises or returns that cannot be a value of
+            the column, NaN and infinity among it; then nothing was written.
+        LockedError: when a stream is being written.
+        WriteFailedError: when the file system refuses.
+        OpenError, CorruptionError: when the store cannot be opened or read.
+
+    >>> import tempfile, gymnasium, diskreplay
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> spaces = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(2)
+    >>> later = {"shaped": "float32"}
+    >>> with diskreplay.ReplayBuffer.create(f"{folder.name}/a", *spaces, capacity=9, later=later) as rb:
+    ...     for step in range(5):
+    ...         rb.add(step, 0, 0.0, step + 1, step == 4, False)
+    >>> relabel(f"{folder.name}/a", lambda episode: episode.reward - 0.1).steps
+    5
+    """
+    started = time.perf_counter()
+    full = local(path, "relabelling")
+    store = Store(full, LocalFiles())
+    target = chosen_column(store.schema, column, full)
+    with contextlib.ExitStack() as opened, stoppable(progress) as report:
+        buffers = [
+            opened.enter_context(ReplayBuffer.open(full, mode="a", stream=name, **PLAIN))
+            for name in store.stream_names()
+        ]
+        total, done, count = sum(map(len, buffers)), 0, 0
+        values = opened.enter_context(tempfile.TemporaryFile())
+        for buffer in buffers:
+            for ids in episodes(buffer):
+                values.write(called(function, buffer.get(ids), target, count).tobytes())
+                done, count = done + len(ids), count + 1
+                report(done, total)
+        values.seek(0)
+        write(buffers, values, target)
+    return Relabelled(full, target.name, done, count, time.perf_counter() - started)
+
+
+def chosen_column(schema: Schema, name: str | None, path: str) -> Column:
+    """Return the column that is written later of a name, or the only one; raise InputError if it is not there."""
+    there = {column.name: column for column in schema.later}
+    if name is None and len(there) == 1:
+        return next(iter(there.values()))
+    if name in there:
+        return there[name]
+    if there:
+        what = "several columns that are" if name is None else f"no column {name!r} that is"
+        raise InputError(f"the store {path!r} has {what} written later; name one of {', '.join(map(repr, there))}")
+    wanted = name or "shaped"
+    raise InputError(
+        f"the store {path!r} has no column that is written later: declare one when it is made, create(..., "
+        f"later={{{wanted!r}: 'float32'}}), or make a copy that has it: 'diskreplay edit STORE COPY --later {wanted}'"
+    )
+
+
+def episodes(buffer: ReplayBuffer) -> Iterator[Ids]:
+    """Yield the ids of each episode of the stream that a buffer writes, in the order of their numbers."""
+    for one in buffer.episodes:
+        yield pack(one.stream, np.arange(one.start, one.stop), one.env, buffer.num_envs)
+
+
+def called(function: Callable[[Batch], Any], episode: Batch, column: Column, number: int) -> NDArray[Any]:
+    """Return what a function makes of an episode as values of a column; raise InputError for what these cannot be."""
+    where, wanted = f"episode {number}", (len(episode), *column.shape)
+    try:
+        given = np.asarray(function(episode))
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"{where}: the function raised {type(error).__name__}: {error} ({frame.filename}, line {frame.lineno}); "
+            "nothing was written"
+        ) from error
+    if given.shape != wanted:
+        raise InputError(f"{where}: {column.name} must have shape {wanted}, got {given.shape}; nothing was written")
+    if given.dtype.kind not in "biufc" or not np.can_cast(given.dtype, column.dtype, "same_kind"):
+        raise InputError(f"{where}: {column.name} must be {column.dtype}, got {given.dtype}; nothing was written")
+    with np.errstate(over="ignore"):
+        values = given.astype(column.dtype)
+    if column.dtype.kind in "fc" and not np.isfinite(values).all():
+        at = np.argwhere(~np.isfinite(values))[0].tolist()
+        raise InputError(
+            f"{where}, step {at[0]}: {column.name} must be finite, got {given[tuple(at)]}; nothing was written"
+        )
+    return values
+
+
+def write(buffers: Sequence[ReplayBuffer], values: IO[bytes], column: Column) -> None:
+    """Write the values of all episodes from a file; raise WriteFailedError, saying how far it came."""
+    count = committed = 0
+    try:
+        for buffer in buffers:
+            waiting = 0
+            for ids in episodes(buffer):
+                shape = len(ids), *column.shape
+                part = np.frombuffer(values.read(math.prod(shape) * column.dtype.itemsize), column.dtype)
+                buffer.write(column.name, ids, part.reshape(shape))
+                count, waiting = count + 1, waiting + part.nbytes
+                if waiting >= BLOCK_BYTES:
+                    buffer.commit()
+                    committed, waiting = count, 0
+            buffer.commit()
+            committed = count
+    except WriteFailedError as error:
+        said = f"{committed:,} episodes have their new values; relabel again for the others"
+        raise type(error)(error.errno, f"{error.strerror}; {said}") from error
