@@ -205,10 +205,7 @@ def deal(lengths: Sequence[int], shares: Sequence[float], seed: int) -> list[tup
 
 
 def lossless(part: SelectedStore, allow_loss: bool, *, later: bool = False) -> Source:
-    """Return the part as a source for a store; raise InputError if something of it would be lost.
-
-    With ``later`` the caller writes the values that were written later itself.
-    """
+    """Return the part as a source for a store; raise InputError if something of it, as ``losses`` says, is lost."""
     losses = part.losses(STORE.holds, later=later)
     if losses and not allow_loss:
         refuse(STORE, losses)

@@ -20,14 +20,13 @@ import numpy as np
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.formats.core.gaps import REASONS, Mask, by_reason, in_ranges, parts, remaining
+from diskreplay.formats.core.gaps import PLACES, Mask, by_place, in_ranges, parts, remaining
 from diskreplay.formats.core.output import check_target, replacing
 from diskreplay.formats.core.recorder import add_facts, add_steps
 from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source
 from diskreplay.formats.store import Copy
 from diskreplay.ids import Ids, checked_ids, pack
-from diskreplay.index.episodes import Episode
 from diskreplay.ops.combine import OTHER_NAME, lossless
 from diskreplay.ops.convert import absolute, apart, bytes_of, counted, vacant
 from diskreplay.ops.result import Result
@@ -80,10 +79,9 @@ def edit(
         out: must not exist.
         episodes: numbers of those that lose steps; all if None.
         where: a condition on these, as of :meth:`diskreplay.ReplayBuffer.select`.
-        steps: ranges of steps that the chosen episodes lose, such as ``[slice(0, 5), slice(-3, None)]``; whole episodes
-            go if empty.
+        steps: ranges of steps that each of them loses, as ``[slice(0, 5), slice(-3, None)]``; whole episodes if empty.
         ids: of the steps that go, ``(n,)``, as ``batch.index`` has them; without ``episodes``, ``where`` and ``steps``.
-        later: columns of ``out`` that will be written later, beside those of the store; as ``create`` takes them. With
+        later: columns of ``out`` that are written later, beside those of the store, as ``create`` takes them. With
             these and nothing else, no step goes.
         allow_loss: go on where frame stacks cannot be rebuilt.
         dry_run: only say what would go.
@@ -93,51 +91,52 @@ def edit(
         InputError: when ``out`` exists, for an id that names no step of the store, for arguments that break a rule.
         NotEnoughDataError: when no step would go, or none would stay.
         StateError: when a live writer evicted rows before they were read.
-        DiskFullError: when there is no room for it.
-        OpenError, CorruptionError: when the store cannot be opened or read.
+        WriteFailedError, OpenError, CorruptionError: when a store cannot be written, opened or read.
 
     >>> import tempfile, gymnasium, diskreplay
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> spaces = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(2)
-    >>> with diskreplay.ReplayBuffer.create(f"{folder.name}/a", *spaces, capacity=9) as rb:
-    ...     for step in range(5):
-    ...         rb.add(step, 0, 0.0, step + 1, step == 4, False)
-    >>> found = edit(f"{folder.name}/a", f"{folder.name}/b", steps=[slice(1, 3)])
-    >>> found.transitions, found.episodes
-    (3, 2)
+    >>> folder, space = tempfile.TemporaryDirectory(), gymnasium.spaces.Discrete(9)
+    >>> with diskreplay.ReplayBuffer.create(f"{folder.name}/a", space, space, capacity=9) as rb:
+    ...     rb.extend([0, 1, 2], [0, 0, 0], [1.0, 1.0, 1.0], [1, 2, 3], [False, False, True], [False] * 3)
+    >>> edit(f"{folder.name}/a", f"{folder.name}/b", steps=[slice(1, 2)]).episodes
+    2
     """
     started = time.perf_counter()
     target = absolute(out)
     check_elsewhere(path, target)
     vacant(target, OTHER_NAME)
     check_target(target, "directory")
-    if ids is not None and (steps or episodes is not None or where is not None):
+    chosen = bool(steps) or episodes is not None or where is not None
+    named = chosen or ids is not None
+    if ids is not None and chosen:
         raise InputError("ids name the steps that go: leave out episodes, where and steps, or take ids alone")
     if any(one.step not in (None, 1) for one in steps):
         raise InputError(f"steps are ranges of steps that follow each other, got {list(steps)}")
-    named = bool(steps) or episodes is not None or where is not None or ids is not None
-    if not (named or later):
+    if not named and not later:
         raise InputError("say which steps are to go: by episodes, a condition (where), steps of them, or ids")
     with open_selected(path) as whole, stoppable(progress) as report:
         columns = later_columns(whole, later or {})
-        gone = np.zeros(whole.steps, bool)
-        if named:
-            gone = with_ids(whole, ids) if ids is not None else in_episodes(whole, episodes, where, steps)
-            check_some(whole, gone)
-        every = whole.episodes
+        every, gone = whole.episodes, np.zeros(whole.steps, bool)
+        if ids is not None:
+            gone = with_ids(whole, checked_ids(ids))
+        elif chosen:
+            gone = in_episodes(whole, Selection(episodes, where=where), steps or [slice(None)])
+        if named and (gone.all() or not gone.any()):
+            longest = max((episode.length for episode in every), default=0)
+            raise NotEnoughDataError(
+                f"all {len(gone):,} steps of {whole.path!r} would go, and none would stay" if len(gone) and gone[0] else
+                f"no step of {whole.path!r} would go: it has {len(every):,} episodes, the longest of length {longest:,}"
+            )  # fmt: skip
         stops = np.cumsum([episode.length for episode in every]).tolist()
         masks = [gone[stop - episode.length : stop] for stop, episode in zip(stops, every, strict=True)]
-        left = [(episode, mask) for episode, mask in zip(every, masks, strict=True) if not mask.all()]
-        cuts = [len(parts(mask)) for _, mask in left]
-        part = only(whole, {PLACE(episode) for episode, _ in left})
-        source = without(lossless(part, allow_loss, later=True), left)
+        left = {PLACE(episode): mask for episode, mask in zip(every, masks, strict=True) if not mask.all()}
+        source, part = without(whole, left, allow_loss)
         if not dry_run:
             with replacing(target, "directory") as temporary:
                 write(source, part, whole.ids()[~gone], temporary, columns, report)
-        divided = sum(count > 1 for count in cuts)
-        stored = 0 if dry_run else bytes_of(target)
+        divided = sum(len(parts(mask)) > 1 for mask in left.values())
+        stored, count = 0 if dry_run else bytes_of(target), source.episodes or 0
     seconds = time.perf_counter() - started
-    return Edited(str(target), dry_run, summed(masks), divided, source.steps, sum(cuts), stored, seconds)
+    return Edited(str(target), dry_run, summed(masks), divided, source.steps, count, stored, seconds)
 
 
 def check_elsewhere(path: PathLike, target: pathlib.Path) -> None:
@@ -152,16 +151,16 @@ def check_elsewhere(path: PathLike, target: pathlib.Path) -> None:
 
 
 def later_columns(whole: SelectedStore, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns that will be written later: those of a store, and more of them."""
+    """Return the columns that are written later: those of a store, and more of them."""
     columns = {column.name: (column.shape, column.dtype) for column in whole.schema.later}
     if twice := sorted(columns.keys() & more.keys()):
         raise InputError(f"the store {whole.path!r} has {twice[0]!r} already, which is written later; leave it out")
     return {**columns, **more}
 
 
-def with_ids(whole: SelectedStore, ids: Any) -> Mask:
+def with_ids(whole: SelectedStore, wanted: Ids) -> Mask:
     """Return which steps of a store have one of the ids; raise InputError for an id that none has."""
-    known, wanted = whole.ids(), checked_ids(ids)
+    known = whole.ids()
     missing = wanted[~np.isin(wanted, known)]
     if len(missing):
         raise InputError(
@@ -171,49 +170,35 @@ def with_ids(whole: SelectedStore, ids: Any) -> Mask:
     return np.isin(known, wanted)
 
 
-def in_episodes(
-    whole: SelectedStore, episodes: slice | tuple[int, ...] | None, where: str | None, ranges: Sequence[slice]
-) -> Mask:
-    """Return which steps of a store lie in the ranges of the chosen episodes; in any place if there are no ranges."""
-    chosen = SelectedStore(whole.path, whole.streams, Selection(episodes, where=where)).episodes
-    places = set(map(PLACE, chosen))
-    each = ((e.length, (ranges or [slice(None)]) if PLACE(e) in places else ()) for e in whole.episodes)
-    return np.concatenate([np.empty(0, bool), *(in_ranges(length, ranges) for length, ranges in each)])
-
-
-def check_some(whole: SelectedStore, gone: Mask) -> None:
-    """Raise NotEnoughDataError if no step would go, or none would stay."""
-    if not gone.any():
-        lengths = [episode.length for episode in whole.episodes]
-        found = f"episodes 0 to {len(lengths) - 1:,}, the longest of length {max(lengths):,}" if lengths else "none"
-        raise NotEnoughDataError(f"no step of the store {whole.path!r} was named, so that none would go: it has {found}")
-    if gone.all():
-        raise NotEnoughDataError(f"all {whole.steps:,} steps of the store {whole.path!r} would go, and none would stay")
+def in_episodes(whole: SelectedStore, selection: Selection, ranges: Sequence[slice]) -> Mask:
+    """Return which steps of a store lie in the ranges of the selected episodes."""
+    chosen = set(map(PLACE, SelectedStore(whole.path, whole.streams, selection).episodes))
+    masks = [in_ranges(e.length, ranges if PLACE(e) in chosen else ()) for e in whole.episodes]
+    return np.concatenate([np.empty(0, bool), *masks])
 
 
 def summed(masks: Sequence[Mask]) -> dict[str, dict[str, int]]:
     """Return how many steps go, and of how many episodes, by place."""
-    found = [by_reason(mask) for mask in masks if mask.any()]
-    each = {place: [counts[place] for counts in found if place in counts] for place in REASONS}
+    found = [by_place(mask) for mask in masks if mask.any()]
+    each = {place: [counts[place] for counts in found if place in counts] for place in PLACES}
     return {place: {"steps": sum(counts), "episodes": len(counts)} for place, counts in each.items() if counts}
 
 
-def only(whole: SelectedStore, places: set[Any]) -> SelectedStore:
-    """Return those episodes of a store, of the streams as they were opened, that are at some places."""
-    every = (episode for rows in whole.streams for episode in rows.episodes)
-    numbers = tuple(number for number, episode in enumerate(every) if PLACE(episode) in places)
-    return SelectedStore(whole.path, whole.streams, Selection(numbers))
+def without(whole: SelectedStore, left: Mapping[Any, Mask], allow_loss: bool) -> tuple[Source, SelectedStore]:
+    """Return what is left of a store as a source, and the episodes of which it is a part.
 
-
-def without(source: Source, left: Sequence[tuple[Episode, Mask]]) -> Source:
-    """Return a source of some episodes without the steps that their masks name."""
-    gone = np.concatenate([np.empty(0, bool), *(mask for _, mask in left)])
-    facts = [episode.facts for episode, mask in left for _ in parts(mask)]
-    count = int(np.count_nonzero(~gone))
+    ``left`` has these by their places, in the order of reading, with a mask of their steps that go.
+    """
+    numbers = [n for n, e in enumerate(e for rows in whole.streams for e in rows.episodes) if PLACE(e) in left]
+    # Of the streams as they were opened: a writer may have moved the window on, and the numbers with it.
+    part = SelectedStore(whole.path, whole.streams, Selection(tuple(numbers)))
+    source = lossless(part, allow_loss, later=True)
+    gone = np.concatenate([np.empty(0, bool), *left.values()])
+    facts = [e.facts for e, mask in zip(part.episodes, left.values(), strict=True) for _ in parts(mask)]
     return dataclasses.replace(
-        source, steps=count, blocks=lambda: remaining(source.blocks(), gone), episodes=len(facts),
-        facts=facts if any(facts) else (),
-    )  # fmt: skip
+        source, steps=len(gone) - int(np.count_nonzero(gone)), blocks=lambda: remaining(source.blocks(), gone),
+        episodes=len(facts), facts=facts if any(facts) else (),
+    ), part  # fmt: skip
 
 
 def write(

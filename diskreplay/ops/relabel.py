@@ -74,30 +74,27 @@ def relabel(
         InputError: for a column that is not there, and what the function raises or returns that cannot be a value of
             the column, NaN and infinity among it; then nothing was written.
         LockedError: when a stream is being written.
-        WriteFailedError: when the file system refuses.
-        OpenError, CorruptionError: when the store cannot be opened or read.
+        WriteFailedError, OpenError, CorruptionError: when the store cannot be written, opened or read.
 
     >>> import tempfile, gymnasium, diskreplay
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> spaces = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(2)
+    >>> folder, space = tempfile.TemporaryDirectory(), gymnasium.spaces.Discrete(9)
     >>> later = {"shaped": "float32"}
-    >>> with diskreplay.ReplayBuffer.create(f"{folder.name}/a", *spaces, capacity=9, later=later) as rb:
-    ...     for step in range(5):
-    ...         rb.add(step, 0, 0.0, step + 1, step == 4, False)
+    >>> with diskreplay.ReplayBuffer.create(f"{folder.name}/a", space, space, capacity=9, later=later) as rb:
+    ...     rb.add(0, 1, 1.0, 2, True, False)
     >>> relabel(f"{folder.name}/a", lambda episode: episode.reward - 0.1).steps
-    5
+    1
     """
     started = time.perf_counter()
     full = local(path, "relabelling")
     store = Store(full, LocalFiles())
     target = chosen_column(store.schema, column, full)
     with contextlib.ExitStack() as opened, stoppable(progress) as report:
+        values = opened.enter_context(tempfile.TemporaryFile())
         buffers = [
             opened.enter_context(ReplayBuffer.open(full, mode="a", stream=name, **PLAIN))
             for name in store.stream_names()
         ]
         total, done, count = sum(map(len, buffers)), 0, 0
-        values = opened.enter_context(tempfile.TemporaryFile())
         for buffer in buffers:
             for ids in episodes(buffer):
                 values.write(called(function, buffer.get(ids), target, count).tobytes())
@@ -111,17 +108,14 @@ def relabel(
 def chosen_column(schema: Schema, name: str | None, path: str) -> Column:
     """Return the column that is written later of a name, or the only one; raise InputError if it is not there."""
     there = {column.name: column for column in schema.later}
-    if name is None and len(there) == 1:
-        return next(iter(there.values()))
-    if name in there:
-        return there[name]
+    if name in there or (name is None and len(there) == 1):
+        return there[name or next(iter(there))]
     if there:
         what = "several columns that are" if name is None else f"no column {name!r} that is"
         raise InputError(f"the store {path!r} has {what} written later; name one of {', '.join(map(repr, there))}")
-    wanted = name or "shaped"
     raise InputError(
-        f"the store {path!r} has no column that is written later: declare one when it is made, create(..., "
-        f"later={{{wanted!r}: 'float32'}}), or make a copy that has it: 'diskreplay edit STORE COPY --later {wanted}'"
+        f"the store {path!r} has no column that is written later: declare one when it is made, create(..., later="
+        f"{{'shaped': 'float32'}}), or make a copy that has one: 'diskreplay edit STORE COPY --later shaped'"
     )
 
 

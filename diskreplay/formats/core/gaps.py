@@ -16,16 +16,12 @@ from numpy.typing import NDArray
 from diskreplay.formats.core.transitions import Transitions
 
 Mask = NDArray[np.bool_]
-REASONS = ("begin", "middle", "end", "whole")
+PLACES = ("begin", "middle", "end", "whole")
 """The places in an episode from which steps go; ``whole`` if none of its steps stays."""
 
 
 def in_ranges(length: int, ranges: Sequence[slice]) -> Mask:
-    """Return which steps of an episode of some length lie in one of the ranges, as Python counts them.
-
-    >>> in_ranges(5, [slice(0, 1), slice(-2, None)]).tolist()
-    [True, False, False, True, True]
-    """
+    """Return which steps of an episode of some length lie in one of the ranges, as Python counts them."""
     found = np.zeros(length, bool)
     for one in ranges:
         found[one] = True
@@ -42,18 +38,14 @@ def parts(gone: Mask) -> list[tuple[int, int]]:
     return [(start, stop) for start, stop in edges.reshape(-1, 2).tolist()]
 
 
-def by_reason(gone: Mask) -> dict[str, int]:
-    """Return how many steps go from each place of :data:`REASONS` of an episode, without zeros.
-
-    >>> by_reason(np.array([True, False, True, False]))
-    {'begin': 1, 'middle': 1}
-    """
+def by_place(gone: Mask) -> dict[str, int]:
+    """Return how many steps go from each place of an episode, without zeros."""
     left = parts(gone)
     if not left:
         return {"whole": len(gone)}
     begin, end = left[0][0], len(gone) - left[-1][1]
     middle = int(np.count_nonzero(gone)) - begin - end
-    return {name: count for name, count in zip(REASONS, (begin, middle, end), strict=False) if count}
+    return {name: count for name, count in zip(PLACES, (begin, middle, end), strict=False) if count}
 
 
 def remaining(blocks: Iterable[Transitions], gone: Mask) -> Iterator[Transitions]:

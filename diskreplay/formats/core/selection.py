@@ -170,10 +170,8 @@ class SelectedStore:
     ) -> list[Loss]:  # fmt: skip
         """Return what a format that holds just this would lose, without losses of count 0.
 
-        Args:
-            holds: what the format holds.
-            between: called now and then where observations are compared, which takes a while.
-            later: True if the caller writes the values that were written later itself.
+        ``between`` is called now and then where observations are compared, which takes a while. With ``later`` the
+        values that were written later are no loss: the caller writes them itself.
         """
         ends = [(episode.terminated, episode.truncated) for episode in self.episodes]
         losses = []
