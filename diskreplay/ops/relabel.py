@@ -110,13 +110,12 @@ def chosen_column(schema: Schema, name: str | None, path: str) -> Column:
     there = {column.name: column for column in schema.later}
     if name in there or (name is None and len(there) == 1):
         return there[name or next(iter(there))]
-    if there:
-        what = "several columns that are" if name is None else f"no column {name!r} that is"
-        raise InputError(f"the store {path!r} has {what} written later; name one of {', '.join(map(repr, there))}")
-    raise InputError(
-        f"the store {path!r} has no column that is written later: declare one when it is made, create(..., later="
-        f"{{'shaped': 'float32'}}), or make a copy that has one: 'diskreplay edit STORE COPY --later shaped'"
+    known = ", ".join(map(repr, there)) or (
+        "none. Declare one when it is made, create(..., later={'shaped': 'float32'}), or make a copy that has one: "
+        "'diskreplay edit STORE COPY --later shaped'"
     )
+    named = "name a column" if name is None else f"there is no column {name!r}"
+    raise InputError(f"{named} that is written later: the store {path!r} has {known}")
 
 
 def episodes(buffer: ReplayBuffer) -> Iterator[Ids]:
