@@ -125,7 +125,7 @@ def edit(
 @click.option("--column", metavar="NAME", help="The column to write.  [default: the only one that is written later]")
 @output.json_option
 def relabel(path: str, function: Callable[..., Any], column: str | None, as_json: bool) -> None:
-    """Write rewards that a function makes of each episode to the store at PATH.
+    """Give the steps of the store at PATH rewards by a function.
 
     They go to a column that is written later; reward stays as it was recorded. Nothing is written before all values are
     there and were checked. No stream may be written meanwhile.
