@@ -109,8 +109,8 @@ def edit(
     named = chosen or ids is not None
     if ids is not None and chosen:
         raise InputError("ids name the steps that go: leave out episodes, where and steps, or take ids alone")
-    if any(one.step not in (None, 1) for one in steps):
-        raise InputError(f"steps are ranges of steps that follow each other, got {list(steps)}")
+    if isinstance(steps, slice) or any(not isinstance(one, slice) or one.step not in (None, 1) for one in steps):
+        raise InputError(f"steps must be a list of slices of consecutive steps, [slice(0, 5)], got {steps!r:.80}")
     if not named and not later:
         raise InputError("say which steps are to go: by episodes, a condition (where), steps of them, or ids")
     with open_selected(path) as whole, stoppable(progress) as report:

@@ -141,11 +141,10 @@ def called(function: Callable[[Batch], Any], episode: Batch, column: Column, num
         raise InputError(f"{where}: {column.name} must be {column.dtype}, got {given.dtype}; nothing was written")
     with np.errstate(over="ignore"):
         values = given.astype(column.dtype)
-    if column.dtype.kind in "fc" and not np.isfinite(values).all():
-        at = np.argwhere(~np.isfinite(values))[0].tolist()
-        raise InputError(
-            f"{where}, step {at[0]}: {column.name} must be finite, got {given[tuple(at)]}; nothing was written"
-        )
+    wrong = np.argwhere(~np.isfinite(values) if column.dtype.kind in "fc" else values != given).tolist()
+    if wrong:
+        said = f"{column.name} must be a finite value of {column.dtype}, got {given[tuple(wrong[0])]}"
+        raise InputError(f"{where}, step {wrong[0][0]}: {said}; nothing was written")
     return values
 
 

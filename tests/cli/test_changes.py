@@ -101,7 +101,7 @@ def test_edit_and_relabel(path: str, tmp_path: pathlib.Path, rewards: None) -> N
     with dr.ReplayBuffer.open(out, mode="r") as buffer:
         batch = buffer.get(buffer.items())
         np.testing.assert_array_equal(batch.extra["shaped"], 2 * batch.reward)
-    assert "must be finite, got nan; nothing was" in failure("relabel", out, "--reward", "user_rewards:nothing")
+    assert "finite value of float32, got nan; nothing was" in failure("relabel", out, "--reward", "user_rewards:nothing")
     with dr.ReplayBuffer.open(out):
         assert "being written" in failure("relabel", out, "--reward", "user_rewards:doubled")
 
