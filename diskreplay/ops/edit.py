@@ -1,10 +1,7 @@
-"""The taking away of steps: a new store without them, made as :mod:`diskreplay.ops.combine` makes one.
+"""The taking away of steps, into a new store that is made as :mod:`diskreplay.ops.combine` makes one.
 
-1. The steps that go are found first: of chosen episodes all steps or ranges of them, or those with some ids.
-2. What is left is cut at the gaps (:mod:`diskreplay.formats.core.gaps`), and written beside its name and renamed.
-3. Facts of an episode go with each of its parts, values written later with their steps.
-
-The store itself does not change: ids, priorities and checkpoints hang on what stands in it.
+What is left is cut at the gaps (:mod:`diskreplay.formats.core.gaps`). Facts of an episode go with each of its parts,
+values written later with their steps. The store itself does not change: ids, priorities and checkpoints name its rows.
 """
 
 from __future__ import annotations
@@ -20,8 +17,8 @@ import numpy as np
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.formats.core.gaps import PLACES, Mask, by_place, in_ranges, parts, remaining
-from diskreplay.formats.core.output import check_target, replacing
+from diskreplay.formats.core.gaps import PLACES, Mask, by_place, in_ranges, joined, parts, remaining
+from diskreplay.formats.core.output import replacing
 from diskreplay.formats.core.recorder import add_facts, add_steps
 from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source
@@ -36,7 +33,7 @@ from diskreplay.remote.objects import is_url
 from diskreplay.schema import KNOWN, VALID
 
 PLACE = operator.attrgetter("stream", "env", "start")
-"""The facts of an episode that name it in its store."""
+"""What names an episode in its store."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +43,7 @@ class Edited(Result):
     Attributes:
         path: of it.
         dry_run: True if nothing was written.
-        removed: ``steps`` that went, and ``episodes`` that they were of, by their place in these: "begin", "middle",
-            "end", or "whole" where no step stayed; without places from which none went.
+        removed: ``steps`` that went and ``episodes`` that they were of, by place: "begin", "middle", "end", "whole".
         divided: episodes of which more than one part stayed.
         transitions, episodes: in the new store.
         stored_bytes: that it takes on disk; 0 after a dry run.
@@ -104,7 +100,6 @@ def edit(
     target = absolute(out)
     check_elsewhere(path, target)
     vacant(target, OTHER_NAME)
-    check_target(target, "directory")
     chosen = bool(steps) or episodes is not None or where is not None
     named = chosen or ids is not None
     if ids is not None and chosen:
@@ -121,11 +116,11 @@ def edit(
         elif chosen:
             gone = in_episodes(whole, Selection(episodes, where=where), steps or [slice(None)])
         if named and (gone.all() or not gone.any()):
-            longest = max((episode.length for episode in every), default=0)
+            longest, some = max((episode.length for episode in every), default=0), "all" if gone.any() else "none"
             raise NotEnoughDataError(
-                f"all {len(gone):,} steps of {whole.path!r} would go, and none would stay" if len(gone) and gone[0] else
-                f"no step of {whole.path!r} would go: it has {len(every):,} episodes, the longest of length {longest:,}"
-            )  # fmt: skip
+                f"{some} of the {len(gone):,} steps of {whole.path!r} would go; some must, and some must stay (it has "
+                f"{len(every):,} episodes, the longest of length {longest:,})"
+            )
         stops = np.cumsum([episode.length for episode in every]).tolist()
         masks = [gone[stop - episode.length : stop] for stop, episode in zip(stops, every, strict=True)]
         left = {PLACE(episode): mask for episode, mask in zip(every, masks, strict=True) if not mask.all()}
@@ -133,10 +128,10 @@ def edit(
         if not dry_run:
             with replacing(target, "directory") as temporary:
                 write(source, part, whole.ids()[~gone], temporary, columns, report)
-        divided = sum(len(parts(mask)) > 1 for mask in left.values())
-        stored, count = 0 if dry_run else bytes_of(target), source.episodes or 0
-    seconds = time.perf_counter() - started
-    return Edited(str(target), dry_run, summed(masks), divided, source.steps, count, stored, seconds)
+    return Edited(
+        str(target), dry_run, summed(masks), sum(len(parts(mask)) > 1 for mask in left.values()), source.steps,
+        source.episodes or 0, 0 if dry_run else bytes_of(target), time.perf_counter() - started,
+    )  # fmt: skip
 
 
 def check_elsewhere(path: PathLike, target: pathlib.Path) -> None:
@@ -173,8 +168,7 @@ def with_ids(whole: SelectedStore, wanted: Ids) -> Mask:
 def in_episodes(whole: SelectedStore, selection: Selection, ranges: Sequence[slice]) -> Mask:
     """Return which steps of a store lie in the ranges of the selected episodes."""
     chosen = set(map(PLACE, SelectedStore(whole.path, whole.streams, selection).episodes))
-    masks = [in_ranges(e.length, ranges if PLACE(e) in chosen else ()) for e in whole.episodes]
-    return np.concatenate([np.empty(0, bool), *masks])
+    return joined(in_ranges(e.length, ranges if PLACE(e) in chosen else ()) for e in whole.episodes)
 
 
 def summed(masks: Sequence[Mask]) -> dict[str, dict[str, int]]:
@@ -185,15 +179,11 @@ def summed(masks: Sequence[Mask]) -> dict[str, dict[str, int]]:
 
 
 def without(whole: SelectedStore, left: Mapping[Any, Mask], allow_loss: bool) -> tuple[Source, SelectedStore]:
-    """Return what is left of a store as a source, and the episodes of which it is a part.
-
-    ``left`` has these by their places, in the order of reading, with a mask of their steps that go.
-    """
+    """Return what is left as a source, and the episodes it is of: ``left`` has what goes of each by its place."""
     numbers = [n for n, e in enumerate(e for rows in whole.streams for e in rows.episodes) if PLACE(e) in left]
-    # Of the streams as they were opened: a writer may have moved the window on, and the numbers with it.
     part = SelectedStore(whole.path, whole.streams, Selection(tuple(numbers)))
     source = lossless(part, allow_loss, later=True)
-    gone = np.concatenate([np.empty(0, bool), *left.values()])
+    gone = joined(left.values())
     facts = [e.facts for e, mask in zip(part.episodes, left.values(), strict=True) for _ in parts(mask)]
     return dataclasses.replace(
         source, steps=len(gone) - int(np.count_nonzero(gone)), blocks=lambda: remaining(source.blocks(), gone),

@@ -1,10 +1,10 @@
 """The relabelling of steps: values that a function makes of each episode, written later to a column of the store.
 
 1. All streams are opened to be written, so that nobody else adds, evicts or goes back meanwhile.
-2. The function is called with one episode after another. What it returns is checked, and waits in a temporary file:
-   where anything is wrong, or an interrupt comes, nothing was written.
-3. The values are written in the order of the episodes, and committed a few MB at a time. A kill or a full disk leaves
-   the new values of the first episodes, and those of the others as they were; the same call again does the rest.
+2. What the function returns of one episode after another is checked, and waits in a temporary file: where anything is
+   wrong, or an interrupt comes, nothing was written.
+3. The values are written in that order, and committed a few MB at a time. A kill or a full disk leaves the new values
+   of the first episodes, and those of the others as they were; the same call again does the rest.
 """
 
 from __future__ import annotations
@@ -38,14 +38,7 @@ from diskreplay.views.batch import Batch
 
 @dataclasses.dataclass(frozen=True)
 class Relabelled(Result):
-    """The values that were written.
-
-    Attributes:
-        path: of the store.
-        column: that has them.
-        steps, episodes: that they were written to.
-        seconds: that it took.
-    """
+    """The steps, of so many episodes, to which values were written, to a column of the store at a path."""
 
     path: str
     column: str
@@ -71,8 +64,8 @@ def relabel(
         progress: called with steps done and in all, while the function is called.
 
     Raises:
-        InputError: for a column that is not there, and what the function raises or returns that cannot be a value of
-            the column, NaN and infinity among it; then nothing was written.
+        InputError: for a column that is not there, for what the function raises, and for what it returns that the
+            column cannot hold, or is not finite; then nothing was written.
         LockedError: when a stream is being written.
         WriteFailedError, OpenError, CorruptionError: when the store cannot be written, opened or read.
 
@@ -135,10 +128,10 @@ def called(function: Callable[[Batch], Any], episode: Batch, column: Column, num
             f"{where}: the function raised {type(error).__name__}: {error} ({frame.filename}, line {frame.lineno}); "
             "nothing was written"
         ) from error
-    if given.shape != wanted:
-        raise InputError(f"{where}: {column.name} must have shape {wanted}, got {given.shape}; nothing was written")
-    if given.dtype.kind not in "biufc" or not np.can_cast(given.dtype, column.dtype, "same_kind"):
-        raise InputError(f"{where}: {column.name} must be {column.dtype}, got {given.dtype}; nothing was written")
+    numbers = given.dtype.kind in "biufc" and np.can_cast(given.dtype, column.dtype, "same_kind")
+    if given.shape != wanted or not numbers:
+        said = f"{column.name} must be {column.dtype} {wanted}, got {given.dtype} {given.shape}"
+        raise InputError(f"{where}: {said}; nothing was written")
     with np.errstate(over="ignore"):
         values = given.astype(column.dtype)
     wrong = np.argwhere(~np.isfinite(values) if column.dtype.kind in "fc" else values != given).tolist()

@@ -157,9 +157,9 @@ def test_what_cannot_be_edited_is_said_and_leaves_nothing(path: str, tmp_path: p
         (out, {"ids": [3, 99, 1 << 50]}, InputError, "2 of 3 ids name no step.*the first is 99"),
         (out, {"ids": [0.5]}, InputError, "index must be integers"),
         (out, {"episodes": (7,)}, InputError, "no episode 7; there are 7"),
-        (out, {"episodes": slice(7, 9)}, NotEnoughDataError, "no step .* would go: it has 7 episodes"),
+        (out, {"episodes": slice(7, 9)}, NotEnoughDataError, "none of .*7 episodes, .* of length 7"),
         (out, {"where": "length >"}, InputError, "at character 9 a number"),
-        (out, {"where": "length > 0"}, NotEnoughDataError, "all 27 steps .* would go"),
+        (out, {"where": "length > 0"}, NotEnoughDataError, "all of the 27 steps .* would go"),
         (out, {"later": {"x/y": "float32"}}, InputError, "x/y"),
     ]  # fmt: skip
     for target, options, error, said in cases:

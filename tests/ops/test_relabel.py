@@ -86,13 +86,13 @@ def but_the_sixth(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (lambda e: e.reward[1:], r"episode 5: shaped must have shape \(3,\), got \(2,\)"),
-        (lambda e: 1.0, r"episode 5: .* got \(\)"),
-        (lambda e: None, r"episode 5: .* got \(\)"),
-        (lambda e: ["a"] * len(e), "episode 5: shaped must be float32, got <U1"),
-        (lambda e: e.reward + 0j, "must be float32, got complex64"),
-        (lambda e: np.where(e.reward == e.reward[1], np.nan, 0), "episode 5, step 1: .* finite value of float32, got nan"),
-        (lambda e: np.full(len(e), 1e300), "episode 5, step 0: .* finite value of float32, got 1e[+]300"),
+        (lambda e: e.reward[1:], r"episode 5: shaped must be float32 \(3,\), got float32 \(2,\)"),
+        (lambda e: 1.0, r"episode 5: .* got \w+ \(\)"),
+        (lambda e: None, r"episode 5: .* got \w+ \(\)"),
+        (lambda e: ["a"] * len(e), r"episode 5: shaped must be float32 \(3,\), got <U1 \(3,\)"),
+        (lambda e: e.reward + 0j, "must be float32 .*, got complex64"),
+        (lambda e: np.where(e.reward == e.reward[1], np.nan, 0), "episode 5, step 1: .* finite .*got nan"),
+        (lambda e: np.full(len(e), 1e300), "episode 5, step 0: .* finite .*got 1e[+]300"),
         (lambda e: e.nothing, r"episode 5: the function raised AttributeError: .*nothing.*test_relabel.py, line \d+\)"),
         (lambda e: [e.reward, 1, 2], "episode 5: the function raised ValueError: .*inhomogeneous"),
     ],
@@ -114,7 +114,7 @@ def test_the_column_is_the_only_one_or_named(path: str, tmp_path: pathlib.Path) 
     for name, said in ((None, "name a column"), ("reward", "there is no column 'reward'")):
         with pytest.raises(InputError, match=f"{said} that is written later: .* has 'a', 'b'"):
             relabel(two, lambda episode: episode.reward, name)
-    with pytest.raises(InputError, match="b must be int64, got float32"):
+    with pytest.raises(InputError, match=r"b must be int64 .*, got float32"):
         relabel(two, lambda episode: episode.reward, "b")
     with pytest.raises(InputError, match="step 1: b must be a finite value of int64, got 18446744073709551615"):
         relabel(two, lambda episode: np.arange(len(episode), dtype=np.uint64) * np.uint64(2**64 - 1), "b")

@@ -28,6 +28,11 @@ def in_ranges(length: int, ranges: Sequence[slice]) -> Mask:
     return found
 
 
+def joined(masks: Iterable[Mask]) -> Mask:
+    """Return the masks of several episodes as one."""
+    return np.concatenate([np.empty(0, bool), *masks])
+
+
 def parts(gone: Mask) -> list[tuple[int, int]]:
     """Return the parts of an episode that stay, as half-open ranges of its steps.
 

@@ -189,9 +189,8 @@ class SelectedStore:
             losses.append(Loss("facts about where the steps come from", len(self.provenance)))
         if not holds.facts:
             losses.append(Loss("facts of episodes", sum(bool(episode.facts) for episode in self.episodes)))
-        if not later:
-            counts = self._written_later()
-            losses += [Loss(f"values of {name!r} that were written later", n) for name, n in counts.items()]
+        counts = {} if later else self._written_later()
+        losses += [Loss(f"values of {name!r} that were written later", n) for name, n in counts.items()]
         if not (holds.stacks and Layout.of(self.schema, stacked=True).stacked):
             losses.append(Loss("stacked frames that are no steps of the episode", self._odd_stacks()))
         return [loss for loss in losses if loss.count]
