@@ -29,6 +29,7 @@ diskreplay report pong.replay -o pong.html
 diskreplay view pong.replay
 diskreplay export pong.replay pong.hdf5 --format d4rl
 diskreplay import pong.hdf5 again.replay
+diskreplay edit pong.replay trimmed.replay --steps 0:30
 diskreplay verify --repair pong.replay
 diskreplay compact pong.replay
 ```

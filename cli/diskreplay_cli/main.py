@@ -10,7 +10,7 @@ import click
 
 import diskreplay
 from diskreplay.errors import CorruptionError
-from diskreplay_cli import browser, checkpoints, datasets, output, page, remote, text
+from diskreplay_cli import browser, changes, checkpoints, datasets, output, page, remote, text
 from diskreplay_cli.errors import FAILED, INTERRUPTED, MISUSED, OneLineErrors
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def demo(directory: str, steps: int) -> int:
     return 0 if finished else INTERRUPTED
 
 
-for command in (*datasets.COMMANDS, *browser.COMMANDS, *remote.COMMANDS, checkpoints.checkpoints):
+for command in (*datasets.COMMANDS, *changes.COMMANDS, *browser.COMMANDS, *remote.COMMANDS, checkpoints.checkpoints):
     main.add_command(command)
 
 

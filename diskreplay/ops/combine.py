@@ -204,9 +204,9 @@ def deal(lengths: Sequence[int], shares: Sequence[float], seed: int) -> list[tup
     return [tuple(sorted(numbers)) for numbers in dealt]
 
 
-def lossless(part: SelectedStore, allow_loss: bool) -> Source:
-    """Return the part as a source for a store; raise InputError if something of it would be lost."""
-    losses = part.losses(STORE.holds)
+def lossless(part: SelectedStore, allow_loss: bool, *, later: bool = False) -> Source:
+    """Return the part as a source for a store; raise InputError if something of it, as ``losses`` says, is lost."""
+    losses = part.losses(STORE.holds, later=later)
     if losses and not allow_loss:
         refuse(STORE, losses)
     return part.source(stacked=True)

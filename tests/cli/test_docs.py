@@ -110,6 +110,6 @@ def test_short_help_is_a_whole_sentence() -> None:
 
 def test_the_commands() -> None:
     assert sorted(main.commands) == [
-        "checkpoints", "compact", "demo", "diff", "episodes", "export", "formats", "gc", "head", "import",
-        "inspect", "merge", "pull", "push", "record", "report", "resize", "show", "split", "verify", "view",
+        "checkpoints", "compact", "demo", "diff", "edit", "episodes", "export", "formats", "gc", "head", "import",
+        "inspect", "merge", "pull", "push", "record", "relabel", "report", "resize", "show", "split", "verify", "view",
     ]  # fmt: skip

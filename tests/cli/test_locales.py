@@ -25,6 +25,7 @@ COMMANDS = {
     "checkpoints": [["checkpoints", "list", "PATH"], ["checkpoints", "drop", "PATH", "é☃"]],
     "compact": [["compact", "PATH"], ["compact", "--json", "PATH"]],
     "diff": [["diff", "PATH", "PATH"]],
+    "edit": [["edit", "PATH", "PATH-edited", "--steps", "0", "--later", "new", "--allow-loss"]],
     "episodes": [["episodes", "PATH"], ["episodes", "--csv", "PATH"], ["episodes", "--where", "é☃ > 1", "PATH"]],
     "export": [
         ["export", "PATH", "PATH.npz"],
@@ -40,6 +41,7 @@ COMMANDS = {
     "pull": [["pull", "PATH", "PATH-pulled"]],
     "push": [["push", "PATH", "é☃://b"]],
     "record": [["record", "é☃-v1", "PATH-recorded", "--steps", "9"]],
+    "relabel": [["relabel", "PATH-edited", "--reward", "é☃:f"]],
     "report": [["report", "PATH", "-o", "PATH.html"]],
     "resize": [["resize", "PATH", "--capacity", "9000"], ["resize", "PATH", "--capacity", "9001", "--json"]],
     "show": [["show", "PATH", "-o", "PATH.png"], ["show", "PATH", "-o", "PATH.gif"]],
@@ -86,7 +88,7 @@ def test_no_command_ends_in_a_traceback(tmp_path: pathlib.Path, name: str, setti
     assert len(ends) == len(lines)
     assert all(line.split()[1] in ("0", "2") for line in ends), ends
     failed = [line.split()[2] for line in ends if line.split()[1] == "2"]
-    assert failed == ["checkpoints", "episodes", "gc", "inspect", "pull", "push", "record"], errors
+    assert failed == ["checkpoints", "episodes", "gc", "inspect", "pull", "push", "record", "relabel"], errors
 
 
 def run(monkeypatch: pytest.MonkeyPatch, stdout: io.TextIOWrapper | None, *args: str) -> tuple[object, str]:

@@ -165,10 +165,13 @@ class SelectedStore:
             raise
         return found
 
-    def losses(self, holds: Holds, between: Callable[[], object] = lambda: None) -> list[Loss]:
+    def losses(
+        self, holds: Holds, between: Callable[[], object] = lambda: None, *, later: bool = False
+    ) -> list[Loss]:  # fmt: skip
         """Return what a format that holds just this would lose, without losses of count 0.
 
-        ``between`` is called now and then where observations are compared, which takes a while.
+        ``between`` is called now and then where observations are compared, which takes a while. With ``later`` the
+        values that were written later are no loss: the caller writes them itself.
         """
         ends = [(episode.terminated, episode.truncated) for episode in self.episodes]
         losses = []
@@ -186,7 +189,8 @@ class SelectedStore:
             losses.append(Loss("facts about where the steps come from", len(self.provenance)))
         if not holds.facts:
             losses.append(Loss("facts of episodes", sum(bool(episode.facts) for episode in self.episodes)))
-        losses += [Loss(f"values of {name!r} that were written later", n) for name, n in self._written_later().items()]
+        counts = {} if later else self._written_later()
+        losses += [Loss(f"values of {name!r} that were written later", n) for name, n in counts.items()]
         if not (holds.stacks and Layout.of(self.schema, stacked=True).stacked):
             losses.append(Loss("stacked frames that are no steps of the episode", self._odd_stacks()))
         return [loss for loss in losses if loss.count]

@@ -61,6 +61,11 @@ class Transitions:
         found: Transitions = _sliced(self, slice(start, stop))
         return found
 
+    def only(self, wanted: Array) -> Transitions:
+        """Return copies of those transitions that a mask ``(n,)`` names."""
+        found: Transitions = _sliced(self, wanted)
+        return found
+
     def columns(self) -> dict[str, Array]:
         """Return all but the next observations in one mapping: leaves and columns by name, ``reward`` and the flags."""
         flags = {"reward": self.reward, "terminated": self.terminated, "truncated": self.truncated}

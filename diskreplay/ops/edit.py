@@ -1,0 +1,217 @@
+"""The taking away of steps, into a new store that is made as :mod:`diskreplay.ops.combine` makes one.
+
+What is left is cut at the gaps (:mod:`diskreplay.formats.core.gaps`). Facts of an episode go with each of its parts,
+values written later with their steps. The store itself does not change: ids, priorities and checkpoints name its rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.formats.core.gaps import PLACES, Mask, by_place, in_ranges, joined, parts, remaining
+from diskreplay.formats.core.output import replacing
+from diskreplay.formats.core.recorder import add_facts, add_steps
+from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Source
+from diskreplay.formats.store import Copy
+from diskreplay.ids import Ids, checked_ids, pack
+from diskreplay.ops.combine import OTHER_NAME, lossless
+from diskreplay.ops.convert import absolute, apart, bytes_of, counted, vacant
+from diskreplay.ops.result import Result
+from diskreplay.ops.signals import Progress, stoppable
+from diskreplay.paths import PathLike, checked_path
+from diskreplay.remote.objects import is_url
+from diskreplay.schema import KNOWN, VALID
+
+PLACE = operator.attrgetter("stream", "env", "start")
+"""What names an episode in its store."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Edited(Result):
+    """The store that an edit wrote, or would.
+
+    Attributes:
+        path: of it.
+        dry_run: True if nothing was written.
+        removed: ``steps`` that went and ``episodes`` that they were of, by place: "begin", "middle", "end", "whole".
+        divided: episodes of which more than one part stayed.
+        transitions, episodes: in the new store.
+        stored_bytes: that it takes on disk; 0 after a dry run.
+        seconds: that it took.
+    """
+
+    path: str
+    dry_run: bool
+    removed: dict[str, dict[str, int]]
+    divided: int
+    transitions: int
+    episodes: int
+    stored_bytes: int
+    seconds: float
+
+
+def edit(
+    path: PathLike, out: PathLike, *, episodes: slice | tuple[int, ...] | None = None, where: str | None = None,
+    steps: Sequence[slice] = (), ids: Any = None, later: Mapping[str, Any] | None = None, allow_loss: bool = False,
+    dry_run: bool = False, progress: Progress | None = None,
+) -> Edited:  # fmt: skip
+    """Make a store ``out`` with the steps of the store at ``path`` but some.
+
+    Each run of steps that stays is an episode of ``out``, which has one environment and room for just its steps. The
+    store at ``path`` may be written meanwhile.
+
+    Args:
+        path: of the store.
+        out: must not exist.
+        episodes: numbers of those that lose steps; all if None.
+        where: a condition on these, as of :meth:`diskreplay.ReplayBuffer.select`.
+        steps: ranges of steps that each of them loses, as ``[slice(0, 5), slice(-3, None)]``; whole episodes if empty.
+        ids: of the steps that go, ``(n,)``, as ``batch.index`` has them; without ``episodes``, ``where`` and ``steps``.
+        later: columns of ``out`` that are written later, beside those of the store, as ``create`` takes them. With
+            these and nothing else, no step goes.
+        allow_loss: go on where frame stacks cannot be rebuilt.
+        dry_run: only say what would go.
+        progress: called with transitions done and in all.
+
+    Raises:
+        InputError: when ``out`` exists, for an id that names no step of the store, for arguments that break a rule.
+        NotEnoughDataError: when no step would go, or none would stay.
+        StateError: when a live writer evicted rows before they were read.
+        WriteFailedError, OpenError, CorruptionError: when a store cannot be written, opened or read.
+
+    >>> import tempfile, gymnasium, diskreplay
+    >>> folder, space = tempfile.TemporaryDirectory(), gymnasium.spaces.Discrete(9)
+    >>> with diskreplay.ReplayBuffer.create(f"{folder.name}/a", space, space, capacity=9) as rb:
+    ...     rb.extend([0, 1, 2], [0, 0, 0], [1.0, 1.0, 1.0], [1, 2, 3], [False, False, True], [False] * 3)
+    >>> edit(f"{folder.name}/a", f"{folder.name}/b", steps=[slice(1, 2)]).episodes
+    2
+    """
+    started = time.perf_counter()
+    target = absolute(out)
+    check_elsewhere(path, target)
+    vacant(target, OTHER_NAME)
+    chosen = bool(steps) or episodes is not None or where is not None
+    named = chosen or ids is not None
+    if ids is not None and chosen:
+        raise InputError("ids name the steps that go: leave out episodes, where and steps, or take ids alone")
+    if isinstance(steps, slice) or any(not isinstance(one, slice) or one.step not in (None, 1) for one in steps):
+        raise InputError(f"steps must be a list of slices of consecutive steps, [slice(0, 5)], got {steps!r:.80}")
+    if not named and not later:
+        raise InputError("say which steps are to go: by episodes, a condition (where), steps of them, or ids")
+    with open_selected(path) as whole, stoppable(progress) as report:
+        columns = later_columns(whole, later or {})
+        every, gone = whole.episodes, np.zeros(whole.steps, bool)
+        if ids is not None:
+            gone = with_ids(whole, checked_ids(ids))
+        elif chosen:
+            gone = in_episodes(whole, Selection(episodes, where=where), steps or [slice(None)])
+        if named and (gone.all() or not gone.any()):
+            longest, some = max((episode.length for episode in every), default=0), "all" if gone.any() else "none"
+            raise NotEnoughDataError(
+                f"{some} of the {len(gone):,} steps of {whole.path!r} would go; some must, and some must stay (it has "
+                f"{len(every):,} episodes, the longest of length {longest:,})"
+            )
+        stops = np.cumsum([episode.length for episode in every]).tolist()
+        masks = [gone[stop - episode.length : stop] for stop, episode in zip(stops, every, strict=True)]
+        left = {PLACE(episode): mask for episode, mask in zip(every, masks, strict=True) if not mask.all()}
+        source, part = without(whole, left, allow_loss)
+        if not dry_run:
+            with replacing(target, "directory") as temporary:
+                write(source, part, whole.ids()[~gone], temporary, columns, report)
+    return Edited(
+        str(target), dry_run, summed(masks), sum(len(parts(mask)) > 1 for mask in left.values()), source.steps,
+        source.episodes or 0, 0 if dry_run else bytes_of(target), time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def check_elsewhere(path: PathLike, target: pathlib.Path) -> None:
+    """Raise InputError if a store is to be edited in its place, saying how else it is done."""
+    if not is_url(path) and pathlib.Path(checked_path(path)).resolve() == target.resolve():
+        raise InputError(
+            f"{str(target)!r} is not edited in its place, because ids, priorities and checkpoints name its rows: name "
+            "a new store, and rename that in the end; to take back its newest steps, go back to a checkpoint "
+            "('diskreplay checkpoints restore')"
+        )
+    apart(path, target)
+
+
+def later_columns(whole: SelectedStore, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that are written later: those of a store, and more of them."""
+    columns = {column.name: (column.shape, column.dtype) for column in whole.schema.later}
+    if twice := sorted(columns.keys() & more.keys()):
+        raise InputError(f"the store {whole.path!r} has {twice[0]!r} already, which is written later; leave it out")
+    return {**columns, **more}
+
+
+def with_ids(whole: SelectedStore, wanted: Ids) -> Mask:
+    """Return which steps of a store have one of the ids; raise InputError for an id that none has."""
+    known = whole.ids()
+    missing = wanted[~np.isin(wanted, known)]
+    if len(missing):
+        raise InputError(
+            f"{len(missing):,} of {len(wanted):,} ids name no step of the store {whole.path!r}, the first is "
+            f"{missing[0]}: it was evicted, or is of another store"
+        )
+    return np.isin(known, wanted)
+
+
+def in_episodes(whole: SelectedStore, selection: Selection, ranges: Sequence[slice]) -> Mask:
+    """Return which steps of a store lie in the ranges of the selected episodes."""
+    chosen = set(map(PLACE, SelectedStore(whole.path, whole.streams, selection).episodes))
+    return joined(in_ranges(e.length, ranges if PLACE(e) in chosen else ()) for e in whole.episodes)
+
+
+def summed(masks: Sequence[Mask]) -> dict[str, dict[str, int]]:
+    """Return how many steps go, and of how many episodes, by place."""
+    found = [by_place(mask) for mask in masks if mask.any()]
+    each = {place: [counts[place] for counts in found if place in counts] for place in PLACES}
+    return {place: {"steps": sum(counts), "episodes": len(counts)} for place, counts in each.items() if counts}
+
+
+def without(whole: SelectedStore, left: Mapping[Any, Mask], allow_loss: bool) -> tuple[Source, SelectedStore]:
+    """Return what is left as a source, and the episodes it is of: ``left`` has what goes of each by its place."""
+    numbers = [n for n, e in enumerate(e for rows in whole.streams for e in rows.episodes) if PLACE(e) in left]
+    part = SelectedStore(whole.path, whole.streams, Selection(tuple(numbers)))
+    source = lossless(part, allow_loss, later=True)
+    gone = joined(left.values())
+    facts = [e.facts for e, mask in zip(part.episodes, left.values(), strict=True) for _ in parts(mask)]
+    return dataclasses.replace(
+        source, steps=len(gone) - int(np.count_nonzero(gone)), blocks=lambda: remaining(source.blocks(), gone),
+        episodes=len(facts), facts=facts if any(facts) else (),
+    ), part  # fmt: skip
+
+
+def write(
+    source: Source, part: SelectedStore, ids: Ids, target: pathlib.Path, later: Mapping[str, Any], progress: Progress
+) -> None:
+    """Write a source to a new store, and what was written later to its steps, which have ``ids`` in the old one."""
+    capacity = max(1, source.steps + source.cuts)
+    with Copy.create(target, **source.layout.create_arguments(), later=later, capacity=capacity) as buffer:
+        _, episodes = add_steps(buffer, counted(source, progress).blocks())
+        add_facts(buffer, source.facts, episodes)
+        if part.schema.later:
+            copy_later(part, ids, buffer)
+
+
+def copy_later(part: SelectedStore, ids: Ids, buffer: ReplayBuffer) -> None:
+    """Write what was written later to the steps ``ids`` of a store to the steps of a buffer, in their order."""
+    log = buffer.engine.appender.log
+    rows = np.arange(log.begin, log.end)
+    new = pack(log.stream, rows[log.take(VALID, rows, np.zeros_like(rows))], 0, 1)
+    count = max(1, BLOCK_BYTES // sum(column.item_bytes for column in part.schema.later))
+    for start in range(0, len(ids), count):
+        found = part.written_later(ids[start : start + count])
+        for column in part.schema.later:
+            known = found[column.name + KNOWN]
+            buffer.write(column.name, new[start : start + count][known], found[column.name][known])
+        buffer.commit()
