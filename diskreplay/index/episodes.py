@@ -25,6 +25,8 @@ ROW_BITS = 43
 """The bits for a row in a number that also holds its environment; there are at most 2^20 environments."""
 LOOKED_ROWS = 1024
 """The number of rows that are searched at a time for the begin or the end of an episode."""
+COLUMNS = (VALID, START, TERMINATED, TRUNCATED, REWARD)
+"""The columns from which episodes are found."""
 KEPT = "_facts"
 START_OF: Callable[[Episode], int] = operator.attrgetter("start")
 ENV_OF: Callable[[Episode], int] = operator.attrgetter("env")
@@ -129,9 +131,7 @@ class EpisodeTable:
 def table(log: StreamLog, since: int = 0) -> EpisodeTable:
     """Return all episodes of a stream's window, or those that begin in its rows from ``since`` on."""
     rows = np.arange(max(log.begin, since), log.end)
-    valid, starts, terminated, truncated, reward = (
-        log.table.take(name, rows) for name in (VALID, START, TERMINATED, TRUNCATED, REWARD)
-    )
+    valid, starts, terminated, truncated, reward = (log.table.take(name, rows) for name in COLUMNS)
     parts = []
     for env in range(log.num_envs if len(rows) else 0):
         first = starts[:, env] != CONTINUES

@@ -11,7 +11,7 @@ makes the table longer. Which rows and patches there are is counted here and now
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,11 +55,12 @@ class StreamLog:
         columns, patch_columns: of the schema; the resident ones are mirrored.
         num_envs, capacity, context: environments, transitions of the window, rows kept before it.
         later: columns that are written later; for each of them the table also holds where in the log a row's value is.
+        only: of the columns, those that are mirrored where they are small enough; all of these if None.
     """
 
     def __init__(
         self, stream: int, columns: Iterable[Column], patch_columns: Iterable[Column],
-        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (),
+        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (), only: Collection[str] | None = None,
     ) -> None:  # fmt: skip
         self.stream = stream
         self.num_envs = num_envs
@@ -69,7 +70,7 @@ class StreamLog:
         """The most rows that the window holds."""
         self.context = context
         self._small = [c for c in (*columns, *later) if c.resident]
-        small = [c for c in columns if c.is_held(self.window)]
+        small = [c for c in columns if c.is_held(self.window) and (only is None or c.name in only)]
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
         self.resident = tuple(held)
         """The names of the columns that are mirrored here."""
