@@ -26,7 +26,7 @@ myst_heading_anchors = 3
 autodoc_default_options = {"members": True, "inherited-members": True, "member-order": "bysource"}
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-autodoc_mock_imports = ["torch"]
+autodoc_mock_imports = ["jax", "torch"]
 napoleon_use_ivar = True
 suppress_warnings = ["ref.python"]  # an attribute that two classes have
 

@@ -16,7 +16,7 @@ This module imports torch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.views.batch import Arrays, map_arrays
+from diskreplay.views.batch import Arrays, map_arrays, rebuilt
 
 Array = NDArray[Any]
 Tensor = Any
@@ -47,7 +47,7 @@ class Mover:
 
     def sent(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Move batches as they are asked for."""
-        return (_rebuilt(batch, lambda value: torch.as_tensor(value).to(self._device)) for batch in batches)
+        return (rebuilt(batch, lambda value: torch.as_tensor(value).to(self._device)) for batch in batches)
 
     def take(self, sent: Any) -> Any:
         """Return the batch."""
@@ -134,7 +134,7 @@ class Sender:
 
     def send(self, batch: Any) -> Transfer:
         """Begin to send a batch: one of this package, or a mapping of tensors on the CPU."""
-        batch = _rebuilt(batch, np.asarray)
+        batch = rebuilt(batch, np.asarray)
         loads = _loads(batch)
         offsets = np.cumsum([0, *(-(-load.bytes // self.ALIGNED) * self.ALIGNED for load in loads)]).tolist()
         block = self._free_block(offsets[-1])
@@ -146,7 +146,7 @@ class Sender:
             tensors.update(load.arrive(self._link.copy(host), self._link))
         event = self._link.mark()
         self._blocks.append((block, event))
-        return Transfer(_rebuilt(batch, lambda array: tensors[id(array)]), list(tensors.values()), event)
+        return Transfer(rebuilt(batch, lambda array: tensors[id(array)]), list(tensors.values()), event)
 
     def _free_block(self, size: int) -> Tensor:
         """Return a block of at least so many bytes, which the device does not read any more."""
@@ -256,13 +256,3 @@ def _leaves(value: Any) -> list[Array]:
     found: list[Array] = []
     map_arrays(found.append, value)
     return found
-
-
-def _rebuilt(batch: Any, function: Any) -> Any:
-    """Return a batch, or a mapping of the same kind, with a function applied to every array or tensor."""
-    if not isinstance(batch, Arrays | Mapping):
-        raise InputError(f"batches for a device are this package's, or mappings of tensors, got {type(batch).__name__}")
-    if isinstance(batch, Arrays):
-        return batch.map(function)
-    kind: Any = type(batch)
-    return kind(map_arrays(function, batch))

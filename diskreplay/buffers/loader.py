@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,19 +34,29 @@ class Loader(Prefetcher[SomeBatch]):
 
 
 def loading(batches: Callable[[], Iterator[SomeBatch]], prefetch: int, device: Any) -> Loader[SomeBatch]:
-    """Return a loader of batches; with a device, of tensors on it.
+    """Return a loader of batches; with a device, of tensors, or of JAX's arrays, on it.
 
     Before anything begins: InputError where torch cannot use the device, ModuleNotFoundError where there is no torch.
     """
     if device is None:
         return Loader(batches, prefetch)
+    sender = _sender_to(device)
+    return Loader(lambda: sender.sent(batches()), prefetch, sender.take)
+
+
+def _sender_to(device: Any) -> Any:
+    """Return what sends batches to a device."""
+    jax = sys.modules.get("jax")  # who has one of its devices has imported it
+    if jax is not None and isinstance(device, jax.Device | jax.sharding.Sharding):
+        from diskreplay.buffers.to_jax import jax_sender_to
+
+        return jax_sender_to(device)
     try:
         with undisturbed():
             from diskreplay.buffers.device import sender_to
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("a loader's device needs torch: pip install 'diskreplay[torch]'") from error
-    sender = sender_to(device)
-    return Loader(lambda: sender.sent(batches()), prefetch, sender.take)
+    return sender_to(device)
 
 
 def endless(sample: Callable[[], SomeBatch]) -> Callable[[], Iterator[SomeBatch]]:

@@ -238,7 +238,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 random state with them already drawn. Of a remote store as many again, up to 4, are
                 being downloaded.
             device: a device of torch, such as ``"cuda"``: batches are tensors there, copied while the program learns
-                from those before; None for arrays.
+                before; or of JAX, ``jax.devices()[0]``, as :func:`diskreplay.jax.to_device`; None for arrays.
 
         Raises InputError for a device that torch cannot use, ModuleNotFoundError where there is no torch.
         """

@@ -26,6 +26,8 @@ ROW_BITS = 43
 """The bits for the row in a number that holds a row and an environment; there are at most 2^20 environments."""
 LOOKED_ROWS = 1024
 """The number of rows that a search for an episode's begin or end looks at in one go."""
+COLUMNS = (VALID, START, TERMINATED, TRUNCATED, REWARD)
+"""The columns from which episodes are found."""
 KEPT = "_facts"
 START_OF: Callable[[Episode], int] = operator.attrgetter("start")
 ENV_OF: Callable[[Episode], int] = operator.attrgetter("env")
@@ -133,9 +135,7 @@ class EpisodeTable:
 def table(log: StreamLog, since: int = 0) -> EpisodeTable:
     """Return the episodes of a stream's window, or only those that begin at row ``since`` or later."""
     rows = np.arange(max(log.begin, since), log.end)
-    valid, starts, terminated, truncated, reward = (
-        log.table.take(name, rows) for name in (VALID, START, TERMINATED, TRUNCATED, REWARD)
-    )
+    valid, starts, terminated, truncated, reward = (log.table.take(name, rows) for name in COLUMNS)
     parts = []
     for env in range(log.num_envs if len(rows) else 0):
         first = starts[:, env] != CONTINUES

@@ -11,7 +11,7 @@ log makes this table longer, and only the log counts which rows and patches exis
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,11 +61,12 @@ class StreamLog:
         capacity: the most transitions that the window may hold.
         context: the number of rows to hold before the window.
         later: the later columns. For each of them the table also says where a row's value stands.
+        only: of the columns, those that are mirrored where they are small enough; all of these if None.
     """
 
     def __init__(
         self, stream: int, columns: Iterable[Column], patch_columns: Iterable[Column],
-        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (),
+        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (), only: Collection[str] | None = None,
     ) -> None:  # fmt: skip
         self.stream = stream
         self.num_envs = num_envs
@@ -75,7 +76,7 @@ class StreamLog:
         """The most rows that the window may hold."""
         self.context = context
         self._small = [c for c in (*columns, *later) if c.resident]
-        small = [c for c in columns if c.is_held(self.window)]
+        small = [c for c in columns if c.is_held(self.window) and (only is None or c.name in only)]
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
         self.resident = tuple(held)
         """The names of the columns that the log holds, without the later columns."""

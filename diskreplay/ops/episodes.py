@@ -12,11 +12,14 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError
 from diskreplay.ids import pack
-from diskreplay.index.episodes import Episode
+from diskreplay.index.episodes import COLUMNS, Episode
 from diskreplay.index.selecting import End, chosen, end_of
 from diskreplay.index.where import Where
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.open_stream import open_stream
+from diskreplay.remote.place import open_store
 from diskreplay.schema import KNOWN
 from diskreplay.views.transition import Transition
 
@@ -67,16 +70,25 @@ def episodes(
     if sort not in SORTS:
         raise InputError(f"episodes are sorted by {', '.join(SORTS)}, not by {sort!r}")
     wanted = None if where is None else Where(where)
-    with ReplayBuffer.open(path, mode="r", view=Transition()) as buffer:
-        streams, every = list(buffer.stats()["streams"]), buffer.episodes
-    # The rows are not needed any more, and take more memory than the episodes.
-    kept = [True] * len(every) if wanted is None else chosen(wanted, every, dict(enumerate(streams)))
+    streams, every = _found(path)  # without the rows, which take more memory
+    kept = [True] * len(every) if wanted is None else chosen(wanted, every, streams)
     lines = [
         line(number, streams[episode.stream], episode)
         for number, (episode, keep) in enumerate(zip(every, kept, strict=True)) if keep
     ]  # fmt: skip
     key = {"return": "total_reward"}.get(sort, sort)
     return sorted(lines, key=lambda one: getattr(one, key), reverse=reverse)
+
+
+def _found(path: PathLike) -> tuple[dict[int, str], list[Episode]]:
+    """Return the names of a store's streams by their numbers, and the episodes of all of them, in that order."""
+    store = open_store(path)
+    commits = store.newest_commits()
+    found: list[Episode] = []
+    with store.files.coming(store.schema, commits):
+        for name, newest in commits.items():
+            found += open_stream(store, name, ChunkCache(0), newest=newest, only=COLUMNS).episodes()
+    return {commit.stream: name for name, commit in commits.items()}, found
 
 
 def line(number: int, stream: str, episode: Episode) -> EpisodeLine:

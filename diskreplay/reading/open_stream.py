@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
+from collections.abc import Collection
 from typing import Any, cast
 
 import numpy as np
@@ -39,14 +40,16 @@ OUTRUN_SECONDS = 60.0
 class OpenStream:
     """One stream of a store. Callers hold ``engine.lock``."""
 
-    def __init__(self, schema: Schema, disk: StreamReader | StreamWriter, cache: ChunkCache) -> None:
+    def __init__(
+        self, schema: Schema, disk: StreamReader | StreamWriter, cache: ChunkCache, only: Collection[str] | None = None
+    ) -> None:
         commit = disk.commit_record
         self.schema = schema
         self.disk = disk
         self.cache = cache
         self.log = StreamLog(
             commit.stream, schema.columns, schema.patch_columns, commit.num_envs, commit.capacity, schema.context,
-            schema.later,
+            schema.later, only,
         )  # fmt: skip
         self.sources = [
             ObsSource(c.name, stack, self.log, disk.rows[c.name], disk.patches[c.name], cache)
@@ -140,11 +143,13 @@ class OpenStream:
 
 
 def open_stream(
-    store: Store, name: str, cache: ChunkCache, cut: Commit | None = None, newest: Commit | None = None
-) -> OpenStream:
+    store: Store, name: str, cache: ChunkCache, cut: Commit | None = None, newest: Commit | None = None,
+    only: Collection[str] | None = None,
+) -> OpenStream:  # fmt: skip
     """Return the stream at its newest commit, or at the commit ``cut`` of a checkpoint, with its index in RAM.
 
-    If the caller has just read the ``newest`` commit, this function does not read it again.
+    Where the caller has just read the ``newest`` one, it is not read again. With ``only``, other columns than these are
+    read from disk, however small they are.
 
     Shards are opened one after another. So the stream's writer may evict a shard, or go back, before the shard was
     read. Then a newer commit does not need that shard, and the stream is read anew.
@@ -156,7 +161,7 @@ def open_stream(
     tried = store.newest_commit(name) if newest is None else newest
     while True:
         try:
-            return OpenStream(store.schema, store.read_stream(name, cut or tried, tried.timeline), cache)
+            return OpenStream(store.schema, store.read_stream(name, cut or tried, tried.timeline), cache, only)
         except CorruptionError as error:
             newest = store.newest_commit(name)
             place = error.file, tried.timeline

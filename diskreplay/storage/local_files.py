@@ -14,8 +14,9 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from diskreplay.callers import caller
 from diskreplay.forks import at_fork
-from diskreplay.storage import handles
+from diskreplay.storage import handles, stamps
 from diskreplay.storage.files import NO_DESCRIPTORS, NOTHING_THERE, THIS_PROCESS, File, FileLock, Files, Kind
+from diskreplay.storage.stamps import Stamp
 
 Given = ParamSpec("Given")
 Opened = TypeVar("Opened")
@@ -161,6 +162,9 @@ class LocalFiles(Files):
     def read(self, path: str) -> bytes:
         file = LocalFile(path, write=False)
         return file.pread(file.size(), 0)
+
+    def stamps(self, folder: str, below: Sequence[str]) -> list[Stamp | None]:
+        return stamps.stamps(folder, below)
 
     def list(self, path: str) -> list[str]:
         try:

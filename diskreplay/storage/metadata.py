@@ -9,10 +9,11 @@ checksum, which binds them to their group, too.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, TypeVar
 
 import google_crc32c
@@ -20,6 +21,7 @@ import google_crc32c
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.schema import Codec, Column
 from diskreplay.storage import files as fs
+from diskreplay.storage.stamps import Stamp
 
 NAME = "zarr.json"
 KEY = "diskreplay"
@@ -226,10 +228,10 @@ def attributes(directory: str, data: bytes) -> dict[str, Any]:
 
 
 class KnownDocuments(Generic[Said]):
-    """The groups in a directory, by name: a document that has the same bytes again is not parsed again.
+    """The groups in a directory, by name: a document that is the same again is not parsed again.
 
-    Bytes alone say so. A name does not: what was dropped may have been made again under it. Nor does a time or a file's
-    number, which a file system gives again.
+    Its stamp says so without a look at its bytes, or these do. A name does not: what was dropped may have been made
+    again under it.
 
     Args:
         files: the files by which documents are read.
@@ -241,37 +243,56 @@ class KnownDocuments(Generic[Said]):
         self._files = files
         self._folder = folder
         self._parse = parse
-        self._known: dict[str, tuple[bytes, Said]] = {}
-        """Digest of a document's bytes, and what it says, by the group's name; replaced as a whole."""
+        self._last: tuple[dict[str, _Known[Said]], Mapping[str, Said]] = {}, {}
+        """What the last :meth:`read` found and returned, by the group's name; replaced as a whole."""
 
-    def read(self) -> dict[str, Said]:
-        """Read every document that is there now; a group that goes meanwhile is left out."""
+    def read(self) -> Mapping[str, Said]:
+        """Return what every document says that is there now: the same object if all say the same.
+
+        A group that goes meanwhile is left out.
+        """
         with fs.translate_reads(self._folder):
-            names = self._files.list(self._folder)
-        found = {}
-        for name in names:
-            if name != NAME:
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
-                    found[name] = self._read(name)
-        self._known = found
-        return {name: said for name, (_, said) in found.items()}
+            names = [name for name in self._files.list(self._folder) if name != NAME]
+        before, said = self._last
+        known = {}
+        for name, stamp in zip(names, self._stamps(names), strict=True):
+            old = before.get(name)
+            if old is not None and stamp is not None and old.stamp == stamp:
+                known[name] = old
+                continue
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
+                known[name] = self._read(name, stamp, old)
+        if before.keys() != known.keys() or any(before[name].said is not one.said for name, one in known.items()):
+            said = {name: one.said for name, one in known.items()}
+        self._last = known, said
+        return said
 
     def same(self, names: Collection[str]) -> bool:
-        """Tell whether the documents of these groups still have the bytes that the last :meth:`read` found."""
-        known = self._known
+        """Tell whether the documents of these groups are still those that the last :meth:`read` found."""
+        known = self._last[0]
+        if not known.keys() >= set(names):
+            return False
         try:
-            return all(name in known and self._digest(self._bytes(name)) == known[name][0] for name in names)
+            return all(
+                (stamp is not None and stamp == known[name].stamp)
+                or self._digest(self._bytes(name)) == known[name].digest
+                for name, stamp in zip(names, self._stamps(names), strict=True)
+            )
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def _read(self, name: str) -> tuple[bytes, Said]:
+    def _stamps(self, names: Collection[str]) -> list[Stamp | None]:
+        """Return the stamps of documents, which are looked at before the bytes: so they are of these, or older."""
+        return self._files.stamps(self._folder, [f"{name}/{NAME}" for name in names])
+
+    def _read(self, name: str, stamp: Stamp | None, old: _Known[Said] | None) -> _Known[Said]:
         data = self._bytes(name)
-        digest, known = self._digest(data), self._known.get(name)
-        if known is not None and known[0] == digest:
-            return known
+        digest = self._digest(data)
+        if old is not None and old.digest == digest:
+            return _Known(stamp, digest, old.said)
         directory = os.path.join(self._folder, name)
         check_no_link(self._files, self._folder, directory)
-        return digest, self._parse(directory, attributes(directory, data))
+        return _Known(stamp, digest, self._parse(directory, attributes(directory, data)))
 
     def _bytes(self, name: str) -> bytes:
         return read_bytes(self._files, os.path.join(self._folder, name))
@@ -279,3 +300,12 @@ class KnownDocuments(Generic[Said]):
     @staticmethod
     def _digest(data: bytes) -> bytes:
         return hashlib.blake2b(data, digest_size=16).digest()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known(Generic[Said]):
+    """A document that was read: its stamp if it had one, the digest of its bytes, and what it says."""
+
+    stamp: Stamp | None
+    digest: bytes
+    said: Said

@@ -51,6 +51,10 @@ LOCK_SECONDS = 60.0
 """The seconds to wait for another process that adds a stream, which takes it milliseconds."""
 
 
+Made = tuple[tuple[int, float, str], bool, str | None]
+"""Of a checkpoint its place in the order, True if ``keep`` made it, and its maker."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """A named cut over all streams.
@@ -161,6 +165,8 @@ class Store:
         self._greatest: int | None = None
         """The largest number of a checkpoint that was read, or None as long as not all were."""
         self._made = self._remembered(lambda one: (one.order, one.kept, one.maker))
+        self._in_order: tuple[Mapping[str, Made], list[Made]] | None = None
+        """What the documents said, and that in the order of the checkpoints."""
         self._pins: dict[str, KnownDocuments[Commit | None]] = {}
         """The commits that checkpoints hold of the streams that :meth:`cuts` was asked for."""
 
@@ -444,11 +450,13 @@ class Store:
         """Return the names of those that a maker made with ``keep``, oldest first."""
         return [name for (_, _, name), kept, by in self._checkpoints_made() if kept and by == maker]
 
-    def _checkpoints_made(self) -> list[tuple[tuple[int, float, str], bool, str | None]]:
+    def _checkpoints_made(self) -> list[Made]:
         """Return the place in the order of each checkpoint, True if ``keep`` made it, and its maker; oldest first."""
-        made = sorted(self._made.read().values())  # by their places, which differ
-        self._greatest = max([self._greatest or 0, *(number for (number, _, _), _, _ in made)])
-        return made
+        made, known = self._made.read(), self._in_order
+        if known is None or known[0] is not made:
+            self._in_order = known = made, sorted(made.values())  # by their places, which differ
+            self._greatest = max([self._greatest or 0, *(number for (number, _, _), _, _ in known[1])])
+        return known[1]
 
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
         """Return all checkpoints, oldest first, or only those whose names are ``among`` these."""

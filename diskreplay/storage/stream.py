@@ -132,6 +132,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         """
         self._lock: fs.FileLock | None = None
         self._cuts = cuts
+        self._needed: tuple[Mapping[str, Commit | None], Pins] | None = None
+        """What checkpoints need, and what they said when that was found."""
         self._pinning: set[str] = set()
         """The checkpoints that together need all shards in ``_pinned_shards``."""
         self.failure: WriteFailedError | None = None
@@ -474,7 +476,7 @@ class StreamWriter(_Stream[ColumnWriter]):
     ) -> None:
         """Unlink the shards of which no row is needed any more, and forget where their chunks are.
 
-        Nothing is unlinked on account of what was remembered: before that, every checkpoint's document is read.
+        Before that, every checkpoint's document is looked at: its stamp, or its bytes, say whether it is a known one.
         """
         context = self.schema.context
         begins = {path: self.commit_record.span(path, context).begin for path, _ in self.columns()}
@@ -502,8 +504,11 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def _pins(self) -> Pins:
         """Return what checkpoints need of the stream now."""
-        cuts = {name: cut for name, cut in self._cuts.read().items() if cut is not None}
-        return Pins(cuts, self.schema.context)
+        cuts = self._cuts.read()
+        if self._needed is None or self._needed[0] is not cuts:
+            held = {name: cut for name, cut in cuts.items() if cut is not None}
+            self._needed = cuts, Pins(held, self.schema.context)
+        return self._needed[1]
 
     def _unlink(self, shards: list[str]) -> None:
         """Unlink the files of shards that are there."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
+from diskreplay.errors import InputError
 from diskreplay.interrupts import undisturbed
 from diskreplay.notebooks import batch_html
 
@@ -234,6 +235,16 @@ def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map_arrays(function, part) for part in value)
     return function(value)
+
+
+def rebuilt(batch: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a batch, or a mapping of the same kind, with a function applied to every array or tensor."""
+    if not isinstance(batch, Arrays | Mapping):
+        raise InputError(f"batches for a device are this package's, or mappings of tensors, got {type(batch).__name__}")
+    if isinstance(batch, Arrays):
+        return batch.map(function)
+    kind: Any = type(batch)
+    return kind(map_arrays(function, batch))
 
 
 def by_item(batch: Batch, count: int, steps: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from diskreplay.ops.combine import merge
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.diff import diff
 from diskreplay.ops.episodes import episodes, head
+from diskreplay.storage.column import ColumnReader
 
 
 def test_episodes(path: str) -> None:
@@ -34,6 +35,20 @@ def test_episodes(path: str) -> None:
     assert returns == sorted(returns)
     with pytest.raises(InputError, match="sorted by"):
         episodes(path, sort="colour")
+
+
+def test_episodes_are_found_without_observations(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were read into RAM, twice as much as all episodes of ten steps take."""
+    store()(path)
+    names, read_rows = set(), ColumnReader.read_rows
+
+    def read(column: ColumnReader, start: int, stop: int) -> Any:
+        names.add(column.column.name)
+        return read_rows(column, start, stop)
+
+    monkeypatch.setattr(ColumnReader, "read_rows", read)
+    assert len(episodes(path)) == 7
+    assert names == {"valid", "start", "terminated", "truncated", "reward", "place"}
 
 
 def test_episodes_of_a_window_that_moved_on(path: str) -> None:
