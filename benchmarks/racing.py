@@ -2,8 +2,13 @@
 
 A process each, because together they would not fit into memory, because dm-reverb needs other versions than the rest,
 and because then each one's resident memory can be told. `race` keeps as many alive at the same time as memory allows
-and goes round them, a short burst each, so that noise of the machine hits all alike. This module is also what runs in
+and goes round them, a short burst each, so that noise of the machine hits all alike. The order is another one in each
+round: what ran before leaves its threads spinning, and the processor's cache full. This module is also what runs in
 those processes: see `serve`.
+
+Cold and warm stand apart. *Cold* is the first pass, as many draws as the window holds, each a batch of 32, with all
+that comes once in it: code that is loaded, memory that is touched for the first time, chunks that are read and kept. It
+is a mean, as few calls pay for most of that. *Warm* is what comes after a second pass, medians of bursts.
 """
 
 from __future__ import annotations
@@ -12,6 +17,8 @@ import dataclasses
 import json
 import os
 import pathlib
+import random
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +29,7 @@ import harness
 from contenders import Contender
 
 BURSTS = {32: (20, 3), 256: (5, 2)}  # batch size -> calls that count, calls before them
+COLD = 32  # the batch size of the first pass
 
 
 def serve(contender: str, packages: list[str], steps: int, scratch: str, options: dict[str, Any]) -> None:
@@ -33,10 +41,15 @@ def serve(contender: str, packages: list[str], steps: int, scratch: str, options
     except ImportError as reason:
         print(json.dumps({"skipped": str(reason).splitlines()[0]}), file=answers)
         return
-    contenders.check(*unpack(sample(512)), 512)
-    for _ in range(steps // 256):  # as many draws as the buffer holds: caches are as warm as they will be
+    cold = harness.seconds_of(lambda: sample(COLD), max(1, steps // COLD))
+    for _ in range(steps // 256):  # what the first pass did not meet
         sample(256)
-    print(json.dumps({"resident": harness.resident_bytes(), "versions": harness.versions(*packages)}), file=answers)
+    contenders.check(*unpack(sample(512)), 512)
+    about = {
+        "cold": 1e3 * statistics.fmean(cold), "resident": harness.resident_bytes(),
+        "versions": harness.versions(*packages),
+    }  # fmt: skip
+    print(json.dumps(about), file=answers)
     for line in sys.stdin:
         batch, calls, warmup = json.loads(line)
         print(json.dumps(harness.seconds_of(lambda batch=batch: sample(batch), calls, warmup)), file=answers)
@@ -65,11 +78,12 @@ class Worker:
 
 @dataclasses.dataclass
 class Raced:
-    """What was measured of one contender; ``ours`` are the medians of the reference in the same rounds."""
+    """What was measured of one contender: ``ms`` are medians, ``ours`` those of the reference in the same rounds."""
 
     contender: Contender
     resident: int
     versions: list[str]
+    cold: float  # mean milliseconds of a batch of COLD in the first pass
     ms: dict[int, float]
     ours: dict[int, float]
 
@@ -106,14 +120,17 @@ def race_group(
         raise RuntimeError(f"{group[0].label} does not run: {built[group[0]].ready['skipped']}")
     os.sync()
     seconds = {contender: {batch: [] for batch in BURSTS} for contender in workers}
-    for _ in range(rounds):
-        for contender, worker in workers.items():
+    for turn in range(rounds):
+        for contender, worker in random.Random(turn).sample(list(workers.items()), len(workers)):
             for batch, (calls, warmup) in BURSTS.items():
                 seconds[contender][batch] += worker.seconds(batch, calls, warmup)
     for worker in built.values():
         worker.close()
     ms = {c: {batch: harness.median_ms(times) for batch, times in seconds[c].items()} for c in workers}
-    raced = [Raced(c, w.ready["resident"], w.ready["versions"], ms[c], ms[group[0]]) for c, w in workers.items()]
+    raced = [
+        Raced(c, *(w.ready[key] for key in ("resident", "versions", "cold")), ms[c], ms[group[0]])
+        for c, w in workers.items()
+    ]
     return raced, {c.label: worker.ready["skipped"] for c, worker in built.items() if c not in workers}
 
 

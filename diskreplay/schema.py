@@ -193,7 +193,7 @@ class Column:
         if self.item_bytes * self.chunk_rows > 1 << 30:
             raise SchemaError(f"column {self.name!r}: a chunk must have at most 1 GiB, set fewer chunk_rows")
 
-    @property
+    @functools.cached_property
     def item_bytes(self) -> int:
         """The number of bytes of one value."""
         return math.prod(self.shape) * self.dtype.itemsize

@@ -84,6 +84,25 @@ def copy(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+@intrinsic
+def prefetch(typing_context: Any, address: Any) -> Any:
+    """Tell the processor that memory will be read; the address may be any number.
+
+    As with :data:`copy`, if you change it, rename it.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        )
+        line = builder.inttoptr(values[0], byte)
+        builder.call(function, [line, number(0), number(3), number(1)])  # to be read, kept in all caches, data
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
 def _read(result: Any, bits: int) -> Any:
     """Return a function for compiled code that reads the number of ``bits`` bits at an address, as an int64."""
 

@@ -20,13 +20,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
 from numpy.typing import NDArray
 
-from diskreplay.index.jit import intrinsic, kernel, types
+from diskreplay.index.jit import kernel, prefetch
 from diskreplay.index.log import NOW
 from diskreplay.index.slots import BASE, EVICTED, LANES, LOCAL, ROWS
 from diskreplay.index.slots import FIRST as FIRST_ID
@@ -336,23 +333,6 @@ def update(
     return -1
 
 
-@intrinsic
-def prefetch(typing_context: Any, values: Any, at: Any) -> Any:
-    """Tell the processor that the cache line of an entry will be read."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, given[0])
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        function = builder.module.declare_intrinsic(
-            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        )
-        line = builder.bitcast(builder.gep(array.data, [given[1]]), byte)
-        builder.call(function, [line, number(0), number(3), number(1)])  # to be read, kept in all caches, data
-        return context.get_dummy_value()
-
-    return types.void(values, at), generate
-
-
 @kernel
 def draw(
     sums: Floats, mins: Floats, offsets: Ints, ranges: Ints, uniforms: Floats, beta: float,
@@ -398,6 +378,6 @@ def draw(
             slots[k] = chosen - offsets[level - 1]
             rest[k] = left
             if level > 1:
-                prefetch(sums, offsets[level - 2] + (slots[k] << SHIFT))
+                prefetch(np.int64(sums.ctypes.data) + 8 * (offsets[level - 2] + (slots[k] << SHIFT)))
     for k in range(len(slots)):
         weights[k] = (least[k // count] / sums[slots[k]]) ** beta

@@ -126,7 +126,8 @@ def take(
     Returns how many pieces it copied, from the first on, and how many of those were kept as runs. Python must copy the
     others.
     """
-    rows = out.bytes if _is_due(len(slots)) and out.holds(given.dtype, given.shape) else None
+    count = len(slots)
+    rows = out.bytes if _is_due(count) and out.holds(given.dtype, given.shape) else None
     kernel = KERNEL.code
     if kernel is None or rows is None:
         return 0, 0
@@ -135,10 +136,12 @@ def take(
     def copy(begin: int, end: int) -> int:
         packed = np.zeros(1, np.int64)
         done: int = kernel.take(slabs, slots, pieces, begin, end, chunk_items, given.item_bytes, packed, *rows)
-        counts.append(int(packed[0]))
+        counts.append(packed.item())
         return done
 
-    return workers.side_by_side(copy, _even(0, len(slots), LEAST_HITS)), sum(counts)
+    if count < 2 * LEAST_HITS:
+        return copy(0, count), counts[0]
+    return workers.side_by_side(copy, _even(0, count, LEAST_HITS)), sum(counts)
 
 
 def majority(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:

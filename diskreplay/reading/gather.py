@@ -195,16 +195,21 @@ def copy_cached(
     columns = cast(Sequence[CachedColumn], cached)
     like = columns[pieces[6, 0]].column
     at, packed = compiled.take(like.column, like.chunk_items, slabs, slots, pieces, out)
-    held: tuple[int, int] | None = None
-    for (place, step, row, rows, _, _, column), slot in zip(
-        pieces[:, at:].T.tolist(), slots[at:].tolist(), strict=True
-    ):
+    if at < len(slots):
+        packed += _copy_each(columns, slots[at:], pieces[:, at:], out)
+    cache.copied["runs"] += packed
+    cache.copied["raw"] += len(slots) - packed
+
+
+def _copy_each(columns: Sequence[CachedColumn], slots: Ids, pieces: NDArray[np.int64], out: Target) -> int:
+    """Do as :func:`copy_cached` in Python; return how many of the pieces were kept as runs."""
+    packed, held = 0, None
+    for (place, step, row, rows, _, _, column), slot in zip(pieces.T.tolist(), slots.tolist(), strict=True):
         if held != (column, slot):
             held, values = (column, slot), columns[column].values(slot)
         packed += int(columns[column].blocks[slot, 2] != 0)
         out.put(place, step, values[row : row + rows])
-    cache.copied["runs"] += packed
-    cache.copied["raw"] += len(slots) - packed
+    return packed
 
 
 def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> tuple[list[Piece], NDArray[np.int64]]:

@@ -33,7 +33,7 @@ from numcodecs import blosc
 from numpy.typing import NDArray
 
 from diskreplay.index import jit
-from diskreplay.index.jit import byte_at, copy, int64_at, intrinsic, types
+from diskreplay.index.jit import byte_at, copy, int64_at, intrinsic, prefetch, types
 from diskreplay.storage.chunks import CRC_BYTES, RESIDUE
 
 BLOSC_BYTES = 16
@@ -47,6 +47,11 @@ GAP = 8
 """The fewest equal bytes that end a run; fewer are not worth the four bytes with which the next run begins."""
 LONGEST = (1 << 16) - 1
 """The most bytes of a run, and the most that it skips."""
+
+LINE = 64
+"""The bytes that a processor fetches at once."""
+KEY_LINES, RUN_LINES = 4, 32
+"""The most of these that are asked for of a key, where the processor sees the rest coming, and of a piece's runs."""
 
 kernel = functools.partial(jit.kernel, nogil=True)
 Int = Any
@@ -329,6 +334,49 @@ def split(requests: NDArray[np.int64], chunk_rows: Int) -> NDArray[np.int64]:
 
 
 @kernel
+def _int16_at(address: Int) -> Int:
+    return byte_at(address) | byte_at(address + 1) << 8
+
+
+@kernel
+def _int32_at(address: Int) -> Int:
+    return _int16_at(address) | _int16_at(address + 2) << 16
+
+
+@kernel
+def _look_ahead(
+    slabs: NDArray[np.int64], slots: NDArray[np.int64], pieces: NDArray[np.int64], at: Int, end: Int, chunk_rows: Int
+) -> None:
+    """Have the processor fetch what pieces after ``at`` are copied from: each part of the way to it a piece earlier.
+
+    Sampling is random: all of that is in RAM, and nothing in the processor's cache.
+    """
+    for ahead in range(1, 4):
+        one = at + ahead
+        if one >= end:
+            return
+        slab, slot, row = pieces[6, one], slots[one], pieces[2, one]
+        if slab < 0 or slab >= len(slabs) or slot < 0 or slot >= slabs[slab, 1] or row < 0 or row >= chunk_rows:
+            continue
+        facts = slabs[slab, 0] + 24 * slot
+        if ahead == 3:
+            prefetch(facts)
+            continue
+        block, size, key = int64_at(facts), int64_at(facts + 8), int64_at(facts + 16)
+        if key == 0 or size < 4 * (chunk_rows + 1):
+            continue
+        table = block + 4 * row
+        if ahead == 2:
+            prefetch(table)
+            for line in range(KEY_LINES):
+                prefetch(key + LINE * line)
+        else:
+            runs, stop = _int32_at(table), _int32_at(table + 4 * max(1, min(pieces[3, one], chunk_rows - row)))
+            for line in range(min(RUN_LINES, (stop - runs) // LINE + 1)):
+                prefetch(block + runs + LINE * line)
+
+
+@kernel
 def _take(
     slabs: NDArray[np.int64], slots: NDArray[np.int64], pieces: NDArray[np.int64], begin: Int, end: Int,
     chunk_rows: Int, row_bytes: Int, out: NDArray[np.uint8], following: NDArray[np.uint8], packed: NDArray[np.int64],
@@ -336,6 +384,7 @@ def _take(
     twice, steps = following.size > 0, out.shape[1] // row_bytes
     first, second, width = np.int64(out.ctypes.data), np.int64(following.ctypes.data), out.shape[1]
     for at in range(begin, end):
+        _look_ahead(slabs, slots, pieces, at, end, chunk_rows)
         slab = pieces[6, at]
         if slab < 0 or slab >= len(slabs) or slots[at] < 0 or slots[at] >= slabs[slab, 1]:
             return at
@@ -362,16 +411,6 @@ def _take(
 
 
 @kernel
-def _int16_at(address: Int) -> Int:
-    return byte_at(address) | byte_at(address + 1) << 8
-
-
-@kernel
-def _int32_at(address: Int) -> Int:
-    return _int16_at(address) | _int16_at(address + 2) << 16
-
-
-@kernel
 def _unpack(block: Int, size: Int, key: Int, row: Int, rows: Int, row_bytes: Int, to: Int) -> bool:
     """Write one row from a block of runs, see :func:`pack`; return False if the block is not valid."""
     first = 4 * (rows + 1)
@@ -393,15 +432,12 @@ def _unpack(block: Int, size: Int, key: Int, row: Int, rows: Int, row_bytes: Int
         source, target = block + at, to + place
         if run > 32:
             copy(target, source, run)
-        elif run >= 16:  # two moves of a constant size, which may overlap, need no call
+        elif run >= 16:
             copy(target, source, 16)
             copy(target + run - 16, source + run - 16, 16)
         elif run >= 8:
             copy(target, source, 8)
             copy(target + run - 8, source + run - 8, 8)
-        elif run >= 4:
-            copy(target, source, 4)
-            copy(target + run - 4, source + run - 4, 4)
         else:
             for byte in range(run):
                 copy(target + byte, source + byte, 1)

@@ -57,10 +57,13 @@ def fill(
     )  # fmt: skip
     if not plain:
         return None
-    opened = files.T.tolist()
-    loans, patch_loans = _lend(rows, opened[:of_rows]), _lend(patches, opened[of_rows:])
-    if loans is None or patch_loans is None:
-        return None
+    loans: list[Loan] | None = []
+    patch_loans: list[Loan] | None = []
+    if files.size:
+        opened = files.T.tolist()
+        loans, patch_loans = _lend(rows, opened[:of_rows]), _lend(patches, opened[of_rows:])
+        if loans is None or patch_loans is None:
+            return None
     found, parts = FoundPieces(pieces, places), [0, *ends.tolist()]
     _take_up(reads, rows, out, found, parts[:4], loans)
     if parts[6] > parts[3]:

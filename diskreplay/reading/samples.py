@@ -54,6 +54,7 @@ class Samples:
         self._streams = streams
         tables = self.reads.tables
         self._tables = tables if tables is not None and tables.streams is streams and len(ids) else None
+        self._drawn_streams: Sequence[int] | None = None
         self._partial = self.size > len(ids)
         self._gathered: Array | None = None
         self._left: set[str] = set()
@@ -64,11 +65,13 @@ class Samples:
         """The samples, grouped by stream."""
         return _by_stream(self._streams, self.ids, self.place)
 
-    @functools.cached_property
+    @property
     def _drawn(self) -> Sequence[int]:
         """The positions, in the tables, of the streams that have samples here."""
-        assert self._tables is not None
-        return self._tables.drawn(self.ids)
+        if self._drawn_streams is None:  # `functools.cached_property` takes a lock, which costs as much as the rest
+            assert self._tables is not None
+            self._drawn_streams = self._tables.drawn(self.ids)
+        return self._drawn_streams
 
     def gather(self) -> None:
         """Copy the columns in RAM that transitions of one step show, in one call, if that is faster."""

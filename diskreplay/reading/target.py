@@ -50,7 +50,7 @@ class Target:
         for array in self.arrays:
             if not array.flags.c_contiguous or not array.size:
                 return None
-            found.append(array.reshape(-1).view(np.uint8).reshape(len(array), -1))
+            found.append(array.view(np.uint8).reshape(len(array), -1))
         return found
 
     def holds(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:

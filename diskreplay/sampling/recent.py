@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from diskreplay.checks import check_count, check_share, checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids, checked_ids
-from diskreplay.sampling.uniform import accepted, transitions
+from diskreplay.sampling.uniform import accepted, ones, transitions
 from diskreplay.sampling.window import Standings, Window, Windows
 
 Floats = NDArray[np.float64]
@@ -112,7 +112,7 @@ class Recent:
             return found
 
         ids = accepted(draw, listed, standing, size, sum(window.stop - window.first for window in held))
-        return ids, np.ones(size, np.float32)
+        return ids, ones(size)
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> Floats:
         """Return the probability of ids ``(B,)`` in the next draw, float64 ``(B,)``, 0 for what cannot be drawn.

@@ -69,7 +69,8 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
     if n_step == 1:
         samples.gather()
         last_rows = None
-        reward, terminated, truncated = (samples.resident(name) for name in (REWARD, TERMINATED, TRUNCATED))
+        reward, terminated = samples.resident(REWARD), samples.resident(TERMINATED)
+        truncated = samples.resident(TRUNCATED)
         discount = samples.full(gamma, np.float32)
     else:
         ends = [stream.log.returns(rows, envs, n_step, gamma) for stream, _, rows, envs in samples.groups]
