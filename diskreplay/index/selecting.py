@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import MisuseWarning
-from diskreplay.index.episodes import Episode, EpisodeTable
-from diskreplay.index.facts import EpisodeFacts, Facts
-from diskreplay.index.where import MISSING, OWN, WORDS, Where, part_of
+from diskreplay.errors import InputError, MisuseWarning
+from diskreplay.index.episodes import Episode, KeptEpisodes
+from diskreplay.index.fact_values import FactValues, values_of
+from diskreplay.index.where import OWN, WORDS, Where
 
 End = Literal["terminated", "truncated", "both", "cut", "running"]
 ENDS: tuple[End, ...] = ("running", "cut", "truncated", "terminated", "both")
@@ -37,17 +37,11 @@ def end_of(episode: Episode) -> End:
     return "cut" if episode.ended else "running"
 
 
-def chosen_rows(
-    where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str
-) -> tuple[NDArray[np.bool_], list[Facts] | None]:
-    """Return which episodes of a table are selected, bool ``(n,)``, and the facts of all of them.
+def chosen_rows(where: Where, episodes: KeptEpisodes, stream: str) -> NDArray[np.bool_]:
+    """Return which episodes of a stream's window are selected, bool ``(n,)``; ``stream`` is the stream's name."""
+    table = episodes.table()
 
-    The facts are None if the condition asks for none. ``stream`` is the stream's name.
-    """
-    known: list[Facts] | None = None
-
-    def column(name: str) -> Sequence[Any] | NDArray[Any]:
-        nonlocal known
+    def column(name: str) -> Sequence[Any] | NDArray[Any] | FactValues:
         if name == "return":
             return table.total_reward
         if name == "length":
@@ -59,17 +53,28 @@ def chosen_rows(
         if name == "end":
             numbers = np.where(table.terminated, 3 + table.truncated, np.where(table.truncated, 2, 1 * table.ended))
             return [ENDS[number] for number in numbers.tolist()]
-        if known is None:
-            known = facts.find(table.start, table.env)
-        return _of_facts(known, name)
+        return episodes.values(name)
 
-    return where.matches(column, len(table)), known
+    return where.matches(column, len(table))
+
+
+def refuse_columns(where: Where, columns: Collection[str], every: Sequence[KeptEpisodes]) -> None:
+    """Raise InputError if a condition asks for a column of the rows, where no episode has a fact of that name."""
+    for name in sorted(where.facts.intersection(columns)):
+        if any(name in facts for episodes in every for facts in episodes.facts()):
+            continue
+        known = sorted({fact for episodes in every for facts in episodes.facts() for fact in facts} | TOLD)
+        raise InputError(
+            f"where: {name!r} is a column of the rows, and no episode has a fact of that name. Select by return, "
+            f"length, end, stream or environment, or by a fact of episodes ({', '.join(map(repr, known[:MOST_NAMES]))})"
+            f"; or tell a fact of that name: rb.annotate_episode({name}=...)"
+        )
 
 
 def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]) -> list[bool]:
     """Tell which episodes of a list are selected; ``streams`` has the streams' names by their numbers."""
 
-    def column(name: str) -> Sequence[Any] | NDArray[Any]:
+    def column(name: str) -> Sequence[Any] | NDArray[Any] | FactValues:
         if name == "return":
             return np.array([episode.total_reward for episode in episodes])
         if name == "length":
@@ -80,7 +85,7 @@ def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]
             return [streams[episode.stream] for episode in episodes]
         if name == "end":
             return [end_of(episode) for episode in episodes]
-        return _of_facts([episode.facts for episode in episodes], name)
+        return values_of([episode.facts for episode in episodes], name)
 
     _warn_of_unknown(where, episodes)
     found: list[bool] = where.matches(column, len(episodes)).tolist()
@@ -97,13 +102,3 @@ def _warn_of_unknown(where: Where, episodes: Sequence[Episode]) -> None:
             f"no episode has a fact {name!r}; " + (f"did you mean {near[0]!r}?" if near else there), MisuseWarning,
             stacklevel=3,
         )  # fmt: skip
-
-
-def _of_facts(known: Sequence[dict[str, Any]], name: str) -> list[Any]:
-    if "." in name:
-        path = name.split(".")
-        return [part_of(facts, path) for facts in known]
-    if name == "tags":  # every episode has them, if none
-        none: list[str] = []
-        return [facts.get(name, none) for facts in known]
-    return [facts.get(name, MISSING) for facts in known]
