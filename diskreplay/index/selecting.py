@@ -96,9 +96,13 @@ def _warn_of_unknown(where: Where, episodes: Sequence[Episode]) -> None:
     """Warn by MisuseWarning of a fact of the user's that a condition asks for and no episode has."""
     known = {name for episode in episodes for name in episode.facts}
     for name in sorted(where.facts - known - TOLD) if episodes else ():
-        near = difflib.get_close_matches(name, sorted(known | OWN.difference(WORDS) | TOLD), 1, LIKENESS)
-        there = f"there are {', '.join(map(repr, sorted(known)[:MOST_NAMES]))}" if known else "they have none"
-        warnings.warn(
-            f"no episode has a fact {name!r}; " + (f"did you mean {near[0]!r}?" if near else there), MisuseWarning,
-            stacklevel=3,
-        )  # fmt: skip
+        more = OWN.difference(WORDS) | TOLD
+        warnings.warn(f"no episode has a fact {name!r}; {instead(name, known, more)}", MisuseWarning, stacklevel=3)
+
+
+def instead(name: str, known: Collection[str], more: Collection[str] = ()) -> str:
+    """Return what may have been meant by the name of no fact: one like it, of ``more`` too, or all that are known."""
+    near = difflib.get_close_matches(name, sorted({*known, *more}), 1, LIKENESS)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"there are {', '.join(map(repr, sorted(known)[:MOST_NAMES]))}" if known else "they have none"

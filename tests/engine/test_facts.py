@@ -87,6 +87,27 @@ def seen(buffer: dr.ReplayBuffer) -> list[tuple[int, int, int, dict[str, Any]]]:
     return [(episode.start, episode.env, episode.stop, episode.facts) for episode in buffer.episodes]
 
 
+def check_fresh(buffer: dr.ReplayBuffer, model: Model) -> None:
+    """What a sampler by a fact can draw are the rows of the model's episodes in which it is large enough."""
+    versions = [one[3].get("version", -math.inf) for one in model.window()]
+    sampler, draws, windows = dr.Recent(by="version", within=2), buffer.draws, buffer.engine.streams.windows()
+    items = buffer.items()
+    if max(versions, default=-math.inf) == -math.inf:
+        with pytest.raises(InputError if model.window() else NotEnoughDataError):
+            sampler.sample(np.random.default_rng(0), windows, draws.standing, 8)
+        return
+    wanted = {
+        row * model.envs + env
+        for (start, env, stop, _), version in zip(model.window(), versions, strict=True)
+        if version >= max(versions) - 2
+        for row in range(start, stop)
+    }
+    chances = sampler.probability(items, windows, draws.standing)
+    assert set(items[chances > 0].tolist()) == wanted
+    np.testing.assert_allclose(chances[chances > 0], 1 / len(wanted))
+    assert set(sampler.sample(np.random.default_rng(0), windows, draws.standing, 8)[0].tolist()) <= wanted
+
+
 CONDITIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "seed >= 500000000000": lambda facts: facts.get("seed", -1) >= 500_000_000_000,
     "not success and scene.floor < 0.5": lambda facts: (
@@ -113,6 +134,7 @@ class Driver(driver.Driver):
         for where, wanted in CONDITIONS.items():
             found = [(one.start, one.env) for one in buffer.select(where).episodes]
             assert found == [(start, env) for start, env, _, facts in model.window() if wanted(facts)], where
+        check_fresh(buffer, model)
 
     def weights(self) -> dict[Callable[[], None], float]:
         return {
@@ -129,6 +151,7 @@ class Driver(driver.Driver):
             "seed": int(self.rng.integers(1 << 40)),
             "tags": list(self.rng.choice(["expert", "human", "x"], self.rng.integers(3), replace=False)),
             "success": bool(self.rng.integers(2)),
+            "version": int(self.rng.integers(9)),
             "scene": {"name": "k\n\u00e9" * int(self.rng.integers(4)), "floor": float(self.rng.random())},
         }
         names = [name for name in every if self.rng.random() < 0.6]
