@@ -178,7 +178,7 @@ def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kept:
+class _EpisodesMade:
     """The episodes of a window, and all that was made of them, one entry an episode."""
 
     table: EpisodeTable
@@ -199,7 +199,7 @@ class KeptEpisodes:
     def __init__(self, log: StreamLog, facts: EpisodeFacts) -> None:
         self._log = log
         self._facts = facts
-        self._kept = _Kept(table(log, log.end), _objects([]), {}, None, (0, 0), 0)
+        self._kept = _EpisodesMade(table(log, log.end), _objects([]), {}, None, (0, 0), 0)
         """Replaced as a whole."""
 
     def __call__(self) -> list[Episode]:
@@ -229,7 +229,7 @@ class KeptEpisodes:
             self._kept = dataclasses.replace(kept, values={**newest, name: found})
         return found
 
-    def _caught_up(self) -> _Kept:
+    def _caught_up(self) -> _EpisodesMade:
         log, facts, kept = self._log, self._facts, self._kept
         if (log.begin, log.end) == kept.window and facts.changed is None:
             return kept
@@ -249,7 +249,7 @@ class KeptEpisodes:
             shorter = iter(listed(rest.only(moved), kept.facts[left[moved]].tolist()))
             ours = [next(shorter) if cut else made[at] for at, cut in zip(left.tolist(), moved.tolist(), strict=True)]
             made = [*ours, *made[held], *listed(found, known)]
-        self._kept = _Kept(
+        self._kept = _EpisodesMade(
             rest.joined(kept.table.only(held), found),
             np.concatenate([kept.facts[left], kept.facts[held], _objects(known)]),
             {

@@ -60,6 +60,7 @@ class Recent:
     Raises InputError where none or several of the first three are given without ``by``, or one is out of range. A draw
     raises it where episodes are there, and the fact is a number in none of them.
 
+    >>> import diskreplay as dr
     >>> dr.Recent(by="version", within=2)
     Recent(by='version', within=2)
     """
