@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from diskreplay.buffers.rollout import RolloutBuffer
     from diskreplay.index.episodes import Episode
     from diskreplay.recording import Record, VectorRecord
+    from diskreplay.sampling.counting import Counting
     from diskreplay.sampling.proportional import Proportional
     from diskreplay.sampling.rank_based import RankBased
     from diskreplay.sampling.recent import Recent
@@ -60,6 +61,7 @@ _HOMES = {
     "Batch": "views.batch",
     "Codec": "schema",
     "Column": "schema",
+    "Counting": "sampling.counting",
     "Episode": "index.episodes",
     "EpisodeBatch": "views.batch",
     "Hindsight": "views.hindsight",
@@ -101,6 +103,7 @@ __all__ = [
     "Batch",
     "Codec",
     "Column",
+    "Counting",
     "Episode",
     "EpisodeBatch",
     "Hindsight",

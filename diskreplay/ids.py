@@ -37,3 +37,8 @@ def checked_ids(index: Any) -> Ids:
 def stream_of(ids: Any) -> Any:
     """Return the number of an id's stream, or of an array of ids."""
     return ids >> STREAM_SHIFT
+
+
+def row_of(ids: Any, num_envs: int) -> Any:
+    """Return the row of an id of a stream with so many environments, or of an array of ids."""
+    return (ids & ((1 << STREAM_SHIFT) - 1)) // num_envs

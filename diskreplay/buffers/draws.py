@@ -18,8 +18,10 @@ from diskreplay.ids import Ids
 from diskreplay.index.log import NEVER
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
+from diskreplay.sampling.composed import with_parts
+from diskreplay.sampling.counting import Counting
 from diskreplay.sampling.registry import is_own
-from diskreplay.sampling.window import Prioritized, Sampler, checked_draw
+from diskreplay.sampling.window import Prioritized, Sampler, Standings, checked_draw
 from diskreplay.views.batch import SomeBatch
 from diskreplay.views.view import Explains, View
 
@@ -38,7 +40,8 @@ class Draws(Generic[SomeBatch]):
 
     Attributes:
         view, shown, sampler, updated: the arguments of these names; ``updated`` changes.
-        priorities: the sampler, if it has some.
+        priorities: the sampler, if it has some, or another state.
+        counting: the sampler, or what it is made of, that counts draws; None if none does.
         ready: True if priorities may be updated; see :mod:`diskreplay.buffers.keeping`.
     """
 
@@ -47,6 +50,7 @@ class Draws(Generic[SomeBatch]):
         self.shown = shown
         self.sampler = sampler
         self.priorities = sampler if isinstance(sampler, Prioritized) else None
+        self.counting = next((part for part in with_parts(sampler) if isinstance(part, Counting)), None)
         self.updated = updated
         self.ready = True
         self._schema = engine.schema
@@ -85,8 +89,19 @@ class Draws(Generic[SomeBatch]):
         streams = self._streams.all
         self.check_selection(within)
         whole = len(streams) == 1 and within.ranges.least >= streams[0].log.first_id
-        ids = within.ranges.sample(self._rng, self.standing if whole else self._standing_now, batch_size)
-        return self.shown.draft(self._schema, streams, ids, np.ones(batch_size, np.float32), self._rng, reads)
+        ones = np.ones(batch_size, np.float32)
+
+        def draw(standing: Standings, count: int) -> tuple[Ids, NDArray[np.float32]]:
+            return within.ranges.sample(self._rng, standing, count), ones[:count]
+
+        standing = self.standing if whole else self._standing_now
+        if self.counting is None:
+            ids, _ = draw(standing, batch_size)
+        else:
+            with self._alone:
+                ids, _ = self.counting.counted(draw, self._streams.windows(), standing, batch_size)
+            self.updated = True
+        return self.shown.draft(self._schema, streams, ids, ones, self._rng, reads)
 
     def draft_ids(self, ids: Ids, reads: Reads) -> SomeBatch:
         """Return the items that ids name; raise EvictedError or InputError if one is none (any more)."""
@@ -98,7 +113,20 @@ class Draws(Generic[SomeBatch]):
     def draw(self, count: int, rng: Any = None) -> tuple[Ids, NDArray[np.float32]]:
         """Have the sampler draw ids and weights, ``(count,)`` each, by the store's generator if ``rng`` is None."""
         with self._alone:
-            return self.sampler.sample(rng or self._rng, self._streams.windows(), self.standing, count)
+            drawn = self.sampler.sample(rng or self._rng, self._streams.windows(), self.standing, count)
+        if self.counting is not None:
+            self.updated = True
+        return drawn
+
+    def times_sampled(self, ids: Ids) -> NDArray[np.int64]:
+        """Return how often ids ``(B,)`` were drawn, int64 ``(B,)``; raise InputError if the sampler does not count."""
+        if self.counting is None:
+            raise InputError(
+                f"{self.sampler!r} does not count its draws; create or open the store with sampler=Counting(...)"
+            )
+        self._streams.check(self.view, ids)
+        self.counting.follow(self._streams.windows())
+        return self.counting.times_sampled(ids)
 
     def standing(self, ids: Ids) -> NDArray[np.int8]:
         """Return the standing of ids of the windows as items of the view."""

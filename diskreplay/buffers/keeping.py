@@ -16,7 +16,9 @@ from diskreplay.buffers.state import UPDATED, begins_anew, resume_sampler
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
 from diskreplay.errors import CorruptionError
-from diskreplay.sampling.sampler_mixture import has_priorities
+from diskreplay.sampling.composed import has_priorities, with_parts
+from diskreplay.sampling.counting import Counting
+from diskreplay.sampling.window import Sampler
 from diskreplay.storage import kept
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint
@@ -24,6 +26,12 @@ from diskreplay.storage.stream import StreamWriter
 
 LOG = logging.getLogger("diskreplay.buffers")
 WHAT = "the priorities that were there"
+COUNTS = "the counts of draws that were there"
+
+
+def kept_at_close(sampler: Sampler) -> bool:
+    """Tell whether a sampler knows what closing keeps: priorities, or how often it has drawn each transition."""
+    return has_priorities(sampler) or any(isinstance(part, Counting) for part in with_parts(sampler))
 
 
 class Keeping:
@@ -65,16 +73,17 @@ class Keeping:
         except CorruptionError as error:
             why = str(error)
         sampler = draws.sampler
-        if not take or draws.updated or not has_priorities(sampler):
+        if not take or draws.updated or not kept_at_close(sampler):
             return
+        what = WHAT if has_priorities(sampler) else COUNTS
         try:
             if self.found is not None:
-                self._taken = resume_sampler(sampler, draws.view, self.found.state, self.arrays, WHAT)
+                self._taken = resume_sampler(sampler, draws.view, self.found.state, self.arrays, what)
                 draws.updated = self._taken and self.found.state.get(UPDATED, True)
                 return
         except CorruptionError as error:
             why = str(error)
-        begins_anew(sampler, WHAT, why)
+        begins_anew(sampler, what, why)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays ``(n,)`` of the state that was found, by name; raise CorruptionError for damaged ones."""
@@ -87,7 +96,7 @@ class Keeping:
         A buffer with a companion goes back to what was saved, as to a checkpoint. One that stopped writing does so,
         too: none of its newer rows is there either.
         """
-        needed = has_priorities(self._draws.sampler) and (engine.companion is None or self._rows is None)
+        needed = kept_at_close(self._draws.sampler) and (engine.companion is None or self._rows is None)
         if needed and self._writer.failure is None:
             kept.replace(self._writer, kept.document(self._writer, {}, {}, {}), {})
             self._rows = {}
@@ -117,7 +126,7 @@ class Keeping:
             with engine.write_lock.exclusive:
                 kept.replace(writer, document, arrays)
             self._rows, self._taken = kept.rows(cut), True
-        elif self._rows is not None and not draws.updated and not same and has_priorities(draws.sampler):
+        elif self._rows is not None and not draws.updated and not same and kept_at_close(draws.sampler):
             with engine.write_lock.exclusive:
                 kept.remove(writer)  # the sampler began anew, which was said, or was cleared
             self._rows = None

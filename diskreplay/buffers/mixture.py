@@ -41,7 +41,7 @@ from diskreplay.ids import Ids, checked_ids
 from diskreplay.interrupts import Lock, held_back
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import named, place
-from diskreplay.sampling.sampler_mixture import has_priorities
+from diskreplay.sampling.composed import has_priorities
 from diskreplay.sampling.window import Prioritized, checked_updates
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
@@ -193,6 +193,8 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
         batch_size = check_count("batch_size", batch_size)
+        for part in self._parts:
+            part.before_draw()
         with self._lock:  # of one draw all parts have been drawn from, or none
             before = self._given
             counts = self._shares.counts(before, batch_size)

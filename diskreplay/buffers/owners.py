@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from diskreplay.engine.engine import Engine
 from diskreplay.errors import InputError
-from diskreplay.sampling.sampler_mixture import SamplerMixture
+from diskreplay.sampling.composed import with_parts
 from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.schema import Schema
 
@@ -33,11 +33,6 @@ def store_key(schema: Schema, path: str) -> str:
     return schema.identity or path
 
 
-def _with_parts(sampler: Sampler | None) -> tuple[Sampler | None, ...]:
-    """Return a sampler, followed by those that it is made of if it is a mixture."""
-    return (sampler, *sampler.samplers) if isinstance(sampler, SamplerMixture) else (sampler,)
-
-
 def check_free(sampler: Sampler | None, store: str | None, take_over: bool = False) -> None:
     """Raise InputError if a sampler with priorities is another buffer's.
 
@@ -46,11 +41,11 @@ def check_free(sampler: Sampler | None, store: str | None, take_over: bool = Fal
         store: the key of the store that is opened; None for a new one.
         take_over: pass a sampler of an open buffer of the same store, which may be closed before it is taken.
     """
-    for part in _with_parts(sampler):
+    for part in with_parts(sampler) if sampler is not None else ():
         _check_free(part, store, take_over)
 
 
-def _check_free(sampler: Sampler | None, store: str | None, take_over: bool) -> None:
+def _check_free(sampler: Sampler, store: str | None, take_over: bool) -> None:
     owned = _owned.get(id(sampler))
     if not isinstance(sampler, Prioritized) or owned is None or owned.sampler() is not sampler:
         return
@@ -68,7 +63,7 @@ def _check_free(sampler: Sampler | None, store: str | None, take_over: bool) -> 
 
 def take(sampler: Sampler, engine: Engine) -> None:
     """Make an open store the one that a sampler belongs to."""
-    for part in _with_parts(sampler):
+    for part in with_parts(sampler):
         if isinstance(part, Prioritized):
             _take(part, engine)
 

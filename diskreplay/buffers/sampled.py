@@ -175,9 +175,33 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
         batch_size = check_count("batch_size", batch_size)
+        self.before_draw()
         if within is not None:
             return self.engine.read(self.draws.draft_within, batch_size, within)
         return self.engine.read(self.draws.draft, batch_size)
+
+    def times_sampled(self, index: Any) -> NDArray[np.int64]:
+        """Return how often transitions were drawn; the sampler must be a :class:`~diskreplay.Counting`.
+
+        Args:
+            index: ``(B,)`` integers, of batches or :meth:`items`.
+
+        Returns int64 ``(B,)``. Raises EvictedError where one has left the window, InputError where one was never given,
+        or the sampler does not count.
+        """
+        ids = checked_ids(np.atleast_1d(np.asarray(index)))
+        with self.engine.lock:
+            self.engine.check_open()
+            with self.engine.lock.exclusive:
+                return self.draws.times_sampled(ids)
+
+    def before_draw(self) -> None:
+        """See to it that nobody finds counts from before a draw; :meth:`sample` calls it.
+
+        Raises what :meth:`update_priorities` raises where it puts a mark on disk.
+        """
+        if self.draws.counting is not None:
+            self.before_update()
 
     def update_priorities(self, index: Any, priorities: Any) -> None:
         """Tell a prioritized sampler the TD errors of transitions.

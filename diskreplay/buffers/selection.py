@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.episodes import Episode, EpisodeTable, listed
-from diskreplay.index.episodes import table as table_of
-from diskreplay.index.facts import Facts
-from diskreplay.index.selecting import chosen_rows
+from diskreplay.index.selecting import chosen_rows, refuse_columns
 from diskreplay.index.where import Where
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.sampling.selected import Ranges
@@ -27,19 +25,16 @@ class Selection:
         where: the text that chose them.
     """
 
-    def __init__(self, where: Where, streams: Sequence[OpenStream]) -> None:
+    def __init__(self, where: Where, streams: Sequence[OpenStream], columns: Collection[str]) -> None:
+        """Find the episodes; raise InputError if the condition names one of ``columns``, and no fact."""
         self.where = where.text
-        self._parts: list[tuple[EpisodeTable, list[Facts]]] = []
+        self._parts: list[tuple[EpisodeTable, NDArray[Any]]] = []
         self._timelines = {stream.log.stream: (stream.disk.path, _timeline(stream)) for stream in streams}
         """The path and timeline of each stream, by number: after going back the ids are those of other steps."""
+        refuse_columns(where, columns, [stream.episodes for stream in streams])
         for stream in streams:
-            table = table_of(stream.log)
-            wanted, known = chosen_rows(where, table, stream.facts, stream.disk.name)
-            part = table.only(wanted)
-            if known is None:
-                self._parts.append((part, stream.facts.find(part.start, part.env)))
-            else:
-                self._parts.append((part, list(itertools.compress(known, wanted.tolist()))))
+            wanted = chosen_rows(where, stream.episodes, stream.disk.name)
+            self._parts.append((stream.episodes.table().only(wanted), stream.episodes.facts()[wanted]))
         tables = [table for table, _ in self._parts]
         none = [np.empty(0, np.int64)]
         self.ranges = Ranges(
@@ -63,7 +58,7 @@ class Selection:
     @property
     def episodes(self) -> list[Episode]:
         """The episodes, in the order of streams, first rows and environments."""
-        return [episode for table, facts in self._parts for episode in listed(table, facts)]
+        return [episode for table, facts in self._parts for episode in listed(table, facts.tolist())]
 
     def is_of(self, streams: Sequence[OpenStream]) -> bool:
         """Tell whether the streams are those whose episodes it has; there may be more streams since."""

@@ -211,12 +211,14 @@ class StoredBuffer(Subscripted):
             where: such as ``"return > 100 and tag = 'expert'"``, over ``return``, ``length``, ``end``, ``stream``,
                 ``environment`` and the facts of :meth:`begin_episode`; see :mod:`diskreplay.index.where`.
 
-        Raises InputError, which names the character, for what is not in the language.
+        Raises InputError, which names the character, for what is not in the language; and for the name of a column,
+        such as ``reward``, where no episode has a fact of that name: what can be selected are episodes, not steps.
         """
         read = Where(where)
+        names = {one.name.partition("/")[0] for one in (*self.schema.columns, *self.schema.later)}
         with self.engine.lock:
             self.engine.check_open()
-            return Selection(read, self.engine.streams.all)
+            return Selection(read, self.engine.streams.all, names)
 
     @property
     def checkpoints(self) -> list[str]:

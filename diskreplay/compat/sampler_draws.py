@@ -17,6 +17,7 @@ def draw(buffer: SampledBuffer[Any], size: int, rng: Any = None) -> tuple[Ids, N
 
     ``rng`` has ``random(size)``; the buffer's own generator if None.
     """
+    buffer.before_draw()
     with buffer.engine.lock:
         buffer.engine.check_open()
         return buffer.draws.draw(size, rng)

@@ -7,16 +7,16 @@ episode may still be going on.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import operator
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ids import STREAM_SHIFT, Ids
+from diskreplay.index.fact_values import FactValues, values_of
 from diskreplay.index.facts import EpisodeFacts, Facts, copied
 from diskreplay.index.log import StreamLog
 from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID
@@ -29,8 +29,8 @@ LOOKED_ROWS = 1024
 COLUMNS = (VALID, START, TERMINATED, TRUNCATED, REWARD)
 """The columns from which episodes are found."""
 KEPT = "_facts"
-START_OF: Callable[[Episode], int] = operator.attrgetter("start")
-ENV_OF: Callable[[Episode], int] = operator.attrgetter("env")
+MOST_VALUES = 16
+"""The most facts of which the values of all episodes are kept, 17 bytes each."""
 
 
 class _Copied:
@@ -115,9 +115,14 @@ class EpisodeTable:
         """Return the arrays by name, in the order of :class:`Episode`'s attributes."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[2:]}
 
-    def only(self, wanted: NDArray[np.bool_]) -> EpisodeTable:
-        """Return the table of only those episodes that the mask ``wanted`` selects."""
+    def only(self, wanted: Any) -> EpisodeTable:
+        """Return some of the episodes, by whatever indexes an array."""
         return EpisodeTable(self.stream, self.num_envs, *(values[wanted] for values in self.arrays().values()))
+
+    def joined(self, *more: EpisodeTable) -> EpisodeTable:
+        """Return these episodes, then those of other tables of the stream."""
+        columns = zip(*(one.arrays().values() for one in (self, *more)), strict=True)
+        return EpisodeTable(self.stream, self.num_envs, *map(np.concatenate, columns))
 
     def hold(self, ids: Ids) -> NDArray[np.bool_]:
         """Tell which ids of the stream belong to these episodes, bool ``(B,)``."""
@@ -176,45 +181,103 @@ def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
     return [Episode(found.stream, *values) for values in zip(*columns, strict=True)]
 
 
+@dataclasses.dataclass(frozen=True)
+class _EpisodesMade:
+    """The episodes of a window, and all that was made of them, one entry an episode."""
+
+    table: EpisodeTable
+    facts: NDArray[Any]
+    values: dict[str, FactValues]
+    listed: list[Episode] | None
+    window: tuple[int, int]
+    since: int
+    """The first row of those that may still change."""
+
+
 class KeptEpisodes:
     """The episodes of a stream's window, kept between calls.
 
-    A call makes only the episodes that are new or have changed since the last call. Callers hold ``engine.lock``.
+    The lock of the buffer that owns it guards every call; what it returns must not be changed.
     """
 
     def __init__(self, log: StreamLog, facts: EpisodeFacts) -> None:
         self._log = log
         self._facts = facts
-        self._made: tuple[list[Episode], tuple[int, int], int] = [], (0, 0), 0
-        """The episodes, their window, and the first row of the episodes that may still change; replaced as a whole."""
+        self._kept = _EpisodesMade(table(log, log.end), _objects([]), {}, None, (0, 0), 0)
+        """Replaced as a whole."""
 
     def __call__(self) -> list[Episode]:
-        """Return all episodes, sorted by first row, then by environment; the caller must not change the list."""
-        log, facts = self._log, self._facts
-        held, window, since = self._made
-        if (log.begin, log.end) == window and facts.changed is None:
-            return held
-        if facts.changed is not None:
-            since = min(since, facts.changed)
-        kept: list[Episode] = []
-        if since > log.begin:
-            first, stop = (bisect.bisect_left(held, row, key=START_OF) for row in (log.begin + 1, since))
-            left = (one if one.start == log.begin else self._rest(one) for one in held[:first] if one.stop > log.begin)
-            kept = held[first:stop]
-            kept[:0] = sorted(left, key=ENV_OF)
-        found = table(log, since)
-        kept += listed(found, facts.find(found.start, found.env))
-        open_ = found.start[~found.ended | (found.stop == log.end)]
-        self._made = kept, (log.begin, log.end), int(open_.min(initial=log.end))
-        facts.changed = None
-        return kept
+        """Return all episodes, by first row, then environment."""
+        kept = self._caught_up()
+        found = kept.listed
+        if found is None:
+            found = listed(kept.table, kept.facts.tolist())
+            self._kept = dataclasses.replace(kept, listed=found)
+        return found
 
-    def _rest(self, episode: Episode) -> Episode:
-        """Return the part of an episode that is left in the window."""
-        rows = np.arange(self._log.begin, episode.stop)
-        rewards = self._log.take(REWARD, rows, np.full(len(rows), episode.env)).astype(np.float64)
-        total = float(np.add.reduceat(rewards, [0])[0])  # rounds as `table` does
-        return dataclasses.replace(episode, start=self._log.begin, total_reward=total, complete_start=False)
+    def table(self) -> EpisodeTable:
+        """Return all episodes as arrays, in the same order."""
+        return self._caught_up().table
+
+    def facts(self) -> NDArray[Any]:
+        """Return the facts of all episodes, an array of objects ``(n,)``."""
+        return self._caught_up().facts
+
+    def values(self, name: str) -> FactValues:
+        """Return the values of a fact of all episodes, by its name or its path with points."""
+        kept = self._caught_up()
+        found = kept.values.get(name)
+        if found is None:
+            found = values_of(kept.facts.tolist(), name)
+            newest = dict(itertools.islice(kept.values.items(), max(0, len(kept.values) + 1 - MOST_VALUES), None))
+            self._kept = dataclasses.replace(kept, values={**newest, name: found})
+        return found
+
+    def _caught_up(self) -> _EpisodesMade:
+        log, facts, kept = self._log, self._facts, self._kept
+        if (log.begin, log.end) == kept.window and facts.changed is None:
+            return kept
+        since = kept.since if facts.changed is None else min(kept.since, facts.changed)
+        found = table(log, since)
+        known = facts.find(found.start, found.env)
+        open_ = found.start[~found.ended | (found.stop == log.end)]
+        left, held = np.empty(0, np.int64), slice(0, 0)
+        if since > log.begin:
+            first, stop = np.searchsorted(kept.table.start, (log.begin + 1, since)).tolist()
+            left = np.flatnonzero(kept.table.stop[:first] > log.begin)
+            left, held = left[np.argsort(kept.table.env[left], kind="stable")], slice(first, stop)
+        rest = self._rest(kept.table.only(left))
+        made = kept.listed
+        if made is not None:
+            moved = kept.table.start[left] < log.begin
+            shorter = iter(listed(rest.only(moved), kept.facts[left[moved]].tolist()))
+            ours = [next(shorter) if cut else made[at] for at, cut in zip(left.tolist(), moved.tolist(), strict=True)]
+            made = [*ours, *made[held], *listed(found, known)]
+        self._kept = _EpisodesMade(
+            rest.joined(kept.table.only(held), found),
+            np.concatenate([kept.facts[left], kept.facts[held], _objects(known)]),
+            {
+                name: FactValues.joined([values.only(left), values.only(held), values_of(known, name)])
+                for name, values in kept.values.items()
+            },
+            made, (log.begin, log.end), int(open_.min(initial=log.end)),
+        )  # fmt: skip
+        facts.changed = None
+        return self._kept
+
+    def _rest(self, left: EpisodeTable) -> EpisodeTable:
+        """Return the parts of episodes that are left in the window, which begins within some of them, or before."""
+        begin = self._log.begin
+        for at in np.flatnonzero(left.start < begin).tolist():
+            rows = np.arange(begin, left.stop[at])
+            rewards = self._log.take(REWARD, rows, np.full(len(rows), left.env[at])).astype(np.float64)
+            left.total_reward[at] = np.add.reduceat(rewards, [0])[0]  # to the bit as all are added up
+            left.start[at], left.complete_start[at] = begin, False
+        return left
+
+
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    return np.fromiter(values, object, len(values))
 
 
 def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import MisuseWarning
-from diskreplay.index.episodes import Episode, EpisodeTable
-from diskreplay.index.facts import EpisodeFacts, Facts
-from diskreplay.index.where import MISSING, OWN, WORDS, Where, part_of
+from diskreplay.errors import InputError, MisuseWarning
+from diskreplay.index.episodes import Episode, KeptEpisodes
+from diskreplay.index.fact_values import FactValues, values_of
+from diskreplay.index.where import OWN, WORDS, Where
 
 End = Literal["terminated", "truncated", "both", "cut", "running"]
 ENDS: tuple[End, ...] = ("running", "cut", "truncated", "terminated", "both")
@@ -37,17 +37,11 @@ def end_of(episode: Episode) -> End:
     return "cut" if episode.ended else "running"
 
 
-def chosen_rows(
-    where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str
-) -> tuple[NDArray[np.bool_], list[Facts] | None]:
-    """Return which episodes of a table a condition selects, bool ``(n,)``, and the facts of all episodes of the table.
+def chosen_rows(where: Where, episodes: KeptEpisodes, stream: str) -> NDArray[np.bool_]:
+    """Return which episodes of a stream's window are selected, bool ``(n,)``; ``stream`` is the stream's name."""
+    table = episodes.table()
 
-    Instead of the facts it returns None if the condition names no fact. ``stream`` is the stream's name.
-    """
-    known: list[Facts] | None = None
-
-    def column(name: str) -> Sequence[Any] | NDArray[Any]:
-        nonlocal known
+    def column(name: str) -> Sequence[Any] | NDArray[Any] | FactValues:
         if name == "return":
             return table.total_reward
         if name == "length":
@@ -59,17 +53,28 @@ def chosen_rows(
         if name == "end":
             numbers = np.where(table.terminated, 3 + table.truncated, np.where(table.truncated, 2, 1 * table.ended))
             return [ENDS[number] for number in numbers.tolist()]
-        if known is None:
-            known = facts.find(table.start, table.env)
-        return _of_facts(known, name)
+        return episodes.values(name)
 
-    return where.matches(column, len(table)), known
+    return where.matches(column, len(table))
+
+
+def refuse_columns(where: Where, columns: Collection[str], every: Sequence[KeptEpisodes]) -> None:
+    """Raise InputError if a condition asks for a column of the rows, where no episode has a fact of that name."""
+    for name in sorted(where.facts.intersection(columns)):
+        if any(name in facts for episodes in every for facts in episodes.facts()):
+            continue
+        known = sorted({fact for episodes in every for facts in episodes.facts() for fact in facts} | TOLD)
+        raise InputError(
+            f"where: {name!r} is a column of the rows, and no episode has a fact of that name. Select by return, "
+            f"length, end, stream or environment, or by a fact of episodes ({', '.join(map(repr, known[:MOST_NAMES]))})"
+            f"; or tell a fact of that name: rb.annotate_episode({name}=...)"
+        )
 
 
 def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]) -> list[bool]:
     """Tell which episodes of a list a condition selects; ``streams`` has the streams' names by their numbers."""
 
-    def column(name: str) -> Sequence[Any] | NDArray[Any]:
+    def column(name: str) -> Sequence[Any] | NDArray[Any] | FactValues:
         if name == "return":
             return np.array([episode.total_reward for episode in episodes])
         if name == "length":
@@ -80,7 +85,7 @@ def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]
             return [streams[episode.stream] for episode in episodes]
         if name == "end":
             return [end_of(episode) for episode in episodes]
-        return _of_facts([episode.facts for episode in episodes], name)
+        return values_of([episode.facts for episode in episodes], name)
 
     _warn_of_unknown(where, episodes)
     found: list[bool] = where.matches(column, len(episodes)).tolist()
@@ -91,19 +96,13 @@ def _warn_of_unknown(where: Where, episodes: Sequence[Episode]) -> None:
     """Warn, by MisuseWarning, of each fact that a condition names and no episode has."""
     known = {name for episode in episodes for name in episode.facts}
     for name in sorted(where.facts - known - TOLD) if episodes else ():
-        near = difflib.get_close_matches(name, sorted(known | OWN.difference(WORDS) | TOLD), 1, LIKENESS)
-        there = f"there are {', '.join(map(repr, sorted(known)[:MOST_NAMES]))}" if known else "they have none"
-        warnings.warn(
-            f"no episode has a fact {name!r}; " + (f"did you mean {near[0]!r}?" if near else there), MisuseWarning,
-            stacklevel=3,
-        )  # fmt: skip
+        more = OWN.difference(WORDS) | TOLD
+        warnings.warn(f"no episode has a fact {name!r}; {instead(name, known, more)}", MisuseWarning, stacklevel=3)
 
 
-def _of_facts(known: Sequence[dict[str, Any]], name: str) -> list[Any]:
-    if "." in name:
-        path = name.split(".")
-        return [part_of(facts, path) for facts in known]
-    if name == "tags":  # every episode has a list of tags, which may be empty
-        none: list[str] = []
-        return [facts.get(name, none) for facts in known]
-    return [facts.get(name, MISSING) for facts in known]
+def instead(name: str, known: Collection[str], more: Collection[str] = ()) -> str:
+    """Return what may have been meant by the name of no fact: one like it, of ``more`` too, or all that are known."""
+    near = difflib.get_close_matches(name, sorted({*known, *more}), 1, LIKENESS)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"there are {', '.join(map(repr, sorted(known)[:MOST_NAMES]))}" if known else "they have none"

@@ -24,12 +24,13 @@ import math
 import operator
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.index.fact_values import MISSING, NONE, FactValues, Mask
 
 MAX_LENGTH = 4096
 """The most characters of a condition."""
@@ -47,12 +48,8 @@ OWN = frozenset((*NUMBERS, *TEXTS, *ALIASES, *WORDS))
 """The names that no fact can have."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-MISSING: Any = object()
-"""Stands for the value of a fact that an episode does not have."""
-
-Mask = NDArray[np.bool_]
-Columns = Callable[[str], Sequence[Any] | NDArray[Any]]
-"""A function that returns, for a name, the values of all episodes; those of a fact may include :data:`MISSING`."""
+Columns = Callable[[str], Sequence[Any] | NDArray[Any] | FactValues]
+"""A function from a name to the values of all episodes, for a fact a sequence with MISSING in it, or FactValues."""
 Test = Callable[[Columns, int], Mask]
 
 _TOKEN = re.compile(
@@ -178,7 +175,9 @@ class Where:
             return lambda c, n: np.logical_or.reduce([part(c, n) for part in parts])
         if denied or name in (*NUMBERS, *TEXTS):
             raise self._wrong("'in'" if denied else "a comparison")
-        return lambda c, n: np.array([value is True or _has_true(value) for value in c(name)], bool)
+        return lambda c, n: _facts(c(name)).compared(
+            operator.eq, True, False, lambda values: [_has_true(value) for value in values]
+        )
 
     def _compared(self, name: str, sign: str) -> Test:
         at = self._peek()
@@ -194,7 +193,7 @@ class Where:
             raise InputError(f"{where} {at.text} is neither less nor more than anything")
         if literal is None:
             there = sign == "!="
-            return lambda c, n: np.array([(v is not MISSING and v is not None) == there for v in c(name)], bool)
+            return lambda c, n: _compared_with_null(_facts(c(name)), there)
         test = _TESTS[sign]
         if name in NUMBERS:
             return lambda c, n: np.asarray(test(np.asarray(c(name)), literal), bool)
@@ -208,12 +207,15 @@ class Where:
                 return all(map(holds, value)) if unlike else any(map(holds, value))
             return unlike and value is not MISSING and value is not None
 
-        if name == "tags" and sign == "=" and isinstance(literal, str):  # a faster path for the most common question
-            return lambda c, n: np.array([literal in v if type(v) is list else holds(v) for v in c(name)], bool)
-        kind = kinds[0]
-        if len(kinds) == 1:
-            return lambda c, n: np.array([test(v, literal) if type(v) is kind else holds(v) for v in c(name)], bool)
-        return lambda c, n: np.array([test(v, literal) if type(v) in kinds else holds(v) for v in c(name)], bool)
+        def others(values: Sequence[Any]) -> list[bool]:
+            if name == "tags" and sign == "=" and isinstance(literal, str):  # what is asked most, as fast as it can be
+                return [literal in v if type(v) is list else holds(v) for v in values]
+            kind = kinds[0]
+            return [test(v, literal) if type(v) is kind else holds(v) for v in values]
+
+        if name in TEXTS:
+            return lambda c, n: np.array(others(cast(Sequence[Any], c(name))), bool)
+        return lambda c, n: _facts(c(name)).compared(test, literal, unlike, others)
 
     def _literal(self) -> Any:
         token = self._peek()
@@ -231,6 +233,16 @@ class Where:
         if word is None:
             raise self._wrong("a number, a text in quotes, true, false or null")
         return {"true": True, "false": False, "null": None}[word.text]
+
+
+def _facts(values: Any) -> FactValues:
+    return values if isinstance(values, FactValues) else FactValues.of(values)
+
+
+def _compared_with_null(values: FactValues, there: bool) -> Mask:
+    """Tell which values are null or missing, or with ``there`` which are neither."""
+    plain = (values.kinds != NONE) == there
+    return values.told(plain, lambda some: [(value is not None) == there for value in some])
 
 
 def _has_true(value: Any) -> bool:
@@ -253,12 +265,3 @@ def _tokens(text: str) -> list[_Token]:
         found.append(_Token(kind, match[kind], match.start(kind)))
         at = match.end()
     return [*found, _Token("end", "", len(text))]
-
-
-def part_of(facts: Any, path: Sequence[str]) -> Any:
-    """Return a fact by its name, or a value inside a nested fact by a path of names."""
-    for name in path:
-        if type(facts) is not dict:
-            return MISSING
-        facts = facts.get(name, MISSING)
-    return facts

@@ -251,6 +251,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             raise NotEnoughDataError("the buffer is empty; add some episodes")
         found: list[tuple[Held, int, int, float]] = []
         self._drawn_in_vain = 0
+        store.before_draw()
         for _ in range(ROUNDS):
             with store.engine.lock:
                 store.engine.check_open()

@@ -6,13 +6,16 @@
    is left with equal probability.
 3. With ``half_life`` a row of age ``a`` has the mass ``2 ** (-a / half_life)``; ages are drawn by the inverse of their
    distribution, which is a geometric one that ends with the window.
-4. Ids that are no transition are passed over, as in :mod:`diskreplay.sampling.uniform`.
+4. With ``by`` only rows of episodes count whose fact of that name is new enough; the other arguments choose among
+   these.
+5. Ids that are no transition are passed over, as in :mod:`diskreplay.sampling.uniform`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -22,10 +25,16 @@ from numpy.typing import NDArray
 from diskreplay.checks import check_count, check_share, checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids, checked_ids
-from diskreplay.sampling.uniform import accepted, ones, transitions
+from diskreplay.index.facts import is_name
+from diskreplay.index.where import OWN
+from diskreplay.sampling.fresh import fresh
+from diskreplay.sampling.selected import Ranges
+from diskreplay.sampling.uniform import accepted, transitions
 from diskreplay.sampling.window import Standings, Window, Windows
 
 Floats = NDArray[np.float64]
+Draw = Callable[[int], Ids]
+"""A function that draws so many ids."""
 
 LEAST_HALF_LIFE = 1e-280
 MOST_HALF_LIFE = 1e280
@@ -34,7 +43,7 @@ MOST_HALF_LIFE = 1e280
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Recent:
-    """A sampler of recent transitions, with replacement; one of the three arguments says which they are.
+    """A sampler of recent transitions, with replacement: by the age of rows, by a fact of episodes, or by both.
 
     Rows are counted as capacity is, in rows x environments, those among them that are no transition included, and in
     each stream by itself. The importance weights are all one: what is drawn is biased towards the present on purpose.
@@ -43,18 +52,39 @@ class Recent:
         newest: only so many of the newest of each stream, rounded up to whole rows; each with the same probability.
         fraction: only this share of what each stream's window holds, in (0, 1], rounded up to whole rows; likewise.
         half_life: all of the window; the probability halves with so many that are newer; 1e-280 to 1e280.
+        by: the name of a fact of :meth:`ReplayBuffer.begin_episode`, a number such as the version of the policy: only
+            transitions of episodes in which it is at most ``within`` below the largest one in all windows, each with
+            the same probability, or with that of one of the arguments above, which then choose among these.
+        within: how far below the largest one, at least 0; given together with ``by``.
 
-    Raises InputError where none or several are given, or one is out of range.
+    Raises InputError where none or several of the first three are given without ``by``, or one is out of range. A draw
+    raises it where episodes are there, and the fact is a number in none of them.
+
+    >>> import diskreplay as dr
+    >>> dr.Recent(by="version", within=2)
+    Recent(by='version', within=2)
     """
 
     newest: int | None = None
     fraction: float | None = None
     half_life: float | None = None
+    by: str | None = None
+    within: float | None = None
 
     def __post_init__(self) -> None:
-        given = list(self._given())
-        if len(given) != 1:
-            raise InputError(f"Recent takes one of newest, fraction and half_life, got {' and '.join(given) or 'none'}")
+        given = [name for name in self._given() if name not in ("by", "within")]
+        if len(given) > 1 or (not given and self.by is None):
+            raise InputError(
+                f"Recent takes one of newest, fraction and half_life, got {' and '.join(given) or 'none'}; with by, "
+                "one or none of them"
+            )
+        if (self.by is None) != (self.within is None):
+            raise InputError("Recent takes by and within together, as in Recent(by='version', within=2)")
+        if self.by is not None:
+            if not is_name(self.by) or self.by in OWN:
+                raise InputError(f"by must be the name of a fact of episodes, such as 'version', got {self.by!r:.100}")
+            within = checked_number("within", self.within)
+            object.__setattr__(self, "within", int(within) if within.is_integer() else within)
         if self.newest is not None:
             object.__setattr__(self, "newest", check_count("newest", self.newest))
         if self.fraction is not None:
@@ -71,7 +101,7 @@ class Recent:
             object.__setattr__(self, "half_life", half_life)
 
     def __repr__(self) -> str:
-        return f"Recent({', '.join(f'{name}={value}' for name, value in self._given().items())})"
+        return f"Recent({', '.join(f'{name}={value!r}' for name, value in self._given().items())})"
 
     def _given(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None}
@@ -86,21 +116,14 @@ class Recent:
         held = self._narrowed(windows)
         if not held:
             raise NotEnoughDataError("the window is empty; add some steps")
-        masses = np.array([self._total(window) for window in held])
-        ends = np.cumsum(masses) / masses.sum()
-
-        def draw(count: int) -> Ids:
-            if len(held) == 1:
-                return self._draw(rng, held[0], count)
-            which = np.minimum(np.searchsorted(ends, rng.random(count), side="right"), len(held) - 1)
-            ids = np.empty(count, np.int64)
-            for number, window in enumerate(held):
-                here = np.flatnonzero(which == number)
-                ids[here] = self._draw(rng, window, len(here))
-            return ids
+        ranges = self._fresh(windows, held) if self.by is not None else None
+        if ranges is None:
+            draw, count = self._draws(rng, held), sum(window.stop - window.first for window in held)
+        else:
+            draw, count = self._draws_fresh(rng, ranges, held), ranges.count
 
         def listed(count: int) -> Ids:
-            ids = transitions(held, standing)
+            ids = transitions(held, standing) if ranges is None else ranges.items(standing)
             if not len(ids):
                 raise NotEnoughDataError(
                     f"none of the rows that {self} draws from is a transition yet; add more steps, or draw from more"
@@ -111,7 +134,7 @@ class Recent:
             found: Ids = ids[np.minimum(at, len(ids) - 1)]
             return found
 
-        ids = accepted(draw, listed, standing, size, sum(window.stop - window.first for window in held))
+        ids = accepted(draw, listed, standing, size, count) if count else listed(size)
         return ids, ones(size)
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> Floats:
@@ -120,7 +143,10 @@ class Recent:
         Looks at all ids of the windows.
         """
         held, asked = self._narrowed(windows), checked_ids(ids)
-        listed = transitions(held, standing)
+        if self.by is None or not held:
+            listed = transitions(held, standing)
+        else:
+            listed = self._fresh(windows, held).items(standing)
         found = np.zeros(len(asked))
         here = np.isin(asked, listed)
         if here.any():
@@ -135,7 +161,7 @@ class Recent:
     def _narrowed(self, windows: Windows) -> list[Window]:
         """Return the windows that hold rows, cut to those that may be drawn."""
         held = [window for window in windows if window.stop > window.first]
-        if self.half_life is not None:
+        if self.newest is None and self.fraction is None:
             return held
         narrowed = []
         for window in held:
@@ -149,6 +175,45 @@ class Recent:
             narrowed.append(window._replace(first=window.stop - min(rows, wanted) * envs))
         return narrowed
 
+    def _fresh(self, windows: Windows, held: list[Window]) -> Ranges:
+        assert self.by is not None
+        assert self.within is not None
+        return fresh(windows, held, self.by, self.within, self)
+
+    def _draws_fresh(self, rng: np.random.Generator, ranges: Ranges, held: list[Window]) -> Draw:
+        """Return how to draw ids of some ranges in the windows ``held``."""
+        if self.half_life is None:
+            return lambda count: ranges.at(rng.integers(ranges.count, size=count))
+        stride, length = ranges.stride, ranges.length
+        rate, last = self._rate(stride), ranges.first + stride * (length - 1)
+        logs = self._log_masses(last, held) + np.log(np.expm1(-rate * length) / np.expm1(-rate))
+        ends = np.cumsum(np.exp(logs - logs.max(initial=-np.inf)))
+
+        def draw(count: int) -> Ids:
+            at = np.minimum(np.searchsorted(ends, rng.random(count) * ends[-1], side="right"), len(ends) - 1)
+            ages = np.floor(np.log1p(rng.random(count) * np.expm1(-rate[at] * length[at])) / -rate[at])
+            ids: Ids = last[at] - np.minimum(ages.astype(np.int64), length[at] - 1) * stride[at]
+            return ids
+
+        return draw
+
+    def _draws(self, rng: np.random.Generator, held: list[Window]) -> Draw:
+        """Return how to draw ids of all rows of the windows ``held``."""
+        masses = np.array([self._total(window) for window in held])
+        ends = np.cumsum(masses) / masses.sum()
+
+        def draw(count: int) -> Ids:
+            if len(held) == 1:
+                return self._draw(rng, held[0], count)
+            which = np.minimum(np.searchsorted(ends, rng.random(count), side="right"), len(held) - 1)
+            ids = np.empty(count, np.int64)
+            for number, window in enumerate(held):
+                here = np.flatnonzero(which == number)
+                ids[here] = self._draw(rng, window, len(here))
+            return ids
+
+        return draw
+
     def _draw(self, rng: np.random.Generator, window: Window, count: int) -> Ids:
         first, stop, _, envs = window
         ids: Ids
@@ -160,7 +225,7 @@ class Recent:
         ids = stop - (np.minimum(ages, rows - 1) + 1) * envs
         return ids + rng.integers(envs, size=count) if envs > 1 else ids
 
-    def _rate(self, envs: int) -> float:
+    def _rate(self, envs: Any) -> Any:
         """Return the rate of decay from a row to the next older one: its mass falls by ``exp(-rate)``."""
         assert self.half_life is not None
         return math.log(2) * envs / self.half_life

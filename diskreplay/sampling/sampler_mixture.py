@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from diskreplay import shares
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
+from diskreplay.sampling.composed import Composed
 from diskreplay.sampling.conforming import check
 from diskreplay.sampling.window import Prioritized, Sampler, Standings, Windows, checked_draw, checked_updates
 
 GIVEN, STATE = "given", "state"
 
 
-class SamplerMixture(Prioritized):
+class SamplerMixture(Composed):
     """A sampler made of several samplers of one store, each of which draws its share.
 
     The object counts what was drawn, and so belongs to the one buffer that it is given to.
@@ -48,6 +49,8 @@ class SamplerMixture(Prioritized):
             check(part)
             if isinstance(part, SamplerMixture):
                 raise InputError(f"a mixture takes no mixture: give the samplers of {part!r} and their weights instead")
+            if isinstance(part, Composed):
+                raise InputError(f"a mixture takes no sampler that counts: count the mixture instead of {part!r}")
         self._samplers = tuple(samplers)
         told = [part for part in self._samplers if isinstance(part, Prioritized)]
         if len(told) > 1:
@@ -143,8 +146,3 @@ class SamplerMixture(Prioritized):
         """Return the constructor's arguments."""
         parts = [part.to_json() for part in self._samplers]
         return {"kind": "SamplerMixture", "samplers": parts, "weights": list(self._weights)}
-
-
-def has_priorities(sampler: Sampler) -> bool:
-    """Tell whether a sampler can be told priorities: a mixture has a state, but it may have none of these."""
-    return sampler._told is not None if isinstance(sampler, SamplerMixture) else isinstance(sampler, Prioritized)

@@ -35,6 +35,11 @@ class Ranges:
         ids: Ids = self._base[which] + numbers * self.stride[which]
         return ids
 
+    def items(self, standing: Standings) -> Ids:
+        """Return all ids that can be sampled now, range by range."""
+        every = self.at(np.arange(self.count))
+        return every[standing(every) == NOW] if self.count else every
+
     def _list(self) -> None:
         if self._listed is None and self.count <= LISTED_IDS:
             self._listed = np.repeat(self._base, self.length) + np.arange(self.count) * np.repeat(
@@ -54,8 +59,7 @@ class Ranges:
             return self.at(rng.integers(self.count, size=count))
 
         def listed(count: int) -> Ids:
-            every = self.at(np.arange(self.count))
-            every = every[standing(every) == NOW]
+            every = self.items(standing)
             if not len(every):
                 raise NotEnoughDataError("what was selected has left the window, or cannot be sampled yet: select anew")
             some: Ids = every[rng.integers(len(every), size=count)]

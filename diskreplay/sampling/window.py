@@ -13,7 +13,7 @@ every open stream, and a function that says which ids of them are transitions. T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids, checked_ids
+from diskreplay.index.fact_runs import FactRuns
+from diskreplay.index.facts import EpisodeFacts
 
 Standings = Callable[[Ids], NDArray[np.int8]]
 """The :class:`~diskreplay.index.log.Standing` of each id of the windows."""
@@ -40,6 +42,30 @@ class Window(NamedTuple):
 
 
 Windows = Sequence[Window]
+
+
+class ToldWindows(list[Window]):
+    """The windows of a store, which also know what was told of its episodes; for samplers that draw by facts."""
+
+    def __init__(self, windows: Iterable[Window], facts: Sequence[EpisodeFacts]) -> None:
+        """Take the windows, and the facts of the stream of each."""
+        super().__init__(windows)
+        self._facts = facts
+
+    def names(self) -> list[str]:
+        """Return the names of all facts of episodes in the windows, sorted."""
+        return sorted(set[str]().union(*(facts.names() for facts in self._facts)))
+
+    def runs(self, name: str, number_of: Callable[[Any], float]) -> list[FactRuns]:
+        """Return each stream's episodes by a number of their fact; see :meth:`EpisodeFacts.runs`."""
+        return [facts.runs(name, number_of) for facts in self._facts]
+
+
+def told_windows(windows: Windows, sampler: object) -> ToldWindows:
+    """Return the windows if they know facts; raise InputError if somebody else's code handed over plain ones."""
+    if not isinstance(windows, ToldWindows):
+        raise InputError(f"{sampler!r} needs the windows of a store, which know the facts of its episodes")
+    return windows
 
 
 class Remembered:

@@ -87,6 +87,37 @@ def seen(buffer: dr.ReplayBuffer) -> list[tuple[int, int, int, dict[str, Any]]]:
     return [(episode.start, episode.env, episode.stop, episode.facts) for episode in buffer.episodes]
 
 
+def check_fresh(buffer: dr.ReplayBuffer, model: Model) -> None:
+    """What a sampler by a fact can draw are the rows of the model's episodes in which it is large enough."""
+    versions = [one[3].get("version", -math.inf) for one in model.window()]
+    sampler, draws, windows = dr.Recent(by="version", within=2), buffer.draws, buffer.engine.streams.windows()
+    items = buffer.items()
+    if max(versions, default=-math.inf) == -math.inf:
+        with pytest.raises(InputError if model.window() else NotEnoughDataError):
+            sampler.sample(np.random.default_rng(0), windows, draws.standing, 8)
+        return
+    wanted = {
+        row * model.envs + env
+        for (start, env, stop, _), version in zip(model.window(), versions, strict=True)
+        if version >= max(versions) - 2
+        for row in range(start, stop)
+    }
+    chances = sampler.probability(items, windows, draws.standing)
+    assert set(items[chances > 0].tolist()) == wanted
+    np.testing.assert_allclose(chances[chances > 0], 1 / len(wanted))
+    assert set(sampler.sample(np.random.default_rng(0), windows, draws.standing, 8)[0].tolist()) <= wanted
+
+
+CONDITIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "seed >= 500000000000": lambda facts: facts.get("seed", -1) >= 500_000_000_000,
+    "not success and scene.floor < 0.5": lambda facts: (
+        not facts.get("success") and facts.get("scene", {"floor": 1})["floor"] < 0.5
+    ),
+    "tag = 'human' or success = null": lambda facts: "human" in facts.get("tags", []) or "success" not in facts,
+}
+"""Conditions, and what each asks of the facts of an episode."""
+
+
 class Driver(driver.Driver):
     """Facts of episodes, given before, at the end of, and long after them."""
 
@@ -100,6 +131,10 @@ class Driver(driver.Driver):
 
     def check(self, buffer: dr.ReplayBuffer, model: Model) -> None:
         assert seen(buffer) == model.window()
+        for where, wanted in CONDITIONS.items():
+            found = [(one.start, one.env) for one in buffer.select(where).episodes]
+            assert found == [(start, env) for start, env, _, facts in model.window() if wanted(facts)], where
+        check_fresh(buffer, model)
 
     def weights(self) -> dict[Callable[[], None], float]:
         return {
@@ -116,6 +151,7 @@ class Driver(driver.Driver):
             "seed": int(self.rng.integers(1 << 40)),
             "tags": list(self.rng.choice(["expert", "human", "x"], self.rng.integers(3), replace=False)),
             "success": bool(self.rng.integers(2)),
+            "version": int(self.rng.integers(9)),
             "scene": {"name": "k\n\u00e9" * int(self.rng.integers(4)), "floor": float(self.rng.random())},
         }
         names = [name for name in every if self.rng.random() < 0.6]
@@ -611,3 +647,18 @@ def test_integers_that_no_float_holds_are_refused(tmp_path: pathlib.Path) -> Non
         for name in ("\ud800", "\x9b31m", "\u202e"):
             with pytest.raises(InputError, match="printable"):
                 buffer.begin_episode(a={name: 1})
+
+
+@pytest.mark.parametrize("name", ["reward", "obs", "action", "mine", "note"])
+def test_a_selection_by_a_column_is_refused_by_its_name(tmp_path: pathlib.Path, name: str) -> None:
+    """It found nothing, without a word."""
+    more = {"columns": {"mine": ((), np.float32)}, "later": {"note": ((), np.float32)}}
+    with dr.ReplayBuffer.create(tmp_path / "a", LINE, TURN, capacity=50, **more) as buffer:  # type: ignore[arg-type]
+        wanted = rf"'{name}' is a column of the rows, .* by return, length, .*'seed'.*annotate_episode\({name}=\.\.\.\)"
+        for _ in range(2):  # with no episode, and with one
+            with pytest.raises(InputError, match=wanted):
+                buffer.select(f"return > 1 or {name} > 1")
+            buffer.add([0.0], 0, 2.0, [1.0], True, False, mine=1.0)
+        buffer.annotate_episode(**{name: 3})
+        assert len(buffer.select(f"{name} > 1")) == 1, "a fact may have the name of a column"
+        assert len(buffer.select("version > 1")) == 0

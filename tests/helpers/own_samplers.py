@@ -93,6 +93,7 @@ STATEFUL: dict[str, Callable[[], Any]] = {
     "by environment": lambda: dr.Proportional(by_env=True),
     "RankBased": dr.RankBased,
     "SamplerMixture": lambda: dr.SamplerMixture([dr.Uniform(), dr.Proportional()], weights=(1, 3)),
+    "Counting": lambda: dr.Counting(dr.Proportional()),
     "own": Rarest,
 }
 """Makes samplers that keep a state, ours and one of a user's own, by name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from diskreplay.errors import InputError
 from diskreplay.index import where as language
-from diskreplay.index.where import MISSING, Where
+from diskreplay.index.fact_values import MISSING, FactValues, values_of
+from diskreplay.index.where import Where
 
 OPERATORS = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -192,3 +194,48 @@ def test_hostile_texts_are_refused_and_cost_little() -> None:
         Where(3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="too large"):
         Where("length > " + "9" * 4000)
+
+
+# Values as arrays
+
+
+LARGE = st.sampled_from([2**53 - 1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63, 10**300, 2**1022])
+NUMBERS = st.one_of(st.integers(-3, 3), st.sampled_from([-2.5, 0.0, -0.0, 2.0, 2.0**53, 1e300]), LARGE)
+SCALARS = st.one_of(NUMBERS, st.booleans(), st.sampled_from(["", "a"]), st.none())
+KINDS_OF_VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.just({"a": 1}), st.just(MISSING), NUMBERS)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.lists(KINDS_OF_VALUES, max_size=12), st.sampled_from(list(OPERATORS)), SCALARS)
+def test_comparisons_are_those_of_python(values: list[Any], sign: str, literal: Any) -> None:
+    if (literal is None or isinstance(literal, bool)) and sign not in ("=", "!="):
+        sign = "="
+    where = Where(f"x {sign} {written(literal)}")
+    wanted = [holds(value, sign, literal) for value in values]
+    assert where.matches(lambda name: FactValues.of(values), len(values)).tolist() == wanted
+    assert where.matches(lambda name: values, len(values)).tolist() == wanted
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(KINDS_OF_VALUES, max_size=12), st.data())
+def test_parts_and_joins_are_those_of_lists(values: list[Any], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(values)))
+    whole = FactValues.of(values)
+    joined = FactValues.joined([FactValues.of(values[:cut]), FactValues.of(values[cut:])])
+    for one, other in zip(whole.arrays(), joined.arrays(), strict=True):
+        assert one.dtype == other.dtype
+    assert joined.values.tolist() == whole.values.tolist()
+    np.testing.assert_array_equal(joined.kinds, whole.kinds)
+    np.testing.assert_array_equal(joined.numbers, whole.numbers)
+    some = np.array([number % 2 == 0 for number in range(len(values))], bool)
+    assert whole.only(some).values.tolist() == values[::2]
+    exact = [type(value) is not int or abs(value) <= 2**53 for value in values]
+    plain = [type(v) in (bool, int, float) and ok for v, ok in zip(values, exact, strict=True)]
+    assert [not math.isnan(number) for number in whole.numbers.tolist()] == plain
+
+
+def test_a_path_with_points_looks_into_objects() -> None:
+    known: list[dict[str, Any]] = [{"a": {"b": 1}}, {"a": 2}, {}, {"a": {"b": {"c": 3}}}]
+    assert values_of(known, "a.b").values.tolist() == [1, MISSING, MISSING, {"c": 3}]
+    assert values_of(known, "a.b.c").numbers[3] == 3
+    assert values_of(known, "tags").values.tolist() == [[], [], [], []]

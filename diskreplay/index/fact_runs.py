@@ -1,0 +1,123 @@
+"""The rows of the episodes that have a fact, with one number for each, for samplers that draw by it.
+
+The entries are those of the facts as they are noted, in the order in which they were, and follow each change of them.
+Those whose rows have left the window stay until most have; they are passed over.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+OPEN = 1 << 62
+"""The stop of an episode after which no other has begun yet."""
+SPARE = 1024
+"""The entries of rows that have left the window which may stay, whatever there is besides."""
+LEAST_KNOWN = -math.inf
+
+Numbers = NDArray[np.int64]
+
+
+class RowRuns(NamedTuple):
+    """Episodes, or what of them is in the window, by first row, then environment; arrays ``(n,)``."""
+
+    start: Numbers
+    stop: Numbers
+    env: Numbers
+    number: NDArray[np.float64]
+    open: NDArray[np.bool_]
+    """True where no other episode of the environment has begun after it."""
+    whole: NDArray[np.bool_]
+    """True where the row of its first facts is in the window."""
+
+
+class FactRuns:
+    """The episodes of a stream that have a fact.
+
+    Args:
+        number_of: gives the number of a fact's value, NaN for one that is passed over.
+
+    Attributes:
+        behind: the keys of episodes that have changed since the last call of :meth:`catch_up`; None for all.
+    """
+
+    def __init__(self, number_of: Callable[[Any], float]) -> None:
+        self._number_of = number_of
+        self.behind: dict[int, None] | None = None
+        self._restart()
+
+    def _restart(self) -> None:
+        self._at: dict[int, int] = {}
+        self._rows, self._envs, self._stops = array.array("q"), array.array("q"), array.array("q")
+        self._numbers = array.array("d")
+        self._last: tuple[tuple[int, int, float], RowRuns] | None = None
+
+    def catch_up(self, every: Iterable[int], entry: Callable[[int], tuple[int, int, int | None, Any] | None]) -> None:
+        """Look at what has changed.
+
+        Args:
+            every: the keys of all episodes with facts.
+            entry: gives row, environment, stop and value of an episode by its key; None if nothing is noted of it.
+        """
+        keys, self.behind = self.behind, None  # if this is cut short, the next call looks at all of them
+        if keys is None or len(keys) > SPARE + len(self._at):
+            self._restart()
+            keys = dict.fromkeys(every)
+        for key in keys:
+            self._put(key, entry(key))
+        if keys:
+            self._last = None
+        self.behind = {}
+
+    def _put(self, key: int, found: tuple[int, int, int | None, Any] | None) -> None:
+        at = self._at.get(key)
+        number = math.nan if found is None else self._number_of(found[3])
+        if found is None or math.isnan(number):
+            if at is not None:
+                self._numbers[at] = math.nan
+            return
+        row, env, stop, _ = found
+        stop = OPEN if stop is None else stop
+        if at is not None:
+            self._stops[at], self._numbers[at] = stop, number
+            return
+        self._rows.append(row)
+        self._envs.append(env)
+        self._stops.append(stop)
+        self._numbers.append(number)
+        self._at[key] = len(self._at)
+
+    def largest(self, begin: int, end: int) -> float:
+        """Return the largest number of an episode of a window, minus infinity if there is none."""
+        if not self._at or begin == end:
+            return LEAST_KNOWN
+        numbers, living = np.frombuffer(self._numbers), np.frombuffer(self._stops, np.int64) > begin
+        return float(np.fmax.reduce(numbers, where=living, initial=LEAST_KNOWN))
+
+    def within(self, begin: int, end: int, least: float = LEAST_KNOWN) -> RowRuns:
+        """Return the episodes of a window whose number is at least ``least``; do not change the arrays."""
+        asked = begin, end, least
+        if self._last is not None and self._last[0] == asked:
+            return self._last[1]
+        rows, envs, stops = (_numbers(part, np.int64) for part in (self._rows, self._envs, self._stops))
+        numbers = _numbers(self._numbers, np.float64)
+        living = stops > begin
+        held = np.flatnonzero(living & (numbers >= least) & (begin < end))
+        if len(self._at) > SPARE + 2 * np.count_nonzero(living):
+            self.behind = None
+        held = held[np.lexsort((envs[held], np.maximum(rows[held], begin)))]
+        rows, envs, stops = rows[held], envs[held], stops[held]
+        found = RowRuns(
+            np.maximum(rows, begin), np.minimum(stops, end), envs, numbers[held], stops == OPEN, rows >= begin
+        )
+        self._last = asked, found
+        return found
+
+
+def _numbers(values: array.array[Any], dtype: Any) -> NDArray[Any]:
+    return np.frombuffer(values, dtype) if values else np.empty(0, dtype)
