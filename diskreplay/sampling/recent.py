@@ -29,7 +29,7 @@ from diskreplay.index.facts import is_name
 from diskreplay.index.where import OWN
 from diskreplay.sampling.fresh import fresh
 from diskreplay.sampling.selected import Ranges
-from diskreplay.sampling.uniform import accepted, transitions
+from diskreplay.sampling.uniform import accepted, ones, transitions
 from diskreplay.sampling.window import Standings, Window, Windows
 
 Floats = NDArray[np.float64]
