@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from diskreplay.checks import check_count, check_share, checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids, checked_ids
+from diskreplay.sampling.integers import integers
 from diskreplay.sampling.uniform import accepted, ones, transitions
 from diskreplay.sampling.window import Standings, Window, Windows
 
@@ -151,13 +152,11 @@ class Recent:
 
     def _draw(self, rng: np.random.Generator, window: Window, count: int) -> Ids:
         first, stop, _, envs = window
-        ids: Ids
         if self.half_life is None:
-            ids = rng.integers(first, stop, count)
-            return ids
+            return integers(rng, first, stop, count)
         rows, rate = (stop - first) // envs, self._rate(envs)
         ages = np.floor(np.log1p(rng.random(count) * math.expm1(-rate * rows)) / -rate).astype(np.int64)
-        ids = stop - (np.minimum(ages, rows - 1) + 1) * envs
+        ids: Ids = stop - (np.minimum(ages, rows - 1) + 1) * envs
         return ids + rng.integers(envs, size=count) if envs > 1 else ids
 
     def _rate(self, envs: int) -> float:
