@@ -120,3 +120,32 @@ def _read(result: Any, bits: int) -> Any:
 int64_at = _read(types.int64, 64)
 byte_at = _read(types.int64, 8)
 """Reads the byte at an address. As with :data:`copy`: if you change this function, rename it."""
+
+
+INT, LONG = ir.IntType(32), ir.IntType(64)
+
+
+def foreign(result: ir.IntType, *parameters: ir.IntType) -> Any:
+    """Return a compiled ``call(address, arguments)`` of a C function; arguments and result are int64s, pointers too.
+
+    Addresses are not constants in the code, because the code is kept on disk and addresses change with each process.
+    As with :data:`copy`: if you change this function, rename it.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        address, given = values
+        pointer = builder.inttoptr(address, ir.FunctionType(result, parameters).as_pointer())
+        arguments = [builder.extract_value(given, position) for position in range(len(parameters))]
+        narrow = [
+            builder.trunc(value, kind) if kind is INT else value
+            for value, kind in zip(arguments, parameters, strict=True)
+        ]
+        answer = builder.call(pointer, narrow)
+        return builder.sext(answer, LONG) if result is INT else answer
+
+    @intrinsic
+    def call(typing_context: Any, address: Any, arguments: Any) -> Any:
+        given = types.UniTuple(types.int64, len(parameters))
+        return types.int64(types.int64, given), generate
+
+    return call

@@ -33,7 +33,7 @@ from numcodecs import blosc
 from numpy.typing import NDArray
 
 from diskreplay.index import jit
-from diskreplay.index.jit import byte_at, copy, int64_at, intrinsic, prefetch, types
+from diskreplay.index.jit import INT, LONG, byte_at, copy, foreign, int64_at, intrinsic, prefetch, types
 from diskreplay.storage.chunks import CRC_BYTES, RESIDUE
 
 BLOSC_BYTES = 16
@@ -59,40 +59,12 @@ Int = Any
 
 # C functions, called at their addresses
 
-INT, LONG = ir.IntType(32), ir.IntType(64)
-
-
-def _foreign(result: ir.IntType, *parameters: ir.IntType) -> Any:
-    """Return a compiled ``call(address, arguments)`` of a C function; arguments and result are int64s, pointers too.
-
-    Addresses are not constants in the code, because the code is kept on disk and addresses change with each process.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        address, given = values
-        pointer = builder.inttoptr(address, ir.FunctionType(result, parameters).as_pointer())
-        arguments = [builder.extract_value(given, position) for position in range(len(parameters))]
-        narrow = [
-            builder.trunc(value, kind) if kind is INT else value
-            for value, kind in zip(arguments, parameters, strict=True)
-        ]
-        answer = builder.call(pointer, narrow)
-        return builder.sext(answer, LONG) if result is INT else answer
-
-    @intrinsic
-    def call(typing_context: Any, address: Any, arguments: Any) -> Any:
-        given = types.UniTuple(types.int64, len(parameters))
-        return types.int64(types.int64, given), generate
-
-    return call
-
-
-_pread = _foreign(LONG, INT, LONG, LONG, LONG)  # file, to, bytes, offset: bytes read
-_preadv2 = _foreign(LONG, INT, LONG, INT, LONG, INT)  # file, vectors, their number, offset, flags: bytes read
-_fadvise = _foreign(INT, INT, LONG, LONG, INT)  # file, offset, bytes, advice
-_lz4_partial = _foreign(INT, LONG, LONG, INT, INT, INT)  # from, to, bytes, wanted bytes, room: bytes decoded
-_lz4 = _foreign(INT, LONG, LONG, INT, INT)  # from, to, bytes, room: bytes decoded
-_blosc = _foreign(INT, LONG, LONG, LONG, INT)  # from, to, room, threads: bytes decoded
+_pread = foreign(LONG, INT, LONG, LONG, LONG)  # file, to, bytes, offset: bytes read
+_preadv2 = foreign(LONG, INT, LONG, INT, LONG, INT)  # file, vectors, their number, offset, flags: bytes read
+_fadvise = foreign(INT, INT, LONG, LONG, INT)  # file, offset, bytes, advice
+_lz4_partial = foreign(INT, LONG, LONG, INT, INT, INT)  # from, to, bytes, wanted bytes, room: bytes decoded
+_lz4 = foreign(INT, LONG, LONG, INT, INT)  # from, to, bytes, room: bytes decoded
+_blosc = foreign(INT, LONG, LONG, LONG, INT)  # from, to, room, threads: bytes decoded
 
 
 # CRC-32C

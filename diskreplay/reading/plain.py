@@ -57,13 +57,10 @@ def fill(
     )  # fmt: skip
     if not plain:
         return None
-    loans: list[Loan] | None = []
-    patch_loans: list[Loan] | None = []
-    if files.size:
-        opened = files.T.tolist()
-        loans, patch_loans = _lend(rows, opened[:of_rows]), _lend(patches, opened[of_rows:])
-        if loans is None or patch_loans is None:
-            return None
+    opened = files.T.tolist() if files.size else []
+    loans, patch_loans = _lend(rows, opened[:of_rows]), _lend(patches, opened[of_rows:])
+    if loans is None or patch_loans is None:
+        return None
     found, parts = FoundPieces(pieces, places), [0, *ends.tolist()]
     _take_up(reads, rows, out, found, parts[:4], loans)
     if parts[6] > parts[3]:
@@ -81,6 +78,8 @@ class FoundPieces(NamedTuple):
 
 def _lend(table: ColumnTable, shards: list[list[int]]) -> list[Loan] | None:
     """Return loans of the files of streams and shards, or None if a file is not open."""
+    if not shards:  # as mostly, when all is cached
+        return []
     columns = table.columns
     opened = [columns[at].handles.files.get(shard) for at, shard in shards]
     loans = []

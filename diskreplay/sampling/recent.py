@@ -28,6 +28,7 @@ from diskreplay.ids import Ids, checked_ids
 from diskreplay.index.facts import is_name
 from diskreplay.index.where import OWN
 from diskreplay.sampling.fresh import fresh
+from diskreplay.sampling.integers import integers
 from diskreplay.sampling.selected import Ranges
 from diskreplay.sampling.uniform import accepted, ones, transitions
 from diskreplay.sampling.window import Standings, Window, Windows
@@ -216,13 +217,11 @@ class Recent:
 
     def _draw(self, rng: np.random.Generator, window: Window, count: int) -> Ids:
         first, stop, _, envs = window
-        ids: Ids
         if self.half_life is None:
-            ids = rng.integers(first, stop, count)
-            return ids
+            return integers(rng, first, stop, count)
         rows, rate = (stop - first) // envs, self._rate(envs)
         ages = np.floor(np.log1p(rng.random(count) * math.expm1(-rate * rows)) / -rate).astype(np.int64)
-        ids = stop - (np.minimum(ages, rows - 1) + 1) * envs
+        ids: Ids = stop - (np.minimum(ages, rows - 1) + 1) * envs
         return ids + rng.integers(envs, size=count) if envs > 1 else ids
 
     def _rate(self, envs: Any) -> Any:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import NotEnoughDataError
 from diskreplay.ids import Ids, checked_ids
 from diskreplay.index.log import NOW
+from diskreplay.sampling.integers import integers
 from diskreplay.sampling.window import Standings, Windows
 
 MAX_DRAWN_SHARE = 0.5
@@ -74,12 +75,11 @@ def ones(size: int) -> NDArray[np.float32]:
 def draw(rng: np.random.Generator, spans: Spans, lengths: list[int], size: int) -> Ids:
     """Return ``size`` ids of the spans, each with the same probability."""
     if len(spans) == 1:
-        ids: Ids = rng.integers(*spans[0], size)
-        return ids
-    picks = rng.integers(sum(lengths), size=size)
+        return integers(rng, *spans[0], size)
+    picks = integers(rng, 0, sum(lengths), size)
     ends = np.cumsum(lengths)
     which = np.searchsorted(ends, picks, side="right")
-    ids = picks - (ends - lengths)[which] + np.array([start for start, _ in spans])[which]
+    ids: Ids = picks - (ends - lengths)[which] + np.array([start for start, _ in spans])[which]
     return ids
 
 
