@@ -40,7 +40,7 @@ def end_of(episode: Episode) -> End:
 def chosen_rows(
     where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str
 ) -> tuple[NDArray[np.bool_], list[Facts] | None]:
-    """Return which episodes of a table a condition selects, bool ``(n,)``, and the facts of all episodes of the table.
+    """Return a mask ``(n,)`` of the episodes of a table that a condition selects, and the facts of all its episodes.
 
     Instead of the facts it returns None if the condition names no fact. ``stream`` is the stream's name.
     """
@@ -67,7 +67,7 @@ def chosen_rows(
 
 
 def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]) -> list[bool]:
-    """Tell which episodes of a list a condition selects; ``streams`` has the streams' names by their numbers."""
+    """Tell which episodes of a list are selected; ``streams`` has the streams' names by their numbers."""
 
     def column(name: str) -> Sequence[Any] | NDArray[Any]:
         if name == "return":
