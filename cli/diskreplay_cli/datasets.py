@@ -31,8 +31,8 @@ def counting(what: str, left: Callable[[], str] = str) -> Iterator[Callable[[int
     """Show a bar with the rate; call it with steps done and steps in all.
 
     Args:
-        what: in front of the bar.
-        left: what an interrupt has left, to be said; called after one.
+        what: the words in front of the bar.
+        left: a function, called after an interrupt, that returns what the interrupt has left, in words.
     """
     started = time.perf_counter()
     with output.progress(what, counted=True) as update:

@@ -92,7 +92,7 @@ class Arguments:
             if np.count_nonzero(np.isfinite(rewards)) == rewards.size:
                 return rewards
         rewards = slot.check(reward)
-        if type(rewards) is not float:  # which the slot has seen to be in bounds
+        if type(rewards) is not float:  # the slot has checked its bounds
             check_reward(rewards, self._largest_reward)
         return rewards
 

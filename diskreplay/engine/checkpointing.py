@@ -26,7 +26,7 @@ PIN_ATTEMPTS = 50
 
 
 def nothing() -> State:
-    """Return no further state."""
+    """Return an empty state."""
     return {}, {}
 
 
@@ -137,9 +137,9 @@ def _check_knows_all(engine: Engine) -> None:
 
 
 def outdated(engine: Engine, wanted: Wanted, counts: Callable[[Checkpoint], bool] | None = None) -> list[str]:
-    """Return the checkpoints that a new one replaces: older ones of the same maker, which had ``keep``, too.
+    """Return the checkpoints that a new one replaces: the oldest of those that the same maker made with ``keep``.
 
-    Only those for which ``counts`` is True are considered.
+    Only checkpoints for which ``counts`` returns True are considered.
     """
     if wanted.keep is None:
         return []

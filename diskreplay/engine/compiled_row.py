@@ -50,7 +50,10 @@ KERNEL = Late(_load)
 
 
 def load(rows: int) -> types.ModuleType | None:
-    """Return the kernel if it is loaded; begin to load it if that is worth it after ``rows`` rows, and return None."""
+    """Return the kernel if it is worth it after ``rows`` rows, and is loaded, else None.
+
+    If it is worth it, this begins to load the kernel.
+    """
     worth = rows >= LOAD_AFTER or "diskreplay.index.jit" in sys.modules
     return KERNEL.begin() if worth else None
 

@@ -38,7 +38,7 @@ class OneEnvironment:
 
     Attributes:
         goes_on: the start codes of a row that goes on everywhere.
-        going: True if the next row goes on if its observations are the pending ones; False until a row was added.
+        going: True if the next row goes on, provided that it has the pending observations; False until a row was added.
         ended: True if the row before ended an episode, or was not a transition.
         follows: True if the next stack of the row before follows from its stack by one new frame.
         pending: the newest next stack of each leaf; None if the leaf is given as single frames.

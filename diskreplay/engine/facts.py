@@ -59,7 +59,7 @@ def annotate(appender: Appender, episode: Episode | None, env: int | None, given
 
 
 class _Change(NamedTuple):
-    """The new facts of an episode of one environment. Without a place, it is the episode that the next step begins.
+    """The new facts of an episode of one environment; without a place, of the episode that its next step begins.
 
     The place is the facts noted before, the episode's first row, and the first row of the next episode, if any.
     """

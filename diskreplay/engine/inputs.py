@@ -91,8 +91,8 @@ class Slot:
                 # As unsigned integers, negative numbers are larger than all others: one comparison checks both bounds.
                 self.unsigned = np.dtype(f"u{dtype.itemsize}")
                 self.most = self.most.view(self.unsigned)
-        # Most values of one environment are scalars that need no conversion. Some types fit whatever the value is;
-        # Python's and the dtype's own type fit within bounds, which are of that type because such compare fastest.
+        # Most values of one environment are scalars that need no conversion. Values of some types always fit. Values of
+        # Python's or the dtype's own type fit within bounds, which have the same type, because that compares fastest.
         # If values are rounded, float64 is treated as Python's floats: many environments compute rewards in it.
         self.exact: tuple[type, ...] = ()
         self.python: tuple[type, ...] = ()

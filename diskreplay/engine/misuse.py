@@ -14,7 +14,7 @@ from diskreplay.errors import MisuseWarning, warn_outside
 WATCHED_STEPS = 100
 """The least number of steps, of all environments, before a warning about cuts."""
 MOST_CUTS = 0.05
-"""The largest share of steps after which episodes are cut that gets no warning."""
+"""The largest share of steps with a cut that gets no warning."""
 WATCHED_ENDS = 3
 """The least number of ends of episodes, all of them alike, before a warning about ends."""
 

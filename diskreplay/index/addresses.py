@@ -39,7 +39,7 @@ each group.
 
 - GROUPS: the number of groups of environments.
 - ENTRIES, ENTRIES_LENGTH: the address and length of the array that says where each chunk lies in its shard.
-- FIRST_CHUNK, STOP_CHUNK: the chunks ``[FIRST_CHUNK, STOP_CHUNK)`` of which this array knows the place.
+- FIRST_CHUNK, STOP_CHUNK: the chunks ``[FIRST_CHUNK, STOP_CHUNK)`` whose places are in this array.
 - IN_RAM: the first chunk that waits in RAM for a commit. FULL: the first chunk that may still change.
 - SLOTS, SLOTS_LENGTH: the address and length of the array that says in which slot of the cache a chunk is.
 - CHUNKS, SLOT_GROUPS: the addresses of two arrays with the chunk and the group in each slot.

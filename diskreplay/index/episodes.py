@@ -76,7 +76,7 @@ class Episode:
 
 
 def ends(log: StreamLog) -> dict[str, int]:
-    """Return how many episodes of a window ended "terminated", "truncated", or without a flag, "cut off"."""
+    """Return how many episodes of a window ended "terminated", "truncated" and "cut off", that is without a flag."""
     rows = np.arange(log.begin, log.end)
     if not len(rows):
         return {TERMINATED: 0, TRUNCATED: 0, CUT_OFF: 0}

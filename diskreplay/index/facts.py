@@ -258,7 +258,7 @@ class EpisodeFacts:
         return one.line() if lives else b""
 
     def living_bytes(self) -> int:
-        """Return how many bytes the lines that still count have; forget the facts of all other episodes."""
+        """Return how many bytes the lines that still count take; forget the facts of all other episodes."""
         self._noted = {key: one for key, one in self._noted.items() if self._lives(one)}
         return sum(one.size for one in self._noted.values())
 

@@ -29,8 +29,9 @@ def kernel(function: F, **options: Any) -> F:
     installation without a home directory, each process compiles anew. A kernel may call only kernels of its own module,
     because numba renews kept code only when the file of the kernel itself changes.
 
-    The name of kept code contains the processor's. numba tells processors apart only by an index file. If two machines
-    that share a folder write this file at once, it may mix them up, and one machine would run the other's code.
+    The name of kept code contains the processor's name. numba itself tells processors apart only by an index file. If
+    two machines that share a folder write this file at once, numba may mix them up, and one machine would run the
+    other's code.
 
     Signals and the garbage collector wait while numba compiles, for some seconds at most. If numba were interrupted, it
     would keep half-made kernels, and its next compilation would end the process.

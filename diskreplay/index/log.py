@@ -1,8 +1,8 @@
 """One stream in RAM: its small columns, its window, and the numbers of its patches.
 
 The log holds the rows ``[floor, end)``. Of these the window ``[begin, end)`` can be sampled. The rows before it are the
-context, whose frames older stacks still need. Row ``end`` has not been added yet. But a row is added together with its
-next observation. So the table already holds an observation at the place of row ``end`` (:attr:`StreamLog.pending`).
+context: the stacks of the window's first rows need their frames. Row ``end`` has not been added yet. But each row comes
+with its next observation, so the table holds an observation at the place of row ``end`` (:attr:`StreamLog.pending`).
 
 Everything that the log holds of a row, the number of its patch included, stands at one position of one table. Only the
 log makes this table longer, and only the log counts which rows and patches exist.
@@ -22,9 +22,9 @@ from diskreplay.ring import Table
 from diskreplay.schema import CONTINUES, PATCHES, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
 NEXT_PATCH = ".next_patch"
-"""The table's array with the number of the patch that holds a row's next observation, or -1 if the next row holds it.
+"""The name of the array with the number of each row's next patch, the patch that holds its next observation.
 
-The name starts with a point, which no column's name does.
+The number is -1 if the next row holds that observation. No column has a name that starts with a point.
 """
 
 
@@ -106,7 +106,7 @@ class StreamLog:
         self.patch_end = 0
         self.pending = False
         self.invalid = 0
-        """The number of pairs of a row in the window and an environment that are not transitions."""
+        """The number of rows in the window that are not a transition, counted for each environment."""
 
     def __len__(self) -> int:
         """Return the number of transitions in the window."""

@@ -1,10 +1,10 @@
 """The spans of a window's rows, kept only if a view asks for them.
 
-A span is the run of rows of one environment that belong to one episode. For each row and environment, :class:`Spans`
-holds the span's first row, and its stop, one past its last row, once that is known. It catches up with the log only
-when a view asks, so adding rows costs nothing. To catch up:
+A span is the run of rows of one environment that belong to one episode. Its *stop* is one past its last row. For each
+row and environment, :class:`Spans` holds the span's first row, and the stop once it is known. It catches up with the
+log only when a view asks, so adding rows costs nothing. To catch up:
 
-1. It handles all new rows at once. A running maximum forwards finds first rows, a running minimum backwards finds
+1. It handles all new rows at once. A running maximum forwards finds first rows; a running minimum backwards finds
    stops.
 2. If a new row ends a span that was open, it writes the stop to the span's older rows.
 3. The last assignment makes the new rows valid. If a call is interrupted before it, the next call repeats the work.

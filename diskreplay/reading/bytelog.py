@@ -70,7 +70,7 @@ class Content(Protocol):
         """Return the bytes of new records with the part of a record that still counts."""
 
     def living_bytes(self) -> int:
-        """Return how many bytes the records that still count have; forget, if at all, only what others said."""
+        """Return how many bytes the records that still count take; this may forget what the other records said."""
 
     def problems(self) -> Iterator[str]:
         """Yield a message for each thing that the records say and no writer may say."""
