@@ -37,10 +37,9 @@ def end_of(episode: Episode) -> End:
     return "cut" if episode.ended else "running"
 
 
-def chosen_rows(
-    where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str
-) -> tuple[NDArray[np.bool_], list[Facts] | None]:
-    """Return a mask ``(n,)`` of the episodes of a table that a condition selects, and the facts of all its episodes.
+def chosen_rows(where: Where, episodes: KeptEpisodes, stream: str) -> NDArray[np.bool_]:
+    """Return which episodes of a stream's window are selected, bool ``(n,)``; ``stream`` is the stream's name."""
+    table = episodes.table()
 
     def column(name: str) -> Sequence[Any] | NDArray[Any] | FactValues:
         if name == "return":
@@ -73,7 +72,7 @@ def refuse_columns(where: Where, columns: Collection[str], every: Sequence[KeptE
 
 
 def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]) -> list[bool]:
-    """Tell which episodes of a list are selected; ``streams`` has the streams' names by their numbers."""
+    """Tell which episodes of a list a condition selects; ``streams`` has the streams' names by their numbers."""
 
     def column(name: str) -> Sequence[Any] | NDArray[Any] | FactValues:
         if name == "return":
