@@ -175,7 +175,9 @@ class SelectedStore:
         if not holds.final_obs:
             losses.append(Loss("final observations", len(ends)))
         if not holds.next_obs:
-            losses.append(Loss("next observations that differ from the next step's observation", self._own_next_obs(between)))
+            losses.append(
+                Loss("next observations that differ from the next step's observation", self._own_next_obs(between))
+            )
         if not holds.truncated:
             losses.append(Loss("truncations apart from terminations", sum(truncated for _, truncated in ends)))
         if not holds.unfinished:
