@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from diskreplay.index.episodes import Episode
     from diskreplay.recording import Record, VectorRecord
     from diskreplay.sampling.counting import Counting
+    from diskreplay.sampling.groups import Groups
     from diskreplay.sampling.proportional import Proportional
     from diskreplay.sampling.rank_based import RankBased
     from diskreplay.sampling.recent import Recent
@@ -64,6 +65,7 @@ _HOMES = {
     "Counting": "sampling.counting",
     "Episode": "index.episodes",
     "EpisodeBatch": "views.batch",
+    "Groups": "sampling.groups",
     "Hindsight": "views.hindsight",
     "HindsightBatch": "views.batch",
     "Loader": "buffers.loader",
@@ -106,6 +108,7 @@ __all__ = [
     "Counting",
     "Episode",
     "EpisodeBatch",
+    "Groups",
     "Hindsight",
     "HindsightBatch",
     "Loader",
