@@ -21,7 +21,10 @@ from diskreplay.schema import DTYPES
 
 @dataclasses.dataclass(frozen=True)
 class Holds:
-    """The features of a format; one that it lacks is a loss among the first nine, and an error among the rest.
+    """The features of a format.
+
+    If a dataset needs one of the first seven and the format lacks it, an export names the loss. If the dataset needs
+    ``nested_obs``, ``nested_action``, ``empty`` or a dtype that the format lacks, an export raises.
 
     Attributes:
         final_obs: the true next observation of an episode's last step. A format without it gives back episodes that
