@@ -56,9 +56,9 @@ class Samples:
         self._tables = tables if tables is not None and tables.streams is streams and len(ids) else None
         self._drawn_streams: Sequence[int] | None = None
         self._partial = self.size > len(ids)
-        self._gathered: Array | None = None
-        self._left: set[str] = set()
-        """The names of gathered columns that were not yet returned; a returned array belongs to the caller."""
+        self._gathered: dict[str, Array] = {}
+        """The columns that are gathered and not yet returned: a returned array belongs to the caller."""
+        self._has_gathered = False
 
     @functools.cached_property
     def groups(self) -> list[Group]:
@@ -78,21 +78,15 @@ class Samples:
         tables = self._tables
         if tables is None or "diskreplay.index.jit" not in sys.modules:
             return
-        self._gathered = tables.resident.gather(
+        found = tables.resident.gather(
             tables.logs.facts, self._drawn, self.ids, self.place, self.size, partial=self._partial
         )
-        if self._gathered is not None:
-            self._left = set(self._gathered.dtype.names or ())
+        if found is not None:
+            self._gathered, self._has_gathered = found, True
 
     @functools.cached_property
     def _positions(self) -> list[Ids]:
         return [stream.log.positions(rows, envs) for stream, _, rows, envs in self.groups]
-
-    def _take(self, name: str) -> Array:
-        self._left.remove(name)
-        assert self._gathered is not None
-        found: Array = self._gathered[name]
-        return found
 
     def values(self, column: Column) -> Array:
         """Return a column's values ``(size, *shape)`` at the rows themselves."""
@@ -114,8 +108,9 @@ class Samples:
 
     def resident(self, name: str) -> Array:
         """Return a resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
-        if name in self._left:
-            return self._take(name)
+        found = self._gathered.pop(name, None)
+        if found is not None:
+            return found
         if len(self.groups) == 1 and not self._partial:  # no lists: this runs for each column of each batch
             return self.groups[0][0].log.at(name, self._positions[0])
         at = zip(self.groups, self._positions, strict=True)
@@ -166,8 +161,10 @@ class Samples:
         """
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         frames = stack.frames
-        if last_rows is None and NEXT + column.name in self._left:
-            return self.resident(column.name), self._take(NEXT + column.name)
+        if last_rows is None:
+            following = self._gathered.pop(NEXT + column.name, None)
+            if following is not None:
+                return self.resident(column.name), following
         if self._in_ram(leaf):
             return self.resident(column.name), self._resident_next(column.name, last_rows)
         if last_rows is not None or self._has_odd_stacks(stack):
@@ -258,7 +255,7 @@ class Samples:
 
     def _is_held(self, name: str) -> bool:
         """Tell whether all streams hold a column in RAM."""
-        if self._gathered is not None and self._tables is not None:  # no loop: this runs for each column of each batch
+        if self._has_gathered and self._tables is not None:  # no loop: each column asks, of each batch
             return name in self._tables.resident.held
         return all(name in stream.log.held for stream, *_ in self.groups)
 
