@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from diskreplay.buffers.replay import ReplayBuffer
     from diskreplay.buffers.rollout import RolloutBuffer
     from diskreplay.index.episodes import Episode
+    from diskreplay.ragged import Lists, Pad, Padded
     from diskreplay.recording import Record, VectorRecord
     from diskreplay.sampling.proportional import Proportional
     from diskreplay.sampling.rank_based import RankBased
@@ -64,12 +65,15 @@ _HOMES = {
     "EpisodeBatch": "views.batch",
     "Hindsight": "views.hindsight",
     "HindsightBatch": "views.batch",
+    "Lists": "ragged",
     "Loader": "buffers.loader",
     "Mixture": "buffers.mixture",
     "MultiAgentBatch": "buffers.multi_agent_batch",
     "MultiAgentReplayBuffer": "buffers.multi_agent",
     "MultiAgentRolloutBatch": "buffers.multi_agent_batch",
     "MultiAgentRolloutBuffer": "buffers.multi_agent_rollout",
+    "Pad": "ragged",
+    "Padded": "ragged",
     "PaddedEpisodes": "views.padded_episodes",
     "Proportional": "sampling.proportional",
     "RankBased": "sampling.rank_based",
@@ -105,12 +109,15 @@ __all__ = [
     "EpisodeBatch",
     "Hindsight",
     "HindsightBatch",
+    "Lists",
     "Loader",
     "Mixture",
     "MultiAgentBatch",
     "MultiAgentReplayBuffer",
     "MultiAgentRolloutBatch",
     "MultiAgentRolloutBuffer",
+    "Pad",
+    "Padded",
     "PaddedEpisodes",
     "Proportional",
     "RankBased",

@@ -11,7 +11,7 @@ makes the table longer. Which rows and patches there are is counted here and now
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,11 +55,12 @@ class StreamLog:
         columns, patch_columns: of the schema; the resident ones are mirrored.
         num_envs, capacity, context: environments, transitions of the window, rows kept before it.
         later: columns that are written later; for each of them the table also holds where in the log a row's value is.
+        spans: the names of ragged columns, which are mirrored however long the window is.
     """
 
     def __init__(
         self, stream: int, columns: Iterable[Column], patch_columns: Iterable[Column],
-        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (),
+        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (), spans: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.stream = stream
         self.num_envs = num_envs
@@ -68,8 +69,8 @@ class StreamLog:
         self.rows = max(1, capacity // num_envs)
         """The most rows that the window holds."""
         self.context = context
-        self._small = [c for c in (*columns, *later) if c.resident]
-        small = [c for c in columns if c.is_held(self.window)]
+        self._small = [c for c in (*columns, *later) if c.resident and c.name not in spans]
+        small = [c for c in columns if c.name in spans or c.is_held(self.window)]
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
         self.resident = tuple(held)
         """The names of the columns that are mirrored here."""
@@ -191,6 +192,13 @@ class StreamLog:
         if patched.any():
             found[patched] = self.patches.arrays[name][patch[patched] % self.patches.length]
         return found
+
+    def first_item(self, name: str) -> int:
+        """Return the first item of a ragged column that a row or a patch needs: later rows name none before it."""
+        floor = self.floor
+        if floor == self.end:
+            return 0
+        return int(self.table.arrays[name][floor % self.table.length, :, 0].min())
 
     def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
         """Enter rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
