@@ -346,7 +346,7 @@ class Schema:
 
     def _check_ragged(self) -> None:
         leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
-        varying = {name for name, space in leaves.items() if not isinstance(space, spaces.LEAF_SPACES)}
+        varying = {name for name, space in leaves.items() if spaces.is_ragged(space, name)}
         if varying != self.ragged.keys() & leaves.keys():
             raise SchemaError(f"the ragged columns must be those of the ragged spaces {sorted(varying)} and extra ones")
         if not self.ragged:
@@ -501,11 +501,12 @@ def _stack_from_json(stored: dict[str, Any]) -> Stack:
     return Stack(frames, axis, channels)
 
 
-def refuse_ragged(schema: Schema, what: str, instead: str) -> None:
-    """Raise SchemaError if a store has a ragged column, which ``what`` cannot hold; say what to do ``instead``."""
+def refuse_ragged(schema: Schema, what: str) -> None:
+    """Raise SchemaError if a store has a ragged column, which ``what`` cannot take."""
     if schema.ragged:
         raise SchemaError(
-            f"{what} cannot hold ragged columns yet, and the store has {sorted(schema.ragged)}; {instead}"
+            f"{what} cannot take ragged columns, and the store has {sorted(schema.ragged)}: use ReplayBuffer itself, "
+            "or columns of one length, padded"
         )
 
 

@@ -99,6 +99,11 @@ def _graph(space: spaces.Graph) -> spaces.Dict:
     return spaces.Dict(list(parts.items()))
 
 
+def is_ragged(space: gymnasium.Space[Any], name: str) -> bool:
+    """Tell whether a leaf of a space has values of different lengths."""
+    return not all(isinstance(leaf, LEAF_SPACES) for leaf in named_leaves(space, name).values())
+
+
 def longest(space: gymnasium.Space[Any]) -> int | None:
     """Return the most items that a value of a leaf space has, or None where it says none."""
     return space.max_length if isinstance(space, spaces.Text) else None

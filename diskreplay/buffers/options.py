@@ -63,7 +63,7 @@ class RunOptions(TypedDict, total=False):
     seed: int | None
     remote: str | None
     push_seconds: float
-    ragged: Forms
+    ragged: Forms | None
 
 
 class StoreOptions(RunOptions, total=False):

@@ -59,12 +59,14 @@ class Rules:
         check: called with the class, the settings and the schema of a store that is there, its path, ``take_over`` and
             ``shown``: NotAStoreError for another class's store, InputError where ``shown`` do not go with it.
         grows: True if ``open_or_create`` gives a stream the capacity that it asks for, where it has less.
+        ragged: True if it takes ragged columns.
     """
 
     modes: tuple[str, ...] = ("r", "r+")
     kept: Callable[..., dict[str, Any]] = lambda schema: {}
     check: Callable[..., object] = lambda kind, stored, schema, path, take_over: None
     grows: bool = True
+    ragged: bool = False
 
 
 class StoredBuffer(Subscripted):

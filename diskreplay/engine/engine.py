@@ -42,7 +42,7 @@ from diskreplay.errors import (
 )
 from diskreplay.index.episodes import Episode
 from diskreplay.interrupts import Lock
-from diskreplay.ragged import check_forms
+from diskreplay.ragged import PADDED, check_forms
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
 from diskreplay.reading.reads import Empty, Reads
@@ -122,8 +122,8 @@ class Engine:
         self.rng = np.random.Generator(np.random.PCG64(run.seed))
         if checkpoint:
             set_rng(self.rng, checkpoint.state, checkpoint.name)
-        check_forms(run.ragged, self.schema.ragged)
-        self._forms = run.ragged
+        self._forms = PADDED if run.ragged is None else run.ragged
+        check_forms(self._forms, self.schema.ragged)
         self._commit_rows = run.commit_rows
         self._commit_seconds = run.commit_seconds
         self.lock = Lock(f"the buffer {store.path!r}")

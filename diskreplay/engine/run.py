@@ -36,7 +36,7 @@ class Run:
     seed: int | None = None
     remote: str | None = None
     push_seconds: float = PUSH_SECONDS
-    ragged: Forms = PADDED
+    ragged: Forms | None = PADDED
 
     def __post_init__(self) -> None:
         if self.cache_bytes is not None:
@@ -47,7 +47,8 @@ class Run:
             number = isinstance(seconds, int | float | np.integer | np.floating)
             if not number or not (seconds > 0 or (seconds == 0 and name == "push_seconds")):
                 raise InputError(f"{name} must be a number {least}, got {seconds!r}")
-        check_forms(self.ragged)
+        if self.ragged is not None:
+            check_forms(self.ragged)
         if self.remote is not None:
             checked_url(self.remote)
         if self.seed is not None:
