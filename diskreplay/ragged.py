@@ -109,6 +109,11 @@ class Lists:
         return Lists(self.values[np.repeat(first - offsets[:-1], length) + np.arange(offsets[-1])], offsets)
 
     @property
+    def parts(self) -> tuple[Any, Any]:
+        """The values and the offsets."""
+        return self.values, self.offsets
+
+    @property
     def length(self) -> Any:
         """The number of items of each row, ``(B,)`` int64."""
         return self.offsets[1:] - self.offsets[:-1]
@@ -125,7 +130,7 @@ class Lists:
         return Padded(values, mask, length)
 
     def nested(self, tensor: Callable[[Any], Any]) -> Any:
-        """Return a nested tensor of torch, of the layout "jagged"; ``tensor`` makes one of an array."""
+        """Return a nested tensor of torch, in the layout ``torch.jagged``; ``tensor`` makes one of an array."""
         import torch
 
         return torch.nested.nested_tensor_from_jagged(tensor(self.values), tensor(self.offsets))

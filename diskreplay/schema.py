@@ -684,7 +684,8 @@ def _items_column(
         if shard_rows is not None:
             chunk_rows = math.gcd(chunk_rows, shard_rows)
     if shard_rows is None:
-        shard_rows = chunk_rows * max(1, ITEMS_SHARD_BYTES // (item * chunk_rows))
+        wanted = min(ITEMS_SHARD_BYTES // item, MAX_SET_ROWS)
+        shard_rows = chunk_rows * max(1, wanted // chunk_rows)
     for what, rows in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
         check_count(f"{what} of column {name!r}", rows, most=MAX_SET_ROWS)
     codec = Codec("lz4hc", 4) if codec is None else Codec.parse(codec)

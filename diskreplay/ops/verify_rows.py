@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.reading import ragged_reads
-from diskreplay.schema import PATCH_TABLE, PLACE, START, TERMINATED, TRUNCATED, VALID, Schema, Start
+from diskreplay.schema import PATCH_TABLE, PLACE, PLACES, START, TERMINATED, TRUNCATED, VALID, Schema, Start
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 
@@ -43,9 +43,14 @@ def check_spans(readers: Mapping[str, ColumnReader], schema: Schema, commit: Com
             step = max(1, BLOCK_VALUES // reader.num_envs)
             try:
                 reader.load(needed.begin, needed.end, needed.tail)
+                if path != name:
+                    readers[PLACES].load(needed.begin, needed.end, commit.span(PLACES, schema.context).tail)
                 for low in range(needed.begin, needed.end, step):
                     high = min(low + step, needed.end)
-                    if (wrong := ragged_reads.wrong(ragged, reader.read_rows(low, high), *held)) is not None:
+                    spans = reader.read_rows(low, high)
+                    if path != name:  # those of offset 1: a ragged leaf, which is not stacked, needs no other
+                        spans = spans[readers[PLACES].read_rows(low, high)[..., 2] == 1]
+                    if (wrong := ragged_reads.wrong(ragged, spans, *held)) is not None:
                         found.add(wrong, stream=reader.stream, column=path, rows=(low, high), file=reader.directory)
             except DAMAGE:  # found by the check of the files
                 continue

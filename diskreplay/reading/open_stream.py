@@ -24,7 +24,7 @@ from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
-from diskreplay.schema import INFO, LATER, Schema
+from diskreplay.schema import INFO, LATER, PLACE, Schema
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store
@@ -87,7 +87,8 @@ class OpenStream:
         if commit.patch_end > log.patch_end:
             span = log.patch_end, commit.patch_end
             patches = {name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays}
-            self._check_spans(patches, commit)
+            following = patches[PLACE][:, 2] == 1  # a ragged leaf, which is not stacked, needs no other
+            self._check_spans({name: values[following] for name, values in patches.items()}, commit)
             log.add_patches(patches)
         log.slide(commit.begin)
         log.drop_patches()
