@@ -679,6 +679,9 @@ def _items_column(
     """Return the array of the items of a ragged column; its rows are items."""
     name, shape, dtype = field[0], cast(tuple[int, ...], field[1][1:]), field[2]
     item = math.prod(shape) * dtype.itemsize
+    for what, rows in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
+        if rows is not None:
+            check_count(f"{what} of column {name!r}", rows, most=MAX_SET_ROWS)
     if chunk_rows is None:
         chunk_rows = _power_of_two(max(ITEMS_CHUNK_BYTES // item, 1))
         if shard_rows is not None:
@@ -686,8 +689,6 @@ def _items_column(
     if shard_rows is None:
         wanted = min(ITEMS_SHARD_BYTES // item, MAX_SET_ROWS)
         shard_rows = chunk_rows * max(1, wanted // chunk_rows)
-    for what, rows in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
-        check_count(f"{what} of column {name!r}", rows, most=MAX_SET_ROWS)
     codec = Codec("lz4hc", 4) if codec is None else Codec.parse(codec)
     return Column(f"{ITEMS}/{name}", shape, dtype, chunk_rows, shard_rows, codec, False)
 
