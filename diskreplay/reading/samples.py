@@ -10,14 +10,15 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import place_of
-from diskreplay.reading import observations, plain
+from diskreplay.ragged import form_of
+from diskreplay.reading import observations, plain, ragged_reads
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
@@ -89,7 +90,9 @@ class Samples:
         return [stream.log.positions(rows, envs) for stream, _, rows, envs in self.groups]
 
     def values(self, column: Column) -> Array:
-        """Return a column's values ``(size, *shape)`` at the rows themselves."""
+        """Return a column's values ``(size, *shape)`` at the rows themselves, of a ragged one in its form."""
+        if self.schema.ragged and column.name in self.schema.ragged:
+            return self._ragged(column.name, self.resident(column.name))
         if self._is_held(column.name):
             return self.resident(column.name)
         out = self._empty((self.size, 1, *column.shape), column.dtype)
@@ -98,6 +101,13 @@ class Samples:
                 requests = Requests(place, envs, rows, rows, rows)
                 self.reads.fetch(stream.disk.rows[column.name], requests, Target(out), stream.cache)
         return out[:, 0]
+
+    def _ragged(self, name: str, spans: Array) -> Array:
+        """Return the items of spans ``(size, 2)`` in the form that the batch has them in, which is no single array."""
+        streams = [(stream, place) for stream, place, _, _ in self.groups]
+        form = form_of(self.reads.forms, name)
+        found: Any = ragged_reads.read(self.reads, self.schema.ragged[name], spans, streams, form)
+        return cast(Array, found)
 
     def _read_plainly(self, name: str, out: Target) -> bool:
         """Have compiled code read a column's values at the rows; return False, with nothing done, if it cannot."""
@@ -161,6 +171,8 @@ class Samples:
         """
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         frames = stack.frames
+        if self.schema.ragged and column.name in self.schema.ragged:
+            return self.current(leaf), self.observe_next(leaf, last_rows)
         if last_rows is None:
             following = self._gathered.pop(NEXT + column.name, None)
             if following is not None:
@@ -182,15 +194,23 @@ class Samples:
     def current(self, leaf: int) -> Array:
         """Return observations of a leaf at the rows."""
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
+        if self.schema.ragged and column.name in self.schema.ragged:
+            return self._ragged(column.name, self.resident(column.name))
         if self._in_ram(leaf):
             return self.resident(column.name)
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
         self._fill(leaf, Target(out), 1 - stack.frames, 0)
         return self._layout(out, stack)
 
-    def observe_next(self, leaf: int, last_rows: Sequence[Ids]) -> Array:
-        """Return next observations of a leaf at ``last_rows``."""
+    def observe_next(self, leaf: int, last_rows: Sequence[Ids] | None) -> Array:
+        """Return next observations of a leaf at ``last_rows``; if None, for a ragged leaf, at the rows themselves."""
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
+        if self.schema.ragged and column.name in self.schema.ragged:
+            spans = self._gathered.pop(NEXT + column.name, None) if last_rows is None else None
+            if spans is None:
+                spans = self._resident_next(column.name, last_rows)
+            return self._ragged(column.name, spans)
+        last_rows = self._lasts(last_rows)
         if self._in_ram(leaf):
             return self._resident_next(column.name, last_rows)
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
@@ -204,6 +224,8 @@ class Samples:
     def frames(self, leaf: int, step: int) -> Array:
         """Return single frames of a leaf, ``(size, *frame_shape)``: the rows' (step 0), or their next ones (1)."""
         column = self.schema.obs_columns[leaf]
+        if self.schema.ragged and column.name in self.schema.ragged:
+            return self.observe_next(leaf, None) if step else self.current(leaf)
         out = self._empty((self.size, 1, *column.shape), column.dtype)
         self._fill(leaf, Target(out), step, step)
         return out[:, 0]

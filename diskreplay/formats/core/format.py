@@ -44,6 +44,7 @@ class Holds:
         nested_obs, nested_action: Dict and Tuple spaces.
         empty: a dataset without a step.
         dtypes: names of the data types that it keeps as they are.
+        ragged: ragged columns, whose values are :class:`~diskreplay.ragged.Lists`.
     """
 
     final_obs: bool = True
@@ -60,6 +61,7 @@ class Holds:
     nested_action: bool = True
     empty: bool = True
     dtypes: frozenset[str] = DTYPES
+    ragged: bool = False
 
 
 Read = Callable[[pathlib.Path], AbstractContextManager[Source]]
@@ -134,6 +136,10 @@ def check_holds(format: Format, layout: Layout, steps: int) -> None:
         )
     if not holds.nested_action and "action" not in layout.action:
         raise InputError(f"{name} holds one action array, not {', '.join(layout.action)}")
+    if layout.ragged and not holds.ragged:
+        raise InputError(
+            f"{name} cannot hold the ragged columns {', '.join(sorted(layout.ragged))}; choose others with --columns"
+        )
     if not steps and not holds.empty:
         raise InputError(f"{name} cannot hold a dataset without a step")
     for column, (_, dtype) in {**layout.obs, **layout.action, **layout.columns}.items():
