@@ -36,7 +36,7 @@ SPACES: dict[str, tuple[spaces.Space[Any], dict[str, Any]]] = {
 }
 VIEWS = ("Transition()", "Transition(3)", "Sequence(5)", "PaddedEpisodes(30)", "Hindsight(near)")
 UPDATED, SELECTED = ("Proportional()", "RankBased()"), "Uniform()  # in a selection"
-SAMPLERS = ("Uniform()", "Recent(half_life=50)", *UPDATED, "SamplerMixture([Uniform(), Recent(newest=80)])", SELECTED)
+SAMPLERS = ("Uniform()", "Recent(half_life=50)", *UPDATED, "SamplerMixture([Uniform(), Recent(half_life=9)])", SELECTED)
 CACHES: tuple[dict[str, int], ...] = ({"cache_bytes": 0}, {"cache_bytes": 4 << 20}, {})
 CASES = [c for c in itertools.product(SPACES, (1, 3), VIEWS, SAMPLERS, CACHES) if "near" not in c[2] or c[0] == "goals"]
 
