@@ -129,33 +129,27 @@ class EpisodeTable:
 def table(log: StreamLog, since: int = 0) -> EpisodeTable:
     """Return all episodes of a stream's window, or those that begin in its rows from ``since`` on."""
     rows = np.arange(max(log.begin, since), log.end)
-    valid, starts, terminated, truncated, reward = (
-        log.table.take(name, rows) for name in (VALID, START, TERMINATED, TRUNCATED, REWARD)
-    )
-    parts = []
-    for env in range(log.num_envs if len(rows) else 0):
-        first = starts[:, env] != CONTINUES
-        complete = bool(first[0])
-        first[0] = True
-        low = np.flatnonzero(first)
-        high = np.append(low[1:], len(rows))
-        totals = np.add.reduceat(reward[:, env].astype(np.float64), low)
-        flags = terminated[high - 1, env], truncated[high - 1, env]
-        found = (
-            np.full(len(low), env), rows[0] + low, rows[0] + high, totals, *flags,
-            (low > 0) | complete, flags[0] | flags[1] | (high < len(rows)),
-        )  # fmt: skip
-        kept = valid[low, env]
-        kept[0] &= complete or rows[0] == log.begin
-        parts.append([part[kept] for part in found])
-    if not parts:
+    count = len(rows)
+    if not count:
         none, no = np.empty(0, np.int64), np.empty(0, bool)
         return EpisodeTable(log.stream, log.num_envs, none, none, none, np.empty(0), no, no, no, no)
-    columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
-    if len(parts) > 1:
-        order = np.lexsort((columns[0], columns[1]))
-        columns = [column[order] for column in columns]
-    return EpisodeTable(log.stream, log.num_envs, *columns)
+    # One environment after the other, each from its first row on.
+    valid, starts, terminated, truncated, reward = (
+        log.table.take(name, rows).T.ravel() for name in (VALID, START, TERMINATED, TRUNCATED, REWARD)
+    )
+    begins = starts != CONTINUES
+    first = begins.copy()
+    first[::count] = True
+    low = np.flatnonzero(first)
+    env, at = np.divmod(low, count)
+    high = np.append(low[1:], len(first))
+    start, stop = rows[0] + at, rows[0] + high - env * count
+    totals = np.add.reduceat(reward.astype(np.float64), low)
+    flags = terminated[high - 1], truncated[high - 1]
+    columns = env, start, stop, totals, *flags, begins[low], flags[0] | flags[1] | (stop <= rows[-1])
+    order = np.lexsort((env, start))
+    order = order[valid[low][order] & (begins[low][order] | (rows[0] == log.begin))]
+    return EpisodeTable(log.stream, log.num_envs, *(column[order] for column in columns))
 
 
 def episodes(log: StreamLog, facts: EpisodeFacts | None = None) -> list[Episode]:
@@ -215,12 +209,11 @@ class KeptEpisodes:
     def values(self, name: str) -> FactValues:
         """Return the values of a fact of all episodes, by its name or its path with points."""
         made = self._caught_up()
-        if name not in made.values:
-            found = Sliding(values_of(self.facts().tolist(), name).arrays())
-            for oldest in list(made.values)[: len(made.values) + 1 - MOST_VALUES]:
-                del made.values[oldest]
-            made.values[name] = found
-        return FactValues(*made.values[name].arrays())
+        found = made.values.pop(name, None) or Sliding(values_of(self.facts().tolist(), name).arrays())
+        for oldest in list(made.values)[: len(made.values) + 1 - MOST_VALUES]:
+            del made.values[oldest]
+        made.values[name] = found
+        return FactValues(*found.arrays())
 
     def _caught_up(self) -> _EpisodesMade:
         log, facts, made = self._log, self._facts, self._made
