@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError, InputError
 from diskreplay.ids import Ids, stream_of
-from diskreplay.index.facts import EpisodeFacts
+from diskreplay.index.episodes import KeptEpisodes
 from diskreplay.index.log import NEVER, NOW
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
@@ -51,7 +51,7 @@ class Streams:
         self._tables: Tables | None = None
         self._windows: list[tuple[tuple[int, int, int], Window] | None] = []
         """The last answer of :meth:`windows` for each stream, kept because most of a thousand streams rarely change."""
-        self._facts: list[EpisodeFacts] = []
+        self._episodes: list[KeptEpisodes] = []
 
     def open(
         self, written: str | None, checkpoint: Checkpoint | None, may_go_back: Callable[[int], None] | None,
@@ -144,7 +144,7 @@ class Streams:
         self._open, self.all = streams, list(streams.values())
         self._tables = None
         self._windows = [None] * len(self.all)
-        self._facts = [stream.facts for stream in self.all]
+        self._episodes = [stream.episodes for stream in self.all]
 
     def _caught_up(self, stream: OpenStream, newest: Commit) -> bool:
         """Read the rows up to a newer commit; return False if the stream must be read anew."""
@@ -185,7 +185,7 @@ class Streams:
             now = log.begin, log.end, log.rows
             if known is None or known[0] != now:
                 windows[at] = now, Window(log.first_id, log.stop_id, log.window, log.num_envs)
-        return ToldWindows([window for _, window in cast(list[tuple[Any, Window]], windows)], self._facts)
+        return ToldWindows([window for _, window in cast(list[tuple[Any, Window]], windows)], self._episodes)
 
     def standing(self, view: View, ids: Ids) -> NDArray[np.int8]:
         """Return the standing of ids, which are in the windows, as items of a view."""

@@ -8,7 +8,6 @@ episode may still be going on.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from diskreplay.ids import STREAM_SHIFT, Ids
 from diskreplay.index.fact_values import FactValues, values_of
 from diskreplay.index.facts import EpisodeFacts, Facts, copied
 from diskreplay.index.log import StreamLog
+from diskreplay.index.sliding import Sliding
 from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID
 
 CUT_OFF = "cut off"
@@ -119,11 +119,6 @@ class EpisodeTable:
         """Return some of the episodes, by whatever indexes an array."""
         return EpisodeTable(self.stream, self.num_envs, *(values[wanted] for values in self.arrays().values()))
 
-    def joined(self, *more: EpisodeTable) -> EpisodeTable:
-        """Return these episodes, then those of other tables of the stream."""
-        columns = zip(*(one.arrays().values() for one in (self, *more)), strict=True)
-        return EpisodeTable(self.stream, self.num_envs, *map(np.concatenate, columns))
-
     def hold(self, ids: Ids) -> NDArray[np.bool_]:
         """Tell which ids of the stream belong to these episodes, bool ``(B,)``."""
         if not len(self):
@@ -140,31 +135,25 @@ class EpisodeTable:
 def table(log: StreamLog, since: int = 0) -> EpisodeTable:
     """Return the episodes of a stream's window, or only those that begin at row ``since`` or later."""
     rows = np.arange(max(log.begin, since), log.end)
-    valid, starts, terminated, truncated, reward = (log.table.take(name, rows) for name in COLUMNS)
-    parts = []
-    for env in range(log.num_envs if len(rows) else 0):
-        first = starts[:, env] != CONTINUES
-        complete = bool(first[0])
-        first[0] = True
-        low = np.flatnonzero(first)
-        high = np.append(low[1:], len(rows))
-        totals = np.add.reduceat(reward[:, env].astype(np.float64), low)
-        flags = terminated[high - 1, env], truncated[high - 1, env]
-        found = (
-            np.full(len(low), env), rows[0] + low, rows[0] + high, totals, *flags,
-            (low > 0) | complete, flags[0] | flags[1] | (high < len(rows)),
-        )  # fmt: skip
-        kept = valid[low, env]
-        kept[0] &= complete or rows[0] == log.begin
-        parts.append([part[kept] for part in found])
-    if not parts:
+    count = len(rows)
+    if not count:
         none, no = np.empty(0, np.int64), np.empty(0, bool)
         return EpisodeTable(log.stream, log.num_envs, none, none, none, np.empty(0), no, no, no, no)
-    columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
-    if len(parts) > 1:
-        order = np.lexsort((columns[0], columns[1]))
-        columns = [column[order] for column in columns]
-    return EpisodeTable(log.stream, log.num_envs, *columns)
+    # One environment after the other, each from its first row on.
+    valid, starts, terminated, truncated, reward = (log.table.take(name, rows).T.ravel() for name in COLUMNS)
+    begins = starts != CONTINUES
+    first = begins.copy()
+    first[::count] = True
+    low = np.flatnonzero(first)
+    env, at = np.divmod(low, count)
+    high = np.append(low[1:], len(first))
+    start, stop = rows[0] + at, rows[0] + high - env * count
+    totals = np.add.reduceat(reward.astype(np.float64), low)
+    flags = terminated[high - 1], truncated[high - 1]
+    columns = env, start, stop, totals, *flags, begins[low], flags[0] | flags[1] | (stop <= rows[-1])
+    order = np.lexsort((env, start))
+    order = order[valid[low][order] & (begins[low][order] | (rows[0] == log.begin))]
+    return EpisodeTable(log.stream, log.num_envs, *(column[order] for column in columns))
 
 
 def episodes(log: StreamLog, facts: EpisodeFacts | None = None) -> list[Episode]:
@@ -181,89 +170,90 @@ def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
     return [Episode(found.stream, *values) for values in zip(*columns, strict=True)]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _EpisodesMade:
     """The episodes of a window, and all that was made of them, one entry an episode."""
 
-    table: EpisodeTable
-    facts: NDArray[Any]
-    values: dict[str, FactValues]
-    listed: list[Episode] | None
-    window: tuple[int, int]
-    since: int
+    columns: Sliding
+    """Those of the table, and the facts as objects."""
+    values: dict[str, Sliding] = dataclasses.field(default_factory=dict)
+    listed: list[Episode] | None = None
+    window: tuple[int, int] = 0, 0
+    since: int = 0
     """The first row of those that may still change."""
 
 
 class KeptEpisodes:
     """The episodes of a stream's window, kept between calls.
 
-    The lock of the buffer that owns it guards every call; what it returns must not be changed.
+    The lock of the buffer that owns it guards every call. What it returns must not be changed, and changes itself with
+    the next call after a step.
     """
 
     def __init__(self, log: StreamLog, facts: EpisodeFacts) -> None:
         self._log = log
         self._facts = facts
-        self._kept = _EpisodesMade(table(log, log.end), _objects([]), {}, None, (0, 0), 0)
-        """Replaced as a whole."""
+        self._made: _EpisodesMade | None = None
 
     def __call__(self) -> list[Episode]:
         """Return all episodes, by first row, then environment."""
-        kept = self._caught_up()
-        found = kept.listed
-        if found is None:
-            found = listed(kept.table, kept.facts.tolist())
-            self._kept = dataclasses.replace(kept, listed=found)
-        return found
+        made = self._caught_up()
+        if made.listed is None:
+            made.listed = listed(self.table(), self.facts().tolist())
+        return made.listed
 
     def table(self) -> EpisodeTable:
         """Return all episodes as arrays, in the same order."""
-        return self._caught_up().table
+        return EpisodeTable(self._log.stream, self._log.num_envs, *self._caught_up().columns.arrays()[:-1])
 
     def facts(self) -> NDArray[Any]:
         """Return the facts of all episodes, an array of objects ``(n,)``."""
-        return self._caught_up().facts
+        return self._caught_up().columns.arrays()[-1]
 
     def values(self, name: str) -> FactValues:
         """Return the values of a fact of all episodes, by its name or its path with points."""
-        kept = self._caught_up()
-        found = kept.values.get(name)
-        if found is None:
-            found = values_of(kept.facts.tolist(), name)
-            newest = dict(itertools.islice(kept.values.items(), max(0, len(kept.values) + 1 - MOST_VALUES), None))
-            self._kept = dataclasses.replace(kept, values={**newest, name: found})
-        return found
+        made = self._caught_up()
+        found = made.values.pop(name, None) or Sliding(values_of(self.facts().tolist(), name).arrays())
+        for oldest in list(made.values)[: len(made.values) + 1 - MOST_VALUES]:
+            del made.values[oldest]
+        made.values[name] = found
+        return FactValues(*found.arrays())
 
     def _caught_up(self) -> _EpisodesMade:
-        log, facts, kept = self._log, self._facts, self._kept
-        if (log.begin, log.end) == kept.window and facts.changed is None:
-            return kept
-        since = kept.since if facts.changed is None else min(kept.since, facts.changed)
+        log, facts, made = self._log, self._facts, self._made
+        if made is not None and (log.begin, log.end) == made.window and facts.changed is None:
+            return made
+        self._made = None  # what cuts this short, or comes in meanwhile, has all of them made anew
+        if made is None:
+            made = _EpisodesMade(Sliding([*table(log, log.end).arrays().values(), _objects([])]))
+        since = made.since if facts.changed is None else min(made.since, facts.changed)
         found = table(log, since)
         known = facts.find(found.start, found.env)
-        open_ = found.start[~found.ended | (found.stop == log.end)]
-        left, held = np.empty(0, np.int64), slice(0, 0)
+        before, told = made.columns.arrays()[:-1], made.columns.arrays()[-1]
+        old = EpisodeTable(log.stream, log.num_envs, *before)
+        left, first, stop = np.empty(0, np.int64), 0, 0
         if since > log.begin:
-            first, stop = np.searchsorted(kept.table.start, (log.begin + 1, since)).tolist()
-            left = np.flatnonzero(kept.table.stop[:first] > log.begin)
-            left, held = left[np.argsort(kept.table.env[left], kind="stable")], slice(first, stop)
-        rest = self._rest(kept.table.only(left))
-        made = kept.listed
-        if made is not None:
-            moved = kept.table.start[left] < log.begin
-            shorter = iter(listed(rest.only(moved), kept.facts[left[moved]].tolist()))
-            ours = [next(shorter) if cut else made[at] for at, cut in zip(left.tolist(), moved.tolist(), strict=True)]
-            made = [*ours, *made[held], *listed(found, known)]
-        self._kept = _EpisodesMade(
-            rest.joined(kept.table.only(held), found),
-            np.concatenate([kept.facts[left], kept.facts[held], _objects(known)]),
-            {
-                name: FactValues.joined([values.only(left), values.only(held), values_of(known, name)])
-                for name, values in kept.values.items()
-            },
-            made, (log.begin, log.end), int(open_.min(initial=log.end)),
-        )  # fmt: skip
+            first, stop = np.searchsorted(old.start, (log.begin + 1, since)).tolist()
+            left = np.flatnonzero(old.stop[:first] > log.begin)
+            left = left[np.argsort(old.env[left], kind="stable")]
+        moved, rest = old.start[left] < log.begin, self._rest(old.only(left))
+        if made.listed is not None:
+            shorter = iter(listed(rest.only(moved), told[left[moved]].tolist()))
+            made.listed[stop:] = listed(found, known)
+            made.listed[:first] = [
+                next(shorter) if cut else made.listed[at] for at, cut in zip(left.tolist(), moved.tolist(), strict=True)
+            ]
+        for name, values in made.values.items():
+            lead = [array[left] for array in values.arrays()]
+            values.replace(first, stop, lead, values_of(known, name).arrays())
+        made.columns.replace(
+            first, stop, [*rest.arrays().values(), told[left]], [*found.arrays().values(), _objects(known)]
+        )
+        open_ = found.start[~found.ended | (found.stop == log.end)]
+        made.window, made.since = (log.begin, log.end), int(open_.min(initial=log.end))
         facts.changed = None
-        return self._kept
+        self._made = made
+        return made
 
     def _rest(self, left: EpisodeTable) -> EpisodeTable:
         """Return the parts of episodes that are left in the window, which begins within some of them, or before."""

@@ -7,7 +7,7 @@ lists, objects, null, and integers that float64 does not hold exactly.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,18 +55,9 @@ class FactValues:
         numbers[plain] = found[plain].astype(np.float64)
         return cls(found, kinds, numbers)
 
-    @classmethod
-    def joined(cls, parts: Iterable[FactValues]) -> FactValues:
-        """Return the values of several parts, one part after another."""
-        return cls(*(np.concatenate(each) for each in zip(*(part.arrays() for part in parts), strict=True)))
-
     def arrays(self) -> tuple[NDArray[Any], ...]:
         """Return the arrays, in the order of the attributes."""
         return self.values, self.kinds, self.numbers
-
-    def only(self, wanted: Any) -> FactValues:
-        """Return some of the values, by whatever indexes an array."""
-        return FactValues(*(array[wanted] for array in self.arrays()))
 
     def told(self, plain: Mask, others: Callable[[list[Any]], list[bool]]) -> Mask:
         """Return ``plain``, with the answers of a function of values put in where Python compares."""

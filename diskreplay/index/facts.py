@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.index.fact_runs import FactRuns, RowRuns
-from diskreplay.index.fact_values import MISSING
 from diskreplay.index.log import StreamLog
 from diskreplay.index.where import NAME
 
@@ -87,8 +85,6 @@ class EpisodeFacts:
         """By environment: the facts of the episode that its next step begins; an empty dict if that has no facts."""
         self._unwritten: dict[int, None] = {}
         """The keys of episodes that changed since their last line was written; some may be forgotten by now."""
-        self._runs: dict[Any, FactRuns] = {}
-        """The episodes by their values of a fact, of those that samplers draw by."""
         self.changed: int | None = None
         """The lowest row of the episodes whose facts have changed since a caller set this to None."""
 
@@ -141,16 +137,9 @@ class EpisodeFacts:
         if stop is None:
             self._open[env] = key
         self._noted[key] = one._replace(stop=stop, facts=shared(facts))
-        self._touch(key)
 
     def _change(self, row: int) -> None:
         self.changed = row if self.changed is None else min(self.changed, row)
-
-    def _touch(self, key: int) -> None:
-        """Have the episodes by their values look at one again."""
-        for runs in self._runs.values():
-            if runs.behind is not None:
-                runs.behind[key] = None
 
     # A row that begins episodes
 
@@ -171,12 +160,10 @@ class EpisodeFacts:
                 if before is not None:
                     self._unwritten[old] = None
                     self._noted[old] = before._replace(stop=row)
-                    self._touch(old)
                 self._open.pop(env, None)
             if given:
                 self._unwritten[key] = None
                 self._noted[key] = Noted(row, env, None, shared(given), NOWHERE, 0)
-                self._touch(key)
                 self._open[env] = key
             if given is not None:
                 self._waiting.pop(env, None)
@@ -186,7 +173,7 @@ class EpisodeFacts:
     def restart(self) -> None:
         """Forget the facts that came from the log."""
         self._change(0)
-        self._noted, self._open, self._unwritten, self._runs = {}, {}, {}, {}
+        self._noted, self._open, self._unwritten = {}, {}, {}
 
     def records(self, data: Bytes, at: int) -> Iterator[Noted]:
         """Yield the complete lines of the log's bytes ``data`` from byte ``at`` on; raise ValueError for a bad one."""
@@ -227,7 +214,6 @@ class EpisodeFacts:
         if known is None or known.facts != one.facts:
             self._change(one.row)
         self._noted[key] = one
-        self._touch(key)
         if one.stop is None:
             self._open[one.env] = key
         elif self._open.get(one.env) == key:
@@ -299,27 +285,6 @@ class EpisodeFacts:
             for at in late:
                 found[at] = reaching.get(int(envs[at]), nothing)
         return list(map(FACTS_OF, found))
-
-    def names(self) -> set[str]:
-        """Return the names of all facts of episodes in the window."""
-        return {name for one in self._noted.values() if self._lives(one) for name in one.facts}
-
-    def runs(self, name: str, kind: Callable[[], Callable[[Any], float]]) -> FactRuns:
-        """Return the episodes by a number of their fact, up to date; ``kind`` is as of :class:`FactRuns`."""
-        found = self._runs.setdefault((name, kind), FactRuns(kind))
-        found.catch_up(self._noted, lambda key: self._entry(key, name))
-        return found
-
-    def finished(self, runs: RowRuns) -> NDArray[np.bool_]:
-        """Tell which episodes have come to their end and are in the window from their first step on."""
-        done: NDArray[np.bool_] = runs.whole & self.log.begins(runs.start, runs.env)
-        at = np.flatnonzero(done & runs.open)
-        done[at] = self.log.is_cut(runs.stop[at] - 1, runs.env[at])
-        return done
-
-    def _entry(self, key: int, name: str) -> tuple[int, int, int | None, Any] | None:
-        one = self._noted.get(key)
-        return None if one is None else (one.row, one.env, one.stop, one.facts.get(name, MISSING))
 
 
 def is_name(name: Any) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,11 @@ import numpy as np
 from diskreplay.checks import checked_number
 from diskreplay.errors import InputError
 from diskreplay.ids import pack, row_of, stream_of
-from diskreplay.index.fact_runs import LEAST_KNOWN
-from diskreplay.index.fact_values import NUMBER, kind_of
+from diskreplay.index.fact_values import NUMBER
 from diskreplay.index.facts import is_name
 from diskreplay.index.where import OWN
 from diskreplay.sampling.selected import Ranges
 from diskreplay.sampling.window import Sampler, Window, Windows, told_windows
-
-
-def numbers() -> Callable[[Any], float]:
-    """Return a function that gives a fact's value if it is a number that float64 holds, else NaN."""
-    return lambda value: float(value) if kind_of(value) == NUMBER else math.nan
 
 
 def check_by(what: str, name: Any, within: Any = 0) -> float:
@@ -44,18 +37,18 @@ def fresh(windows: Windows, held: Sequence[Window], by: str, within: float, samp
     Raises InputError if no episode has a number under this name.
     """
     told = told_windows(windows, sampler)
-    every = [facts.runs(by, numbers) for facts in told.facts]
-    newest = max(runs.largest(*span) for runs, span in zip(every, told.spans(), strict=True))
-    if newest == LEAST_KNOWN:
+    every = [episodes.values(by) for episodes in told.episodes]
+    numbers = [np.where(one.kinds == NUMBER, one.numbers, -np.inf) for one in every]
+    newest = max(one.max(initial=-np.inf) for one in numbers)
+    if newest == -np.inf:
         raise told.unknown(by, "a number", sampler)
-    cut = {stream_of(window.first): window for window in held}
+    cut = {stream_of(window.first): row_of(window.first, window.num_envs) for window in held}
     parts = []
-    for window, runs, span in zip(told, every, told.spans(), strict=True):
-        stream, envs = stream_of(window.first), window.num_envs
-        if stream in cut:
-            found = runs.within(*span, newest - within)
-            start = np.maximum(found.start, row_of(cut[stream].first, envs))
-            some = start < found.stop
-            first = pack(stream, start, found.env, envs)[some]
-            parts.append((first, np.full(len(first), envs), (found.stop - start)[some]))
-    return Ranges(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    for episodes, number in zip(told.episodes, numbers, strict=True):
+        at, table = np.flatnonzero(number >= newest - within), episodes.table()
+        stop, envs = table.stop[at], table.num_envs
+        start = np.maximum(table.start[at], cut.get(table.stream, 0))
+        some = start < stop
+        first = pack(table.stream, start, table.env[at], envs)[some]
+        parts.append((first, np.full(len(first), envs), (stop - start)[some]))
+    return Ranges(*map(np.concatenate, zip(*parts, strict=True)))

@@ -18,23 +18,14 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.ids import Ids, checked_ids, pack, stream_of
+from diskreplay.ids import Ids, checked_ids, pack
 from diskreplay.index.log import NOW
 from diskreplay.sampling.fresh import check_by, fresh
 from diskreplay.sampling.selected import Ranges
 from diskreplay.sampling.window import Standings, Windows, told_windows
 
-
-class _Labels:
-    """A number for each value that can name a group."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[tuple[bool, Any], float] = {}
-
-    def __call__(self, value: Any) -> float:
-        if type(value) not in (str, int, float, bool):
-            return np.nan
-        return self.numbers.setdefault((type(value) is bool, value), float(len(self.numbers)))
+NAMES = (str, int, float, bool)
+"""The types of values that can name a group."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,15 +103,14 @@ class Groups:
         told = told_windows(windows, self)
         seen: dict[tuple[bool, Any], int] = {}
         parts = []
-        for window, facts, span in zip(told, told.facts, told.spans(), strict=True):
-            runs = facts.runs(self.by, _Labels)
-            found, labels = runs.within(*span), runs.number_of
-            assert isinstance(labels, _Labels)
-            names = [seen.setdefault(key, len(seen)) for key in labels.numbers]
-            first = pack(int(stream_of(window.first)), found.start, found.env, window.num_envs)
-            label = np.array(names, np.int64)[found.number.astype(np.int64)]
-            length = found.stop - found.start
-            parts.append((label, facts.finished(found), first, np.full(len(first), window.num_envs), length))
+        for episodes in told.episodes:
+            table, values = episodes.table(), episodes.values(self.by).values.tolist()
+            keys = ((type(value) is bool, value) if type(value) in NAMES else None for value in values)
+            label = np.array([-1 if key is None else seen.setdefault(key, len(seen)) for key in keys], np.int64)
+            first = pack(table.stream, table.start, table.env, table.num_envs)
+            stride = np.full(len(table), table.num_envs)
+            part = label, table.ended & table.complete_start, first, stride, table.stop - table.start
+            parts.append([column[label >= 0] for column in part])
         label, done, first, stride, length = map(np.concatenate, zip(*parts, strict=True))
         if not len(label):
             raise told.unknown(self.by, "a text, number or flag", self)

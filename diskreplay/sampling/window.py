@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids, checked_ids, row_of
-from diskreplay.index.facts import EpisodeFacts
+from diskreplay.ids import Ids, checked_ids
+from diskreplay.index.episodes import KeptEpisodes
 from diskreplay.index.selecting import instead
 
 Standings = Callable[[Ids], NDArray[np.int8]]
@@ -45,24 +45,19 @@ Windows = Sequence[Window]
 
 
 class ToldWindows(list[Window]):
-    """The windows of a store, which also know what was told of its episodes; for samplers that draw by facts.
+    """The windows of a store, which also know its episodes and their facts; for samplers that draw by these.
 
     Attributes:
-        facts: those of the stream of each window.
+        episodes: those of the stream of each window.
     """
 
-    def __init__(self, windows: Iterable[Window], facts: Sequence[EpisodeFacts]) -> None:
-        """Take the windows, and the facts of the stream of each."""
+    def __init__(self, windows: Iterable[Window], episodes: Sequence[KeptEpisodes]) -> None:
         super().__init__(windows)
-        self.facts = facts
+        self.episodes = episodes
 
-    def spans(self) -> list[tuple[int, int]]:
-        """Return the rows of each window, half-open."""
-        return [(row_of(one.first, one.num_envs), row_of(one.stop, one.num_envs)) for one in self]
-
-    def unknown(self, name: str, what: str, sampler: Any) -> InputError:
+    def unknown(self, name: str, what: str, sampler: object) -> InputError:
         """Return the error for a fact that no episode has, or not as ``what``."""
-        known = sorted(set[str]().union(*(facts.names() for facts in self.facts)))
+        known = {fact for episodes in self.episodes for facts in episodes.facts() for fact in facts}
         return InputError(
             f"{sampler}: no episode of the windows has {what} as its fact {name!r}, which begin_episode({name}=...) "
             f"tells; {instead(name, known)}"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from diskreplay.errors import InputError
 from diskreplay.index import where as language
 from diskreplay.index.fact_values import MISSING, FactValues, values_of
+from diskreplay.index.sliding import Sliding
 from diskreplay.index.where import Where
 
 OPERATORS = {
@@ -217,21 +218,28 @@ def test_comparisons_are_those_of_python(values: list[Any], sign: str, literal: 
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(st.lists(KINDS_OF_VALUES, max_size=12), st.data())
-def test_parts_and_joins_are_those_of_lists(values: list[Any], data: st.DataObject) -> None:
-    cut = data.draw(st.integers(0, len(values)))
+@given(st.lists(KINDS_OF_VALUES, max_size=12))
+def test_arrays_hold_the_numbers_that_a_float_holds(values: list[Any]) -> None:
     whole = FactValues.of(values)
-    joined = FactValues.joined([FactValues.of(values[:cut]), FactValues.of(values[cut:])])
-    for one, other in zip(whole.arrays(), joined.arrays(), strict=True):
-        assert one.dtype == other.dtype
-    assert joined.values.tolist() == whole.values.tolist()
-    np.testing.assert_array_equal(joined.kinds, whole.kinds)
-    np.testing.assert_array_equal(joined.numbers, whole.numbers)
-    some = np.array([number % 2 == 0 for number in range(len(values))], bool)
-    assert whole.only(some).values.tolist() == values[::2]
+    assert whole.values.tolist() == values
     exact = [type(value) is not int or abs(value) <= 2**53 for value in values]
     plain = [type(v) in (bool, int, float) and ok for v, ok in zip(values, exact, strict=True)]
     assert [not math.isnan(number) for number in whole.numbers.tolist()] == plain
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.data())
+def test_sliding_arrays_are_those_of_lists(data: st.DataObject) -> None:
+    columns = Sliding([np.empty(0, np.int64), np.empty(0, object)])
+    held: list[int] = []
+    for _ in range(data.draw(st.integers(1, 30))):
+        first = data.draw(st.integers(0, len(held)))
+        stop = data.draw(st.integers(first, len(held)))
+        lead = data.draw(st.lists(st.integers(0, 9), max_size=min(first, 3)))
+        tail = data.draw(st.lists(st.integers(0, 9), max_size=4))
+        columns.replace(*(first, stop), *([np.array(part, np.int64), np.array(part, object)] for part in (lead, tail)))
+        held = [*lead, *held[first:stop], *tail]
+        assert [array.tolist() for array in columns.arrays()] == [held, held]
 
 
 def test_a_path_with_points_looks_into_objects() -> None:
