@@ -90,10 +90,10 @@ def edit(
         WriteFailedError, OpenError, CorruptionError: when a store cannot be written, opened or read.
 
     >>> import tempfile, gymnasium, diskreplay
-    >>> folder, space = tempfile.TemporaryDirectory(), gymnasium.spaces.Discrete(9)
-    >>> with diskreplay.ReplayBuffer.create(f"{folder.name}/a", space, space, capacity=9) as rb:
-    ...     rb.extend([0, 1, 2], [0, 0, 0], [1.0, 1.0, 1.0], [1, 2, 3], [False, False, True], [False] * 3)
-    >>> edit(f"{folder.name}/a", f"{folder.name}/b", steps=[slice(1, 2)]).episodes
+    >>> with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
+    ...     with diskreplay.ReplayBuffer.create(a, *[gymnasium.spaces.Discrete(9)] * 2, capacity=9) as rb:
+    ...         rb.extend([0, 1, 2], [0, 0, 0], [1.0, 1.0, 1.0], [1, 2, 3], [False, False, True], [False] * 3)
+    ...     edit(a, b, steps=[slice(1, 2)]).episodes
     2
     """
     started = time.perf_counter()

@@ -70,11 +70,11 @@ def relabel(
         WriteFailedError, OpenError, CorruptionError: when the store cannot be written, opened or read.
 
     >>> import tempfile, gymnasium, diskreplay
-    >>> folder, space = tempfile.TemporaryDirectory(), gymnasium.spaces.Discrete(9)
-    >>> later = {"shaped": "float32"}
-    >>> with diskreplay.ReplayBuffer.create(f"{folder.name}/a", space, space, capacity=9, later=later) as rb:
-    ...     rb.add(0, 1, 1.0, 2, True, False)
-    >>> relabel(f"{folder.name}/a", lambda episode: episode.reward - 0.1).steps
+    >>> options = {"capacity": 9, "later": {"shaped": "float32"}}
+    >>> with tempfile.TemporaryDirectory() as path:
+    ...     with diskreplay.ReplayBuffer.create(path, *[gymnasium.spaces.Discrete(9)] * 2, **options) as rb:
+    ...         rb.add(0, 1, 1.0, 2, True, False)
+    ...     relabel(path, lambda episode: episode.reward - 0.1).steps
     1
     """
     started = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import pathlib
 import signal
 import subprocess
@@ -20,6 +21,9 @@ from ops.played import listed, play, recorded, without
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.formats.core import gaps
+from diskreplay.ops import edit as edit_module
+from diskreplay.ops import relabel as relabel_module
 from diskreplay.ops.edit import edit
 from diskreplay.ops.verify import verify
 
@@ -70,6 +74,13 @@ def test_an_edited_store_is_what_lists_say(
         assert sum(counts["steps"] for counts in found.removed.values()) == len(gone)
         assert found.divided == sum(len(without(one, gone)) > 1 for one in every)
         assert verify(out).ok
+
+
+def test_the_examples_run() -> None:
+    for module in (edit_module, relabel_module, gaps):
+        outcome = doctest.testmod(module, raise_on_error=True)
+        assert outcome.attempted > 0
+        assert outcome.failed == 0
 
 
 def test_what_went_is_counted_by_its_place(path: str, tmp_path: pathlib.Path) -> None:
