@@ -26,7 +26,7 @@ from unittest import mock
 import numpy as np
 from helpers import view_model
 from helpers.configs import Config
-from helpers.model import Leaf, Log, arguments
+from helpers.model import Leaf, Log, RaggedLeaf, arguments
 from helpers.recording import Recording
 from interrupts import own
 
@@ -45,6 +45,10 @@ VECTORS = Config(
 )  # fmt: skip
 FRAMES = Config("frames", Leaf((3, 3, 4), frames=3, axis=0), frame_stack=3, capacity=14, chunk_rows=3, shard_rows=6)
 SINGLE = Config("single frames", Leaf((3, 4)), frame_stack=2, num_envs=2, capacity=20, chunk_rows=2, shard_rows=4)
+RAGGED = Config(
+    "ragged", {"a": RaggedLeaf(), "b": Leaf((3,), np.float32)}, num_envs=2, n_step=2, capacity=24, chunk_rows=3,
+    shard_rows=12, columns={"tokens": ((None,), np.int32)},
+)  # fmt: skip
 GOALS = view_model.GOAL_CONFIGS[0]
 
 small = mock.patch.multiple(ring, FIRST_LENGTH=4)
@@ -57,6 +61,15 @@ def reopened(files: SimulatedDisk) -> Iterator[dr.ReplayBuffer]:
     assert verify(PATH, files=files).problems == ()
     with dr.ReplayBuffer.open(PATH, files=files, **OPTIONS) as buffer:
         yield buffer
+
+
+def stacked(parts: list[Any]) -> Any:
+    """Values of several steps, nested or not: arrays that lead with the steps, and lists of ragged rows."""
+    if isinstance(parts[0], dict):
+        return {name: stacked([part[name] for part in parts]) for name in parts[0]}
+    if any(isinstance(part, list) for part in parts) or len({np.shape(part) for part in parts}) > 1:
+        return parts
+    return np.stack(parts)
 
 
 class Program:
@@ -161,7 +174,7 @@ class Replay(Program):
     def extend(self) -> None:
         self.log.rows.extend(self.steps)
         each = [arguments(self.config.obs, step, always_valid=False) for step in self.steps]
-        self.buffer.extend(**{name: np.stack([one[name] for one in each]) for name in each[0]})
+        self.buffer.extend(**stacked(each))
 
     def commit(self) -> None:
         self.buffer.commit()

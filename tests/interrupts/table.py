@@ -21,6 +21,7 @@ from interrupts import others, own, telling, writing
 from interrupts.programs import (
     FRAMES,
     GOALS,
+    RAGGED,
     SINGLE,
     VECTORS,
     Creating,
@@ -75,6 +76,7 @@ def replay_operations() -> Iterator[Operation]:
     vectors = functools.partial(operation, program=Replay, config=VECTORS)
     frames = functools.partial(operation, program=Replay, config=FRAMES)
     single = functools.partial(operation, program=Replay, config=SINGLE)
+    ragged = functools.partial(operation, program=Replay, config=RAGGED)
     for rows in ([0, 0], [0, 3], [0, 7], [9, 2], [26, 4]):
         yield vectors("add", f"vectors, after {sum(rows)} rows", rows=rows, call=Replay.add)
     for rows in ([0, 0], [0, 3], [4, 1], [20, 3]):
@@ -85,6 +87,13 @@ def replay_operations() -> Iterator[Operation]:
     yield vectors("extend", "vectors", rows=[26, 3], call=Replay.extend)
     yield vectors("extend", "vectors, with a commit", rows=[26, 3], call=Replay.extend, commit_rows=5)
     yield single("extend", "single frames", rows=[14, 2], call=Replay.extend)
+    for rows in ([0, 0], [0, 3], [14, 2]):
+        yield ragged("add", f"ragged, after {sum(rows)} rows", rows=rows, call=Replay.add)
+    yield ragged("add", "ragged, with a commit", rows=[13, 3], call=Replay.add, commit_rows=4)
+    yield ragged("extend", "ragged", rows=[13, 3], call=Replay.extend)
+    yield ragged("commit", "ragged", rows=[13, 7], call=Replay.commit)
+    yield ragged("checkpoint", "ragged", rows=[13, 7], call=Replay.checkpoint, checkpoints=["first"])
+    yield ragged("sample", "ragged", rows=[13, 3], call=Replay.sample)
     yield vectors("commit", "vectors", rows=[26, 7], call=Replay.commit)
     yield frames("commit", "stacks", rows=[20, 7], call=Replay.commit)
     yield single("commit", "single frames", rows=[14, 9], call=Replay.commit)
@@ -129,6 +138,7 @@ def replay_operations() -> Iterator[Operation]:
     yield frames("close", "stacks", rows=[20, 7], call=Replay.close_)
     yield operation("open", "vectors", Opening, VECTORS, [26, 7], Opening.reopen)
     yield operation("open", "stacks", Opening, FRAMES, [20, 7], Opening.reopen)
+    yield operation("open", "ragged, at a checkpoint", Opening, RAGGED, [13, 7], Opening.go_back, checkpoints=["first"])
     yield operation("open", "at a checkpoint", Opening, VECTORS, [20, 7], Opening.go_back, checkpoints=["first"])
     yield operation("create", "", Creating, VECTORS, [], Creating.create)
     for name, config in (("vectors", VECTORS), ("stacks", FRAMES)):
