@@ -1,7 +1,7 @@
-"""The rows of the episodes that have a fact, with one number for each, for samplers that draw by it.
+"""For each episode that has a fact: its rows, and a number made of the fact's value, for samplers that draw by it.
 
-The entries are those of the facts as they are noted, in the order in which they were, and follow each change of them.
-Those whose rows have left the window stay until most have; they are passed over.
+There is one entry for each episode, in the order in which facts were first noted; it is changed when the facts change.
+Entries of episodes that left the window are skipped, and removed once they are the majority.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 OPEN = 1 << 62
-"""The stop of an episode after which no other has begun yet."""
+"""The stop of an episode after which no other has begun."""
 SPARE = 1024
-"""The entries of rows that have left the window which may stay, whatever there is besides."""
+"""Entries are cleaned up once there are more than this plus twice those in the window."""
 LEAST_KNOWN = -math.inf
 
 Numbers = NDArray[np.int64]
 
 
 class RowRuns(NamedTuple):
-    """Episodes, or what of them is in the window, by first row, then environment; arrays ``(n,)``."""
+    """Episodes, cut to the window, sorted by first row, then environment; arrays ``(n,)``."""
 
     start: Numbers
     stop: Numbers
     env: Numbers
     number: NDArray[np.float64]
     open: NDArray[np.bool_]
-    """True where no other episode of the environment has begun after it."""
+    """True if the environment's next episode has not begun."""
     whole: NDArray[np.bool_]
-    """True where the row of its first facts is in the window."""
+    """True if the row under which the episode's facts are noted is in the window."""
 
 
 class FactRuns:
     """The episodes of a stream that have a fact.
 
     Args:
-        number_of: gives the number of a fact's value, NaN for one that is passed over.
+        number_of: returns the number of a fact's value, or NaN if the episode is to be skipped.
 
     Attributes:
         behind: the keys of episodes that have changed since the last call of :meth:`catch_up`; None for all.
@@ -58,11 +58,11 @@ class FactRuns:
         self._last: tuple[tuple[int, int, float], RowRuns] | None = None
 
     def catch_up(self, every: Iterable[int], entry: Callable[[int], tuple[int, int, int | None, Any] | None]) -> None:
-        """Look at what has changed.
+        """Bring the entries up to date.
 
         Args:
             every: the keys of all episodes with facts.
-            entry: gives row, environment, stop and value of an episode by its key; None if nothing is noted of it.
+            entry: returns row, environment, stop and value of an episode by its key, or None if it has no noted facts.
         """
         keys, self.behind = self.behind, None  # if this is cut short, the next call looks at all of them
         if keys is None or len(keys) > SPARE + len(self._at):
@@ -93,14 +93,14 @@ class FactRuns:
         self._at[key] = len(self._at)
 
     def largest(self, begin: int, end: int) -> float:
-        """Return the largest number of an episode of a window, minus infinity if there is none."""
+        """Return the largest number of the episodes in a window, or minus infinity if there is none."""
         if not self._at or begin == end:
             return LEAST_KNOWN
         numbers, living = np.frombuffer(self._numbers), np.frombuffer(self._stops, np.int64) > begin
         return float(np.fmax.reduce(numbers, where=living, initial=LEAST_KNOWN))
 
     def within(self, begin: int, end: int, least: float = LEAST_KNOWN) -> RowRuns:
-        """Return the episodes of a window whose number is at least ``least``; do not change the arrays."""
+        """Return the episodes of a window whose number is at least ``least``; callers must not change the arrays."""
         asked = begin, end, least
         if self._last is not None and self._last[0] == asked:
             return self._last[1]
