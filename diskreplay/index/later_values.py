@@ -87,7 +87,7 @@ class LaterValues:
             self.log.table.arrays[name][:] = 0
 
     def records(self, data: Bytes, at: int) -> Iterator[ValueBlock]:
-        """Yield the complete blocks in ``data``, the log's bytes from byte ``at`` on; raise ValueError for a bad one."""
+        """Yield the complete blocks in ``data``, the log's bytes from byte ``at`` on; ValueError for a bad one."""
         while len(data) >= HEADER_BYTES:
             number, count = data[:HEADER_BYTES].view("<u4").tolist()
             if number >= len(self.columns) or not count:
