@@ -3,7 +3,10 @@
 10^5 episodes of 10 steps, each with a seed, a policy's version, tags, success and an object. A selection is timed from
 the text to the ids, as a program calls it; `sample` takes turns with uniform sampling of the same buffer.
 
-    python benchmarks/selections.py [--episodes 100000] [--repeats 301]
+Likewise of 10^6 episodes that know the version of their policy: the first selection, which makes the index of the fact,
+the next one, and one after a step was added; and draws of the newest versions, with and without a step between two.
+
+    python benchmarks/selections.py [--episodes 100000] [--many 1000000] [--repeats 301]
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from gymnasium import spaces
 import diskreplay as dr
 
 EPISODES = 100_000
+MANY = 1_000_000
+VERSIONS = 100
 LENGTH = 10
 BATCH = 256
 CONDITIONS = (
@@ -58,9 +63,45 @@ def tell(buffer: dr.ReplayBuffer) -> None:
         )  # fmt: skip
 
 
+def of_many(path: pathlib.Path, episodes: int, repeats: int) -> list[str]:
+    """Returns the lines about a store with many episodes."""
+    space, actions = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
+    newest = f"version >= {VERSIONS - 2}"
+    with dr.ReplayBuffer.create(path, space, actions, capacity=episodes * LENGTH, seed=0) as buffer:
+        fill(buffer, episodes)
+        for number, episode in enumerate(buffer.episodes):
+            buffer.annotate_episode(episode, version=number * VERSIONS // episodes, note="" if number % 2 else "even")
+    lines = ["", f"| {episodes:,} episodes | first, ms | again, ms | after a step, ms |", "| --- | --- | --- | --- |"]
+    row = np.zeros(4, np.float32), 0, 0.0, np.ones(4, np.float32), True, False
+    for where in (newest, "version >= 3", f"length >= {LENGTH} and version != 7", "note = 'even'"):
+        with dr.ReplayBuffer.open(path, seed=0) as buffer:
+            first = seconds(lambda: buffer.select(where))  # noqa: B023
+            again, added = [], []
+            for _ in range(7):
+                again.append(seconds(lambda: buffer.select(where)))  # noqa: B023
+                buffer.add(*row)
+                added.append(seconds(lambda: buffer.select(where)))  # noqa: B023
+        ours = (1e3 * first, 1e3 * statistics.median(again), 1e3 * statistics.median(added))
+        lines.append(f"| `{where}` | " + " | ".join(f"{each:.1f}" for each in ours) + " |")
+    lines += ["", "| `sample(256)` | us | after a step, us |", "| --- | --- | --- |"]
+    samplers = dr.Uniform(), dr.Recent(by="version", within=1), dr.Counting(dr.Uniform(), 1_000)
+    for sampler in samplers:
+        with dr.ReplayBuffer.open(path, seed=0, sampler=sampler) as buffer:
+            buffer.sample(BATCH)
+            again, added = [], []
+            for _ in range(repeats):
+                again.append(seconds(lambda: buffer.sample(BATCH)))
+                buffer.add(*row)
+                added.append(seconds(lambda: buffer.sample(BATCH)))
+        medians = (1e6 * statistics.median(times) for times in (again, added))
+        lines.append(f"| `{sampler}` | " + " | ".join(f"{each:.0f}" for each in medians) + " |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=EPISODES, help=f"default {EPISODES:,}; only that many are kept")
+    parser.add_argument("--many", type=int, default=MANY, help=f"of the last two tables, default {MANY:,}")
     parser.add_argument("--repeats", type=int, default=301)
     asked = parser.parse_args()
     lines: list[str] = []
@@ -103,11 +144,12 @@ def main() -> None:
                     f"| `{where}` | {len(chosen):,} | {1e3 * statistics.median(took):.0f} | {ours:.0f} | {theirs:.0f} "
                     f"| {ours / theirs:.2f} |"
                 )
+        lines += of_many(folder / "many", asked.many, asked.repeats)
     intro = (
         f"{asked.episodes:,} episodes of {LENGTH} steps. Asked: a selection in 100 ms, `sample` over one at most 1.2x."
     )
     body = "\n".join([intro, "", *lines])
-    keep = asked.episodes == EPISODES
+    keep = (asked.episodes, asked.many) == (EPISODES, MANY)
     harness.write_section(
         "selections", "Selections of episodes", harness.versions("diskreplay", "numpy"), body, keep=keep
     )

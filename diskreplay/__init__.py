@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from diskreplay.buffers.replay import ReplayBuffer
     from diskreplay.buffers.rollout import RolloutBuffer
     from diskreplay.index.episodes import Episode
+    from diskreplay.ragged import Lists, Pad, Padded
     from diskreplay.recording import Record, VectorRecord
     from diskreplay.sampling.counting import Counting
+    from diskreplay.sampling.groups import Groups
     from diskreplay.sampling.proportional import Proportional
     from diskreplay.sampling.rank_based import RankBased
     from diskreplay.sampling.recent import Recent
@@ -64,14 +66,18 @@ _HOMES = {
     "Counting": "sampling.counting",
     "Episode": "index.episodes",
     "EpisodeBatch": "views.batch",
+    "Groups": "sampling.groups",
     "Hindsight": "views.hindsight",
     "HindsightBatch": "views.batch",
+    "Lists": "ragged",
     "Loader": "buffers.loader",
     "Mixture": "buffers.mixture",
     "MultiAgentBatch": "buffers.multi_agent_batch",
     "MultiAgentReplayBuffer": "buffers.multi_agent",
     "MultiAgentRolloutBatch": "buffers.multi_agent_batch",
     "MultiAgentRolloutBuffer": "buffers.multi_agent_rollout",
+    "Pad": "ragged",
+    "Padded": "ragged",
     "PaddedEpisodes": "views.padded_episodes",
     "Proportional": "sampling.proportional",
     "RankBased": "sampling.rank_based",
@@ -106,14 +112,18 @@ __all__ = [
     "Counting",
     "Episode",
     "EpisodeBatch",
+    "Groups",
     "Hindsight",
     "HindsightBatch",
+    "Lists",
     "Loader",
     "Mixture",
     "MultiAgentBatch",
     "MultiAgentReplayBuffer",
     "MultiAgentRolloutBatch",
     "MultiAgentRolloutBuffer",
+    "Pad",
+    "Padded",
     "PaddedEpisodes",
     "Proportional",
     "RankBased",

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, Unpack
 
@@ -28,6 +29,7 @@ from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import InputError
 from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
+from diskreplay.schema import refuse_ragged
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.views.batch import map_arrays
 from diskreplay.views.view import View
@@ -94,7 +96,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._at = None
         obs, info = self.env.reset(seed=seed, options=options)
         self.buffer.cut()
-        self._at = _kept(obs), number
+        self._at = _kept(obs, self.buffer), number
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -104,10 +106,10 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
                 "call reset() before step(): no episode has begun, or it has ended, or a step was cut short by an error"
             )
         obs, seed = self._at
-        given = _kept(action)
+        given = _kept(action, self.buffer)
         self._at = None
         next_obs, reward, terminated, truncated, info = self.env.step(action)
-        following = _kept(next_obs)
+        following = _kept(next_obs, self.buffer)
         extra = {name: _value(info, name) for name in self._names}
         if self._seeds:
             extra[SEED] = seed
@@ -170,7 +172,10 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         super().__init__(envs)
         self.autoreset_mode = mode
         spaces = envs.single_observation_space, envs.single_action_space
-        self.buffer = _opened(envs, path, *spaces, envs.num_envs, capacity, view, sampler, seeds, options)
+        if isinstance(path, ReplayBuffer):
+            refuse_ragged(path.schema, "VectorRecord")
+        fixed: EitherOptions = {**options, "ragged": None}
+        self.buffer = _opened(envs, path, *spaces, envs.num_envs, capacity, view, sampler, seeds, fixed)
         """The buffer that takes the steps."""
         self._seeds = bool(seeds)
         self._names = _names(self.buffer, seeds)
@@ -197,7 +202,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         obs, info = self.env.reset(seed=seed, options=None if options is None else dict(options))
         self.buffer.cut(mask)
         resets = np.ones(self.num_envs, bool) if mask is None else mask
-        self._at = _kept(obs), ended & ~resets, np.where(resets, numbers, before)
+        self._at = _kept(obs, self.buffer), ended & ~resets, np.where(resets, numbers, before)
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -210,13 +215,13 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
                 f"the environments {np.flatnonzero(ended).tolist()} have ended and do not reset by themselves: call "
                 "reset(options={'reset_mask': terminated | truncated}) before step()"
             )
-        given = _kept(actions)
+        given = _kept(actions, self.buffer)
         self._at = None
         next_obs, rewards, terminated, truncated, info = self.env.step(actions)
         done = np.logical_or(terminated, truncated)
         self._check_finals(info, done)
         valid = ~ended
-        kept = _kept(next_obs)
+        kept = _kept(next_obs, self.buffer)
         extra = {name: self._column(info, name, valid, done) for name in self._names}
         if self._seeds:
             extra[SEED] = seeds
@@ -361,9 +366,9 @@ def _of(info: Any, name: str, num_envs: int) -> tuple[NDArray[Any] | None, NDArr
     return values, np.asarray(info.get(f"_{name}", np.ones(num_envs, bool)))
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: Any, buffer: ReplayBuffer) -> Any:
     """Return a copy of an observation or an action."""
-    return map_arrays(np.array, value)
+    return copy.deepcopy(value) if buffer.schema.ragged else map_arrays(np.array, value)
 
 
 def _first(value: Any) -> Any:

@@ -13,7 +13,7 @@ import enum
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import gymnasium
 import numpy as np
@@ -23,6 +23,9 @@ from diskreplay.checks import check_count, check_flag, check_key
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 
 FORMAT_VERSION = 1
+"""The version of a store without ragged columns, whose bytes are what they always were."""
+RAGGED_VERSION = 2
+"""The version of a store with one, which is also the newest that is read."""
 
 ACTION, OBS, REWARD, TERMINATED, TRUNCATED, VALID, START = (
     "action", "obs", "reward", "terminated", "truncated", "valid", "start",
@@ -76,6 +79,12 @@ LATER_CHUNK_ROWS, LATER_SHARD_ROWS = 1 << 16, 1 << 23
 """The rows, which are bytes too, of that array's chunks and shards."""
 LOGS = {INFO: "info", LATER: "later"}
 """The arrays that are logs of bytes, each made when something is first logged, and their names in a commit record."""
+ITEMS = "ragged"
+"""The group of a stream with the items of its ragged columns."""
+ITEMS_CHUNK_BYTES, ITEMS_SHARD_BYTES = 32 << 10, 32 << 20
+"""The decoded bytes of a chunk and of a shard of items: a short row decodes one chunk."""
+MAX_ROW_BYTES = 1 << 30
+"""The most bytes of the items of one row."""
 KNOWN = "_known"
 """The suffix of a column that is written later for the array that tells which rows of a batch have a value."""
 
@@ -242,6 +251,42 @@ class Stack:
 
 
 @dataclasses.dataclass(frozen=True)
+class RaggedColumn:
+    """A column whose rows have different numbers of items; in the rows stand *spans*, ``(start, stop)`` of each.
+
+    Attributes:
+        name: of the column of spans.
+        items: the array of all items, one behind another, with rows of one environment.
+        longest: the most items of a row, or None.
+    """
+
+    name: str
+    items: Column
+    longest: int | None = None
+
+    @property
+    def most(self) -> int:
+        """The most items that a row may have."""
+        most = MAX_ROW_BYTES // self.items.item_bytes
+        return most if self.longest is None else min(most, self.longest)
+
+    def to_json(self) -> dict[str, Any]:
+        stored = self.items.to_json()
+        del stored["resident"]
+        return {**stored, "name": self.name, "longest": self.longest}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> RaggedColumn:
+        name, longest = stored["name"], stored["longest"]
+        items = Column.from_json({**stored, "name": f"{ITEMS}/{name}", "resident": False})
+        return cls(name, items, None if longest is None else check_count("longest", longest, least=0))
+
+
+SPAN_SHAPE, SPAN_DTYPE = (2,), np.dtype(np.int64)
+"""The shape and dtype of a span."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Schema:
     """The facts of a store that do not change.
 
@@ -256,6 +301,7 @@ class Schema:
         finite: True if ``add`` refuses NaN and infinity in observations, actions and columns.
         continuity: the rule by which a row continues the one before: "observations" (and flags), or "flags" alone.
         later: columns whose values are written after their rows were added; they stand in the log :data:`LATER`.
+        ragged: the ragged ones among the columns, by name.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -269,6 +315,7 @@ class Schema:
     finite: bool = dataclasses.field(default=False, compare=False)
     continuity: Continuity = dataclasses.field(default="observations", compare=False)
     later: tuple[Column, ...] = ()
+    ragged: Mapping[str, RaggedColumn] = dataclasses.field(default_factory=dict)
     obs_tree: spaces.Tree = dataclasses.field(init=False)
     action_tree: spaces.Tree = dataclasses.field(init=False)
 
@@ -286,6 +333,7 @@ class Schema:
             raise SchemaError(f"the columns written later need names of their own in a batch: {twice!r} is there twice")
         if not all(column.resident for column in self.columns if column.name in ALWAYS_RESIDENT):
             raise SchemaError(f"the columns {ALWAYS_RESIDENT} must be resident")
+        self._check_ragged()
         axes = {stack.axis is None for stack in self.stacks if stack.frames > 1}
         if len(axes) > 1:
             raise SchemaError(
@@ -296,6 +344,30 @@ class Schema:
             raise SchemaError(f"padding must be zeros or repeat, got {self.padding.name.lower()}")
         if len(self.stacks) != len(spaces.leaves(self.obs_tree)):
             raise SchemaError(f"one stack for each observation leaf is needed, got {len(self.stacks)}")
+
+    def _check_ragged(self) -> None:
+        leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
+        varying = {name for name, space in leaves.items() if spaces.is_ragged(space, name)}
+        if varying != self.ragged.keys() & leaves.keys():
+            raise SchemaError(f"the ragged columns must be those of the ragged spaces {sorted(varying)} and extra ones")
+        if not self.ragged:
+            return
+        spans = {c.name for c in self.columns if (c.shape, c.dtype) == (SPAN_SHAPE, SPAN_DTYPE) and c.resident}
+        stacked = [c.name for c, stack in zip(self.obs_columns, self.stacks, strict=True) if stack.frames > 1]
+        if wrong := sorted(self.ragged.keys() - spans):
+            raise SchemaError(f"the ragged column {wrong[0]!r} needs a resident column of spans")
+        if wrong := sorted(self.ragged.keys() & set(stacked)):
+            raise SchemaError(
+                f"{wrong[0]!r} is ragged and cannot have a frame_stack: give the stacks of other leaves by name, as in "
+                "frame_stack={'camera': 4}"
+            )
+        if ITEMS in {column.name for column in (*self.columns, *self.later)}:
+            raise SchemaError(f"{ITEMS!r} cannot be a column of a store with ragged columns; choose another name")
+
+    @property
+    def format_version(self) -> int:
+        """The least version of a reader that reads the store rightly."""
+        return RAGGED_VERSION if self.ragged else FORMAT_VERSION
 
     @functools.cached_property
     def obs_columns(self) -> tuple[Column, ...]:
@@ -329,9 +401,10 @@ class Schema:
 
     @property
     def arrays(self) -> dict[str, Column]:
-        """Every array of a stream by its path below the stream's group: columns of the rows, then of the patches."""
+        """Every array of a stream by its path below the stream's group: of the rows, the patches, the items."""
         patches = {f"{PATCH_TABLE}/{column.name}": column for column in self.patch_columns}
-        return {column.name: column for column in self.columns} | patches
+        items = {ragged.items.name: ragged.items for ragged in self.ragged.values()}
+        return {column.name: column for column in self.columns} | patches | items
 
     @functools.cached_property
     def context(self) -> int:
@@ -367,6 +440,7 @@ class Schema:
             **({"finite": True} if self.finite else {}),
             **({"continuity": self.continuity} if self.continuity != "observations" else {}),
             **({"later": [_later_to_json(column) for column in self.later]} if self.later else {}),
+            **({"ragged": [column.to_json() for column in self.ragged.values()]} if self.ragged else {}),
         }
 
     @classmethod
@@ -384,6 +458,7 @@ class Schema:
                 stored.get("finite", False) is True,
                 check_continuity(stored.get("continuity", "observations")),
                 tuple(_later_from_json(column) for column in stored.get("later", ())),
+                {column["name"]: RaggedColumn.from_json(column) for column in stored.get("ragged", ())},
             )
         except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
             raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
@@ -427,8 +502,17 @@ def _stack_from_json(stored: dict[str, Any]) -> Stack:
     return Stack(frames, axis, channels)
 
 
-Field = tuple[str, tuple[int, ...], np.dtype[Any]]
-"""Name, shape and dtype of a column whose chunks and codec are still to be chosen."""
+def refuse_ragged(schema: Schema, what: str) -> None:
+    """Raise SchemaError if a store has a ragged column, which ``what`` cannot take."""
+    if schema.ragged:
+        raise SchemaError(
+            f"{what} cannot take ragged columns, and the store has {sorted(schema.ragged)}: use ReplayBuffer itself, "
+            "or columns of one length, padded"
+        )
+
+
+Field = tuple[str, tuple[int | None, ...], np.dtype[Any]]
+"""Name, shape and dtype of a column whose chunks and codec are still to be chosen; None first in a ragged one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -475,30 +559,48 @@ def build(spec: StoreSpec) -> Schema:
     if stack_padding not in ("zero", "reset"):
         raise InputError(f"stack_padding must be 'zero' or 'reset', got {stack_padding!r}")
     given = _leaf_fields(observation_space, OBS)
+    longest = _longest(observation_space, OBS) | _longest(action_space, ACTION)
     stacks, frames = _stacked(given, spec.frame_stack, spec.stack_axis)
     extras = _extras(spec.columns, "columns")
     fields = [*frames, *_leaf_fields(action_space, ACTION), *_always(spec.reward_dtype), *extras]
+    for name, _, _ in extras:
+        if isinstance(space := (spec.columns or {})[name], gymnasium.Space):
+            longest |= _longest(space, name)
+    later = _extras(spec.later, "later")
+    for name, shape, _ in later:
+        if None in shape:
+            raise SchemaError(f"later: {name!r} cannot be ragged; write values of one length, or give it in columns=")
     names, obs_names = [name for name, _, _ in fields], [name for name, _, _ in frames]
     settings = {what: getattr(spec, what) for what in ("codec", "chunk_rows", "shard_rows")}
     for what, setting in settings.items():
         if isinstance(setting, Mapping):
             _check_names(what, set(setting), names)
     built = tuple(
-        _column(field, num_envs, capacity // num_envs, **_settings_of(field[0], obs_names, settings))
+        _spans(field[0], num_envs, capacity // num_envs)
+        if None in field[1]
+        else _column(field, num_envs, capacity // num_envs, **_settings_of(field[0], obs_names, settings))
         for field in fields
     )
     padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
     return Schema(
         observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity,
         finite=check_flag("finite", spec.finite), continuity=check_continuity(spec.continuity),
-        later=tuple(later_column(*field, capacity) for field in _extras(spec.later, "later")),
+        later=tuple(later_column(name, cast(tuple[int, ...], shape), dtype, capacity) for name, shape, dtype in later),
+        ragged={
+            field[0]: RaggedColumn(
+                field[0], _items_column(field, **_settings_of(field[0], obs_names, settings)), longest.get(field[0])
+            )
+            for field in fields if None in field[1]
+        },
     )  # fmt: skip
 
 
 def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
     """Return the leaves of a space, as its values are given."""
-    fields = [(key, *spaces.leaf_layout(leaf, key)) for key, leaf in spaces.named_leaves(space, name).items()]
-    count = sum(math.prod(shape) for _, shape, _ in fields)
+    fields: list[Field] = [
+        (key, *spaces.column_layout(leaf, key)) for key, leaf in spaces.named_leaves(space, name).items()
+    ]
+    count = sum(math.prod(size for size in shape if size) for _, shape, _ in fields)
     if count > spaces.MAX_ELEMENTS:
         raise SchemaError(
             f"{name}: a value may have {spaces.MAX_ELEMENTS:,} elements, all leaves together, got {count:,}"
@@ -550,7 +652,7 @@ def _column(
         None if rows_given is None else check_count(f"{setting} {what}", rows_given, most=MAX_SET_ROWS)
         for setting, rows_given in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows))
     )
-    item = math.prod(shape) * dtype.itemsize
+    item = math.prod(cast(tuple[int, ...], shape)) * dtype.itemsize
     resident = _is_small(item, rows * num_envs) or name in ALWAYS_RESIDENT
     chunk_width = item * num_envs if resident else item
     if shard_rows is None:
@@ -563,7 +665,39 @@ def _column(
         chunk_rows = math.gcd(_power_of_two(max(wanted, 1)), shard_rows)
     if codec is None:
         codec = Codec("zstd", 1) if resident else Codec("lz4hc", 4)
-    return Column(name, shape, dtype, chunk_rows, shard_rows, Codec.parse(codec), resident)
+    return Column(name, cast(tuple[int, ...], shape), dtype, chunk_rows, shard_rows, Codec.parse(codec), resident)
+
+
+def _spans(name: str, num_envs: int, rows: int) -> Column:
+    """Return the column of the spans of a ragged column, which is resident however long the window is."""
+    column = _column((name, SPAN_SHAPE, SPAN_DTYPE), num_envs, rows, None, None, None)
+    return dataclasses.replace(column, resident=True)
+
+
+def _items_column(
+    field: Field, codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None
+) -> Column:  # fmt: skip
+    """Return the array of the items of a ragged column; its rows are items."""
+    name, shape, dtype = field[0], cast(tuple[int, ...], field[1][1:]), field[2]
+    item = math.prod(shape) * dtype.itemsize
+    for what, rows in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
+        if rows is not None:
+            check_count(f"{what} of column {name!r}", rows, most=MAX_SET_ROWS)
+    if chunk_rows is None:
+        chunk_rows = _power_of_two(max(ITEMS_CHUNK_BYTES // item, 1))
+        if shard_rows is not None:
+            chunk_rows = math.gcd(chunk_rows, shard_rows)
+    if shard_rows is None:
+        wanted = min(ITEMS_SHARD_BYTES // item, MAX_SET_ROWS)
+        shard_rows = chunk_rows * max(1, wanted // chunk_rows)
+    codec = Codec("lz4hc", 4) if codec is None else Codec.parse(codec)
+    return Column(f"{ITEMS}/{name}", shape, dtype, chunk_rows, shard_rows, codec, False)
+
+
+def _longest(space: gymnasium.Space[Any], name: str) -> dict[str, int]:
+    """Return the most items of the ragged leaves of a space that have a most, by name."""
+    found = {key: spaces.longest(leaf) for key, leaf in spaces.named_leaves(space, name).items()}
+    return {key: most for key, most in found.items() if most is not None}
 
 
 def _is_small(item: int, window: int) -> bool:
@@ -603,8 +737,8 @@ COLOURS = (3, 4)
 
 
 def _stack_of(
-    name: str, shape: tuple[int, ...], frames: int, axis: Literal["auto", 0, -1] | None
-) -> tuple[Stack, tuple[int, ...]]:
+    name: str, shape: tuple[int | None, ...], frames: int, axis: Literal["auto", 0, -1] | None
+) -> tuple[Stack, tuple[int | None, ...]]:
     """Return the stack of a leaf, and the shape of its single frame.
 
     ``"auto"`` takes observations of two or more axes whose first (else last) axis has just ``frames`` entries for
@@ -613,6 +747,11 @@ def _stack_of(
     """
     if axis not in ("auto", 0, -1, None):
         raise InputError(f"stack_axis must be 'auto', 0, -1 or None, got {axis!r}")
+    if None in shape and frames > 1:
+        raise SchemaError(
+            f"{name!r} is ragged and cannot have a frame_stack: give the stacks of other leaves by name, as in "
+            "frame_stack={'camera': 4}"
+        )
     if frames == 1 or axis is None:
         return Stack(frames), shape
     if axis == "auto":
@@ -624,13 +763,14 @@ def _stack_of(
         if colours:
             raise SchemaError(
                 f"{name!r}: axis {colours[0]} of shape {shape} may hold a stack of {frames} frames of "
-                f"{shape[colours[0]] // frames} channels each; say stack_axis={colours[0]} if it does, stack_axis=None "
-                "if observations are single frames, which are stacked when they are sampled"
+                f"{cast(int, shape[colours[0]]) // frames} channels each; say stack_axis={colours[0]} if it does, "
+                "stack_axis=None if observations are single frames, which are stacked when they are sampled"
             )
         return Stack(frames), shape
-    if not shape or shape[axis] % frames:
+    size = shape[axis] if shape else None
+    if size is None or size % frames:
         raise InputError(f"{name!r}: axis {axis} of shape {shape} cannot hold a stack of {frames} frames")
-    depth = shape[axis] // frames
+    depth = size // frames
     if depth == 1:
         return Stack(frames, axis), shape[1:] if axis == 0 else shape[:-1]
     return Stack(frames, axis, channels=True), (depth, *shape[1:]) if axis == 0 else (*shape[:-1], depth)
@@ -642,13 +782,14 @@ def _extra(name: str, value: Any, what: str) -> Field:
     if name in RESERVED:
         raise SchemaError(f"{what}: {name!r} is a name of the store's own; choose another")
     if isinstance(value, gymnasium.Space):
-        spaces.tree(value, name)
-        if isinstance(value, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        if not isinstance(spaces.tree(value, name), str):
             raise SchemaError(f"{what}: {name!r} must be one array; give each part of the {value} a name of its own")
-        return (name, *spaces.leaf_layout(value, name))
+        return (name, *spaces.column_layout(value, name))
     try:
         shape, dtype = value if isinstance(value, tuple) else ((), value)
-        layout = tuple(check_count(f"shape of {name!r}", n) for n in shape), np.dtype(dtype)
+        varies = len(shape) > 0 and shape[0] is None
+        fixed = tuple(check_count(f"shape of {name!r}, but for a first None,", n) for n in shape[varies:])
+        layout = (None, *fixed) if varies else fixed, np.dtype(dtype)
     except InputError:
         raise
     except (TypeError, ValueError) as error:

@@ -1,7 +1,9 @@
 """Gymnasium spaces as columns: the arrays that a space needs, and how nested values go in and come out.
 
-A Box, Discrete, MultiDiscrete or MultiBinary space is one *leaf*. Dict and Tuple spaces nest: the leaf of
-``Dict(camera=..., joints=Tuple(...))`` under ``obs`` are ``obs/camera``, ``obs/joints/0``, ``obs/joints/1``.
+A Box, Discrete, MultiDiscrete or MultiBinary space is one *leaf*; so is a Text, or a Sequence of one of these, whose
+values have different numbers of items. Dict and Tuple spaces nest: the leaf of ``Dict(camera=..., joints=Tuple(...))``
+under ``obs`` are ``obs/camera``, ``obs/joints/0``, ``obs/joints/1``. A Graph is a Dict of the Sequences ``nodes``,
+``edges`` and ``edge_links``.
 A :data:`Tree` is that structure with leaf names at its ends; values travel flat, in the order of
 :func:`leaves`. Spaces are kept as JSON (:func:`to_json`, :func:`from_json`), so that a store opens without them.
 """
@@ -31,10 +33,9 @@ MAX_ELEMENTS = 1 << 28
 MAX_DEPTH = 100
 """The most Dict and Tuple spaces within each other: far from what a reader's stack holds."""
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+LINKS = spaces.Box(0, np.iinfo(np.int32).max, (2,), np.int32)
+"""The space of an edge of a Graph: the numbers of its two nodes."""
 ADVICE = {
-    "Text": "encode the text to a fixed-length integer Box first",
-    "Graph": "pad nodes and edges to fixed-size Boxes in a Dict first",
-    "Sequence": "pad to a fixed length in a Box, with the true length in a Discrete, first",
     "OneOf": "store the choice as a Discrete and every alternative as a padded Box in a Dict first",
 }
 
@@ -75,11 +76,37 @@ def tree(space: gymnasium.Space[Any], name: str) -> Tree:
         if not space.spaces:
             raise SchemaError(f"{name}: a Tuple space needs at least one entry")
         return tuple(tree(sub, f"{name}/{position}") for position, sub in enumerate(space.spaces))
-    if not isinstance(space, LEAF_SPACES):
+    if isinstance(space, spaces.Graph):
+        return tree(_graph(space), name)
+    if isinstance(space, spaces.Sequence) and not isinstance(space.feature_space, LEAF_SPACES):
+        raise SchemaError(
+            f"{name}: a Sequence of {type(space.feature_space).__name__} is no single array; make it a Dict or Tuple "
+            "of Sequences of Box, Discrete, MultiDiscrete or MultiBinary"
+        )
+    if not isinstance(space, (*LEAF_SPACES, spaces.Sequence, spaces.Text)):
         kind = type(space).__name__
         advice = ADVICE.get(kind, "map it to Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple first")
         raise SchemaError(f"{name}: a {kind} space has no fixed shape and dtype on disk; {advice}")
     return name
+
+
+def _graph(space: spaces.Graph) -> spaces.Dict:
+    """Return a Graph space as a Dict of Sequences."""
+    parts: dict[str, gymnasium.Space[Any]] = {"nodes": spaces.Sequence(space.node_space, stack=True)}
+    if space.edge_space is not None:
+        parts |= {"edges": spaces.Sequence(space.edge_space, stack=True)}
+        parts |= {"edge_links": spaces.Sequence(LINKS, stack=True)}
+    return spaces.Dict(list(parts.items()))
+
+
+def is_ragged(space: gymnasium.Space[Any], name: str) -> bool:
+    """Tell whether a leaf of a space has values of different lengths."""
+    return not all(isinstance(leaf, LEAF_SPACES) for leaf in named_leaves(space, name).values())
+
+
+def longest(space: gymnasium.Space[Any]) -> int | None:
+    """Return the most items that a value of a leaf space has, or None where it says none."""
+    return space.max_length if isinstance(space, spaces.Text) else None
 
 
 def leaves(structure: Tree) -> list[str]:
@@ -92,6 +119,8 @@ def leaves(structure: Tree) -> list[str]:
 
 def leaf_spaces(space: gymnasium.Space[Any]) -> list[gymnasium.Space[Any]]:
     """Return the leaf spaces in the order of :func:`leaves`."""
+    if isinstance(space, spaces.Graph):
+        space = _graph(space)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         children = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return [leaf for child in children for leaf in leaf_spaces(child)]
@@ -108,6 +137,8 @@ def flatten(structure: Tree, value: Any, what: str) -> list[Any]:
     if isinstance(structure, str):
         return [value]
     if isinstance(structure, dict):
+        if isinstance(value, spaces.GraphInstance):
+            value = {key: part for key, part in value._asdict().items() if key in structure or part is not None}
         if not isinstance(value, dict) or value.keys() != structure.keys():
             got = sorted(map(str, value)) if isinstance(value, dict) else type(value).__name__
             raise InputError(f"{what}: must be a dict with the keys {sorted(structure)}, got {got}")
@@ -134,8 +165,20 @@ def _build(node: Tree, remaining: Iterator[Any]) -> Any:
     return tuple(_build(child, remaining) for child in node)
 
 
+def column_layout(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int | None, ...], np.dtype[Any]]:
+    """Return the shape and dtype of one value of a leaf space; the first axis is None if its length varies."""
+    if isinstance(space, spaces.Text):
+        return (None,), np.dtype(np.int32)  # code points
+    if isinstance(space, spaces.Sequence):
+        shape, dtype = leaf_layout(space.feature_space, name)
+        return (None, *shape), dtype
+    return leaf_layout(space, name)
+
+
 def leaf_layout(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and dtype of one value of a leaf space."""
+    """Return the shape and dtype of one value of a leaf space; raise SchemaError if its length varies."""
+    if not isinstance(space, LEAF_SPACES):
+        raise SchemaError(f"{name}: values of a {type(space).__name__} have no fixed shape, as is needed here")
     shape, dtype = space.shape, space.dtype
     if shape is None or dtype is None:
         raise SchemaError(f"{name}: the space {space} has no shape or dtype")
@@ -158,6 +201,8 @@ def choices(space: gymnasium.Space[Any]) -> tuple[Any, Any] | None:
             return least, most
         case spaces.MultiBinary():
             return 0, 1
+        case spaces.Sequence():
+            return choices(space.feature_space)
     return None
 
 
@@ -192,6 +237,14 @@ def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
             }
         case spaces.MultiBinary():
             return {"kind": "MultiBinary", "shape": list(space.shape)}
+        case spaces.Text():
+            characters = "".join(space.character_list)
+            return {"kind": "Text", "min": space.min_length, "max": space.max_length, "characters": characters}
+        case spaces.Sequence():
+            return {"kind": "Sequence", "item": to_json(space.feature_space), "stacked": bool(space.stack)}
+        case spaces.Graph():
+            edges = space.edge_space
+            return {"kind": "Graph", "node": to_json(space.node_space), "edge": edges and to_json(edges)}
     raise SchemaError(f"cannot store the space {space}")
 
 
@@ -207,6 +260,8 @@ def from_json(document: Any) -> gymnasium.Space[Any]:
 
 def _elements(document: Any) -> int:
     """Return the number of elements of a value, as a document says."""
+    if document["kind"] in ("Sequence", "Graph"):
+        return sum(_elements(document[part]) for part in ("item", "node", "edge") if document.get(part))
     if document["kind"] in ("Dict", "Tuple"):
         parts = document["spaces"]
         return sum(map(_elements, parts.values() if document["kind"] == "Dict" else parts))
@@ -241,6 +296,13 @@ def _from_json(document: Any) -> gymnasium.Space[Any]:
     if kind == "MultiBinary":
         shape = tuple(document["shape"])
         return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+    if kind == "Text":
+        return spaces.Text(document["max"], min_length=document["min"], charset=document["characters"])
+    if kind == "Sequence":
+        return spaces.Sequence(_from_json(document["item"]), stack=document["stacked"])
+    if kind == "Graph":
+        edge = document["edge"]
+        return spaces.Graph(cast(Any, _from_json(document["node"])), cast(Any, edge and _from_json(edge)))
     raise ValueError(f"unknown kind {kind!r}")
 
 

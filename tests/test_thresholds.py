@@ -58,6 +58,10 @@ NO_THRESHOLD = {
     ),
     "compiled in; blocks of runs with all gaps are read alike": "reading.kernel.GAP",
     "compiled in; the tests have values of more bytes": "reading.kernel.LONGEST",
+    "compiled in; how much memory a processor is told of early": (
+        "reading.kernel.KEY_LINES reading.kernel.LINE reading.kernel.RUN_LINES"
+    ),
+    "compiled in; tests/sampling/test_integers.py has ranges on both sides of it": "sampling.integers.MOST",
     "the system's": "reading.kernel.NOWAIT reading.kernel.WILL_NEED",
     "1 already, and the format fixes it": "schema.LARGE_PATCH_CHUNK_ROWS",
     "shared by what comes after it, see tests/buffers/test_latest.py": "storage.commit.MAX_NUMBER",

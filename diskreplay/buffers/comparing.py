@@ -71,8 +71,13 @@ def _schemas(asked: Schema, stored: Schema, spec: StoreSpec) -> list[str]:
         ("finite", asked.finite, stored.finite),
         ("continuity", asked.continuity, stored.continuity),
     ]
-    columns = {column.name: column for column in stored.columns}
+    columns = _columns(stored)
     layouts = [{name: (one.shape, str(one.dtype)) for name, one in of.items()} for of in (_columns(asked), columns)]
+    ragged = [
+        {name: (one.items.shape, str(one.items.dtype), one.longest) for name, one in of.ragged.items()}
+        for of in (asked, stored)
+    ]
+    facts.append(("ragged columns", ragged[0], ragged[1]))
     said = {
         "obs": asked.observation_space != stored.observation_space,
         "action": asked.action_space != stored.action_space,
@@ -97,7 +102,8 @@ def _schemas(asked: Schema, stored: Schema, spec: StoreSpec) -> list[str]:
 
 
 def _columns(schema: Schema) -> dict[str, Any]:
-    return {column.name: column for column in schema.columns}
+    """Return the columns by name; of a ragged one that of its items, whose chunks and codec are set."""
+    return {column.name: column for column in schema.columns} | {n: one.items for n, one in schema.ragged.items()}
 
 
 def _settings(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.ragged import Lists
 from diskreplay.views.batch import Arrays, map_arrays, rebuilt
 
 Array = NDArray[Any]
@@ -47,7 +48,7 @@ class Mover:
 
     def sent(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Move batches as they are asked for."""
-        return (rebuilt(batch, lambda value: torch.as_tensor(value).to(self._device)) for batch in batches)
+        return (_tensors(batch, lambda value: torch.as_tensor(value).to(self._device)) for batch in batches)
 
     def take(self, sent: Any) -> Any:
         """Return the batch."""
@@ -134,7 +135,7 @@ class Sender:
 
     def send(self, batch: Any) -> Transfer:
         """Begin to send a batch: one of this package, or a mapping of tensors on the CPU."""
-        batch = rebuilt(batch, np.asarray)
+        batch = rebuilt(batch, _in_parts(np.asarray))
         loads = _loads(batch)
         offsets = np.cumsum([0, *(-(-load.bytes // self.ALIGNED) * self.ALIGNED for load in loads)]).tolist()
         block = self._free_block(offsets[-1])
@@ -146,7 +147,7 @@ class Sender:
             tensors.update(load.arrive(self._link.copy(host), self._link))
         event = self._link.mark()
         self._blocks.append((block, event))
-        return Transfer(rebuilt(batch, lambda array: tensors[id(array)]), list(tensors.values()), event)
+        return Transfer(_tensors(batch, lambda array: tensors[id(array)]), list(tensors.values()), event)
 
     def _free_block(self, size: int) -> Tensor:
         """Return a block of at least so many bytes, which the device does not read any more."""
@@ -254,5 +255,15 @@ def _follow(obs: Array, following: Array, axis: int) -> bool:
 def _leaves(value: Any) -> list[Array]:
     """Return the arrays of a nested value."""
     found: list[Array] = []
-    map_arrays(found.append, value)
+    map_arrays(_in_parts(found.append), value)
     return found
+
+
+def _in_parts(function: Any) -> Any:
+    """Return a function that takes the arrays of lists one by one."""
+    return lambda value: Lists(*map(function, value.parts)) if isinstance(value, Lists) else function(value)
+
+
+def _tensors(batch: Any, tensor: Any) -> Any:
+    """Return a batch of tensors, nested ones for lists."""
+    return rebuilt(batch, lambda value: value.nested(tensor) if isinstance(value, Lists) else tensor(value))

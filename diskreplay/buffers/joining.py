@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from diskreplay.ragged import Lists, Padded, joined
 from diskreplay.reading import blocks
 from diskreplay.reading.reads import Empty
 from diskreplay.views.batch import Batch
@@ -64,6 +65,8 @@ class Joint:
             return None
         if isinstance(first, Mapping):
             return {name: self._joined([value[name] for value in values]) for name in first}
+        if isinstance(first, Padded | Lists):
+            return joined(list(values))
         if isinstance(first, tuple):
             return tuple(map(self._joined, zip(*values, strict=True)))
         whole = self._whole(values) if self._wholes else None

@@ -41,7 +41,8 @@ from diskreplay.ids import Ids, checked_ids
 from diskreplay.interrupts import Lock, held_back
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import named, place
-from diskreplay.sampling.composed import has_priorities
+from diskreplay.sampling.composed import has_priorities, with_parts
+from diskreplay.sampling.groups import Groups
 from diskreplay.sampling.window import Prioritized, checked_updates
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
@@ -82,6 +83,8 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         for part in parts:
             if not isinstance(part, SampledBuffer):
                 raise InputError(f"a part must be an open buffer, such as ReplayBuffer.open(path), got {part!r:.200}")
+            if any(isinstance(one, Groups) for one in with_parts(part.sampler)):
+                raise InputError(f"a mixture takes no part that draws groups, such as {part!r} by {part.sampler!r}")
         if len({id(part) for part in parts}) < len(parts):
             raise InputError("a buffer can be one part alone; to draw twice from it, give it a SamplerMixture")
         self._parts: tuple[SampledBuffer[SomeBatch], ...] = tuple(parts)

@@ -40,7 +40,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
     A transition is one step of one environment with all its agents.
     """
 
-    RULES = dataclasses.replace(SampledBuffer.RULES, check=_check)
+    RULES = dataclasses.replace(SampledBuffer.RULES, check=_check, ragged=False)
     FREEDOMS = Freedoms(alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
 
     def __init__(

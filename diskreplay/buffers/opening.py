@@ -16,6 +16,7 @@ from diskreplay.engine import forks
 from diskreplay.engine.run import Run
 from diskreplay.errors import CheckpointError, InputError, StoreExistsError, StoreNotFoundError
 from diskreplay.paths import PathLike, full_path
+from diskreplay.ragged import check_forms
 from diskreplay.remote import membership
 from diskreplay.remote.objects import ObjectStore, checked_url, is_url
 from diskreplay.remote.place import place
@@ -36,6 +37,7 @@ def make_buffer(
 ) -> Buffer:
     """Return a buffer of a class over a new store at ``path``, and its one stream; the class's rules take ``shown``."""
     run, opening, schema = of(Run, options), of(Opening, options), schemas.build(spec)
+    check_ragged(kind, schema, run)
     kept = {**kind.RULES.kept(schema, **shown), **spec.settings, **provenance.setting(spec.provenance)}
     if is_url(path):
         raise InputError(
@@ -52,6 +54,16 @@ def make_buffer(
     return kind(store, stream=stream, run=run, **shown)
 
 
+def check_ragged(kind: type[StoredBuffer], schema: Schema, run: Run) -> None:
+    """Raise InputError for forms of other columns, SchemaError if a class, or who opens it, takes no ragged columns."""
+    if not kind.RULES.ragged:
+        schemas.refuse_ragged(schema, f"a {kind.__name__}")
+    if run.ragged is None:
+        schemas.refuse_ragged(schema, "what opens the store here")
+    else:
+        check_forms(run.ragged, schema.ragged)
+
+
 def open_buffer(
     kind: type[Buffer], path: PathLike, options: Mapping[str, Any], num_envs: int | None = None,
     capacity: int | None = None, **shown: Any,
@@ -60,6 +72,7 @@ def open_buffer(
     run, opening = of(Run, options), of(Opening, options)
 
     def check(stored: Mapping[str, Any], schema: Schema) -> None:
+        check_ragged(kind, schema, run)
         kind.RULES.check(kind, stored, schema, path, opening.take_over, **shown)
 
     store, stream, cut = open_store(path, opening, run.remote, kind.RULES.modes, num_envs, capacity, check)

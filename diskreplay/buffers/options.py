@@ -22,6 +22,7 @@ import gymnasium
 
 from diskreplay.engine.run import Run
 from diskreplay.paths import PathLike
+from diskreplay.ragged import Forms
 from diskreplay.schema import Codec, Continuity, StoreSpec
 from diskreplay.storage.files import Files
 
@@ -62,6 +63,7 @@ class RunOptions(TypedDict, total=False):
     seed: int | None
     remote: str | None
     push_seconds: float
+    ragged: Forms | None
 
 
 class StoreOptions(RunOptions, total=False):

@@ -59,7 +59,8 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
                 raises SchemaError where one has three or four times as many, as stacked colour frames do.
             stack_padding: the padding of single frames at an episode's start: "zero", or "reset" for the first frame
                 repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
-            columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space.
+            columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space. With a first
+                axis of None it has another length in each step, as values of Text, Sequence and Graph spaces have.
             later: columns, in the same form, whose values :meth:`write` gives to steps after they were added, such as
                 recurrent states.
             reward_dtype: float32, as most learners want it, or another floating point type.
@@ -92,6 +93,9 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             remote: URL that the store is pushed to in the background (``s3://bucket/name``); see ``docs/remote.md``.
                 Nothing may be there; ``open_or_create`` joins a store that is, with a stream of its own.
             push_seconds: between the beginnings of two pushes; ``push`` and ``close`` do not wait for it.
+            ragged: how batches show ragged values, all, or by column: ``Pad(...)``, to the longest if nothing else is
+                said, as :class:`~diskreplay.Padded`, or "lists" as :class:`~diskreplay.Lists`. None refuses a store
+                that has some.
             seed: the seed of the sampler's random generator; from the system's entropy if None.
             stream: name of the first stream, such as that of the actor that writes it; "0" if None.
             files: another file system, for tests.
@@ -176,8 +180,8 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             mirror: directory for copies of a remote store's shards; one of its own below the user's cache directory if
                 None. Several processes may share it.
             mirror_bytes: the most bytes that the copies may take; 16 GiB if None.
-            cache_bytes, commit_rows, commit_seconds, remote, push_seconds, seed, files: as in ``create``; ``seed`` is
-                not used with a checkpoint, which has its own random state.
+            cache_bytes, commit_rows, commit_seconds, remote, push_seconds, ragged, seed, files: as in ``create``;
+                ``seed`` is not used with a checkpoint, which has its own random state.
 
         Raises:
             StoreNotFoundError, NotAStoreError, FormatVersionError, CheckpointError: when there is no such thing.

@@ -59,7 +59,7 @@ def _check_shown(
 class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     """A store that is sampled from; the classes over this one say what ``add`` takes."""
 
-    RULES = Rules(("r", "r+", APPEND), _kept, _check_shown)
+    RULES = Rules(("r", "r+", APPEND), _kept, _check_shown, ragged=True)
 
     def __init__(
         self,

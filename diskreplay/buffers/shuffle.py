@@ -181,7 +181,7 @@ def _load(pool: ChunkCache, streams: Sequence[OpenStream], ids: Ids, context: in
     """
     for stream in streams:
         rows, envs = stream.log.locate(ids[stream_of(ids) == stream.log.stream])
-        for column in stream.disk.patches.values():
+        for column in (*stream.disk.patches.values(), *stream.disk.items.values()):
             pool.drop(column)
         for column in stream.large_columns():
             chunk_rows, groups = column.column.chunk_rows, column.groups

@@ -61,12 +61,14 @@ class Rules:
             ``take_over`` and ``shown``. It raises NotAStoreError for another class's store, and InputError if ``shown``
             do not go with the store.
         grows: True if ``open_or_create`` gives a stream the capacity that it asks for, where it has less.
+        ragged: True if it takes ragged columns.
     """
 
     modes: tuple[str, ...] = ("r", "r+")
     kept: Callable[..., dict[str, Any]] = lambda schema: {}
     check: Callable[..., object] = lambda kind, stored, schema, path, take_over: None
     grows: bool = True
+    ragged: bool = False
 
 
 class StoredBuffer(Subscripted):

@@ -45,9 +45,9 @@ def open_or_create(
     """
     if not place.exists:
         making = {name: value for name, value in options.items() if name != TAKE_OVER}
-        return kind.create(place.path, **create, **settings, **making)
+        return kind.create(place.path, **create, **settings, **making, ragged=None)
     opening = {name: options[name] for name in OPEN_OPTIONS if name in options}
-    buffer = kind.open(place.path, **settings, **opening)
+    buffer = kind.open(place.path, **settings, **opening, ragged=None)
     with closed_on_failure(buffer):
         check_alike(buffer, create if facts is None else facts, grows)
     return buffer

@@ -27,6 +27,7 @@ from diskreplay.engine.continuity import Break, OneEnvironment, SeveralEnvironme
 from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.engine.leaves import ObsLeaf, split
 from diskreplay.engine.misuse import Watch
+from diskreplay.engine.ragged_rows import RaggedRows
 from diskreplay.engine.row_buffers import RowBuffers
 from diskreplay.engine.steps import Steps
 from diskreplay.errors import StateError
@@ -49,6 +50,7 @@ class Appender:
         schema, writer, log, facts: the parts of the stream.
         change: the block around a change, which keeps readers out.
         freedoms: the values that :meth:`add` takes against a rule.
+        ragged: takes the items of ragged columns, if there are some.
 
     Attributes:
         arguments: the rules for the arguments of :meth:`add`.
@@ -59,7 +61,7 @@ class Appender:
 
     def __init__(
         self, schema: Schema, writer: StreamWriter, log: StreamLog, facts: EpisodeFacts, change: Block,
-        freedoms: Freedoms = NO_FREEDOMS,
+        freedoms: Freedoms = NO_FREEDOMS, ragged: RaggedRows | None = None,
     ) -> None:  # fmt: skip
         num_envs = log.num_envs
         self.schema = schema
@@ -69,6 +71,7 @@ class Appender:
         """The facts of the stream's episodes; a row that begins an episode notes them."""
         self.change = change
         self.num_envs = num_envs
+        self._ragged = ragged
         self._leaves = [ObsLeaf(c, s, num_envs) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
         self.arguments = Arguments(schema, self._leaves, num_envs, freedoms)
         self.single_frames = not any(leaf.stacked for leaf in self._leaves)
@@ -104,7 +107,22 @@ class Appender:
         """Add one row; raise InputError, before any change, if an argument breaks its rule."""
         row = self.arguments.row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
         self.check(1)
+        if self._ragged is not None:
+            with self.change:
+                row = self._ragged.place(row, self._pending())
         self.add_row(row)
+
+    def _pending(self) -> list[Any] | None:
+        """Return the frames of the pending observation by leaf, None if there is none."""
+        return self.buffers.pending() if self.log.pending else None
+
+    def steps(self, values: Row) -> Steps:
+        """Return many checked steps, after the items of ragged columns were appended."""
+        self.check(len(values.terminated))
+        if self._ragged is not None:
+            with self.change:
+                values = self._ragged.place_steps(values, self._pending())
+        return Steps.of(values)
 
     def add_row(self, row: Row) -> None:
         """Add one row whose arguments were checked."""
@@ -140,6 +158,8 @@ class Appender:
     def check(self, rows: int) -> None:
         """Raise StateError if ``rows`` more rows cannot be added: the writer has stopped, or no ids are left."""
         self.writer.check()
+        if self._ragged is not None:
+            self._ragged.check()
         if (self.log.end + rows) * self.num_envs > MAX_IDS:
             raise StateError(
                 f"the stream {self.writer.name!r} can have {MAX_IDS:,} transitions ever, and no more {rows} rows of "

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
-from diskreplay.engine.inputs import Freedoms, Slot, action_slots, check_reward, column_slots, obs_slots
+from diskreplay.engine.inputs import AnySlot, Freedoms, Slot, action_slots, check_reward, column_slots, obs_slots
 from diskreplay.engine.leaves import ObsLeaf
 from diskreplay.errors import InputError
 from diskreplay.schema import OBS, REWARD, TERMINATED, TRUNCATED, VALID, Schema
@@ -128,7 +128,7 @@ class Arguments:
         extras = [slot.check_steps(extra[name], count, counts) for name, slot in self.extras.items()]
         return Row(leaves, following, actions, rewards, ends, cuts, is_valid, extras)
 
-    def _check_obs(self, slots: list[Slot], value: Any, what: str, is_valid: Any) -> list[Array]:
+    def _check_obs(self, slots: list[AnySlot], value: Any, what: str, is_valid: Any) -> list[Array]:
         """Return the leaves of a nested observation, as given."""
         flat = spaces.flatten(self.schema.obs_tree, value, what)
         return [slot.check(part, is_valid) for slot, part in zip(slots, flat, strict=True)]

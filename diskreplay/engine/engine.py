@@ -26,8 +26,8 @@ from diskreplay.engine.hooks import Companion, Hook, State
 from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.engine.later import LaterWriter
 from diskreplay.engine.pushes import Pushes
+from diskreplay.engine.ragged_rows import RaggedRows
 from diskreplay.engine.run import Run
-from diskreplay.engine.steps import Steps
 from diskreplay.engine.streams import Streams
 from diskreplay.errors import (
     ClosedError,
@@ -42,6 +42,7 @@ from diskreplay.errors import (
 )
 from diskreplay.index.episodes import Episode
 from diskreplay.interrupts import Lock
+from diskreplay.ragged import PADDED, check_forms
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
 from diskreplay.reading.reads import Empty, Reads
@@ -122,6 +123,8 @@ class Engine:
         self.rng = np.random.Generator(np.random.PCG64(run.seed))
         if checkpoint:
             set_rng(self.rng, checkpoint.state, checkpoint.name)
+        self._forms = PADDED if run.ragged is None else run.ragged
+        check_forms(self._forms, self.schema.ragged)
         self._commit_rows = run.commit_rows
         self._commit_seconds = run.commit_seconds
         self.lock = Lock(f"the buffer {store.path!r}")
@@ -148,8 +151,10 @@ class Engine:
             if self.streams.writer is not None and written is not None:
                 change = self.lock.change
                 change.stop = self.streams.writer.stop
+                items, log = self.streams.writer.items, written.log
+                ragged = RaggedRows(store.schema, items, log.num_envs, written.read_span) if items else None
                 self.appender = Appender(
-                    store.schema, self.streams.writer, written.log, written.facts, change, freedoms
+                    store.schema, self.streams.writer, log, written.facts, change, freedoms, ragged
                 )
                 self.appender.resume(written.pending())
                 self.later = LaterWriter(store.schema, written, change)
@@ -227,10 +232,9 @@ class Engine:
         """Add many rows, and commit between them whenever a commit is due."""
         with self.write_lock, self.pushes.warned_later():
             writer, appender = self.writable(), self.appender
-            steps = Steps.of(
+            steps = appender.steps(
                 appender.arguments.steps(obs, action, reward, next_obs, terminated, truncated, valid, extra)
             )
-            appender.check(len(steps))
             for at, stop in appender.runs(steps):
                 while at < stop:
                     end = appender.log.end
@@ -358,6 +362,7 @@ class Engine:
             self.appender.buffers.patch_all_pending()
             patch_begin = log.drop_patches()
             begins = {path: stored.put(writer.logs[path]) for path, stored in logs.items()}
+            begins |= {column.column.name: log.first_item(name) for name, column in writer.items.items()}
         writer.commit(log.begin, patch_begin, self.lock.change, begins, log.capacity)
         with self.lock.change:
             for stored in logs.values():
@@ -400,7 +405,7 @@ class Engine:
     def _draw(self, draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, Made]:
         with self.lock:
             self.check_open()
-            reads = Reads(empty, self.streams.tables)
+            reads = Reads(empty, self.streams.tables, self._forms)
             return reads, draft(*args, reads)
 
     def _finish(

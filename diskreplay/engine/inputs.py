@@ -11,14 +11,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Text
 from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
-from diskreplay.schema import Schema
+from diskreplay.ragged import Lists, Padded
+from diskreplay.schema import Column, RaggedColumn, Schema
 
 Array = NDArray[Any]
 
@@ -208,23 +211,104 @@ class Slot:
         )
 
 
+class ItemsSlot:
+    """The rule for one argument of a ragged column: a row is ``(n, *item_shape)``, or a text.
+
+    Args:
+        name: of the argument, for messages.
+        ragged: the column.
+        item: the rule for one item.
+        num_envs: environments; of several the rows are given as a list.
+        text: the space of texts, if the rows are texts.
+    """
+
+    def __init__(self, name: str, ragged: RaggedColumn, item: Slot, num_envs: int, text: Text | None) -> None:
+        self.name = name
+        self.num_envs = num_envs
+        self._most = ragged.most
+        self._item = item
+        self._text = text
+
+    def check(self, value: Any, counts: Any = True) -> Any:
+        """Return a row as an array ``(n, *item_shape)``, of several environments a list of them; raise InputError."""
+        if self.num_envs == 1:
+            return self._row(value, bool(np.all(counts)))
+        rows = self._rows(value, self.num_envs, "environments")
+        each = np.broadcast_to(counts, self.num_envs).tolist()
+        return [self._row(row, valid) for row, valid in zip(rows, each, strict=True)]
+
+    def check_steps(self, values: Any, steps: int, counts: Any = True) -> list[Any]:
+        """Return the rows of several steps, as :meth:`check` takes those of one."""
+        if self.num_envs > 1 and isinstance(values, Lists | Padded):
+            flat = self._rows(values, steps * self.num_envs, "steps and environments")
+            values = [flat[at : at + self.num_envs] for at in range(0, len(flat), self.num_envs)]
+        each = np.broadcast_to(counts, (steps, *np.shape(counts)[1:]))
+        return [self.check(*one) for one in zip(self._rows(values, steps, "steps"), each, strict=True)]
+
+    def _rows(self, given: Any, count: int, what: str) -> Sequence[Any]:
+        """Return rows one by one."""
+        given = given.lists() if isinstance(given, Padded) else given
+        if isinstance(given, str) or not hasattr(given, "__len__"):
+            raise InputError(f"{self.name}: must be {count} rows, one of each of the {what}, got {given!r:.80}")
+        if len(given) != count:
+            raise InputError(f"{self.name}: must be {count} rows, one of each of the {what}, got {len(given)}")
+        return list(given)
+
+    def _row(self, value: Any, counts: bool) -> Array:
+        """Return one row."""
+        shape, dtype = self._item.value_shape, self._item.dtype
+        if value is None:  # as the edges of a graph without any
+            return np.empty((0, *shape), dtype)
+        if self._text is not None and isinstance(value, str):
+            if counts and value not in self._text:
+                raise InputError(f"{self.name}: must be a text of {self._text}, got {value!r:.80}; nothing was added")
+            value = np.frombuffer(value.encode("utf-32-le", "surrogatepass"), "<i4").astype(dtype)
+        if isinstance(value, str) or not hasattr(value, "__len__"):
+            raise InputError(f"{self.name}: must be an array (n, *{shape}) of {dtype}, got {value!r:.80}")
+        if isinstance(value, np.ndarray) and value.shape[1:] != shape:
+            raise InputError(f"{self.name}: must have shape (n, *{shape}), got {value.shape}")
+        if len(value) > self._most:
+            raise InputError(
+                f"{self.name}: a row may have {self._most:,} items, got {len(value):,}; nothing was added: cut it, or "
+                "make the store with a longer one"
+            )
+        if not len(value):
+            return np.empty((0, *shape), dtype)
+        return self._item.check_steps(value, len(value), counts)
+
+
 def _bound(bound: Any, dtype: np.dtype[Any]) -> Any:
     """Return a bound of the choices in the values' own dtype, in which numpy compares fastest."""
     limits = np.iinfo(dtype)
     return np.clip(np.asarray(bound), limits.min, limits.max).astype(dtype)[()]
 
 
+AnySlot = Slot | ItemsSlot
+
+
+def _slot(
+    schema: Schema, prefix: str, column: Column, shape: tuple[int, ...], num_envs: int, finite: bool, space: Any,
+    looks: bool,
+) -> AnySlot:  # fmt: skip
+    """Return the rule for a column; that of a ragged one is for its items. ``looks``: values must lie in ``space``."""
+    name, choices = f"{prefix}{column.name}", spaces.choices(space) if looks else None
+    ragged = schema.ragged.get(column.name)
+    if ragged is None:
+        return Slot(name, shape, column.dtype, num_envs, finite=finite, choices=choices)
+    item = Slot(name, ragged.items.shape, ragged.items.dtype, 1, finite=finite, choices=choices)
+    return ItemsSlot(name, ragged, item, num_envs, space if isinstance(space, Text) else None)
+
+
 def obs_slots(
     schema: Schema, shapes: list[tuple[int, ...]], num_envs: int, freedoms: Freedoms
-) -> tuple[list[Slot], list[Slot]]:
+) -> tuple[list[AnySlot], list[AnySlot]]:
     """Return the rules for an observation and for the next one, whose leaves are given with ``shapes``."""
     leaves = spaces.leaf_spaces(schema.observation_space)
 
-    def slots(prefix: str) -> list[Slot]:
+    def slots(prefix: str) -> list[AnySlot]:
         return [
-            Slot(
-                f"{prefix}{column.name}", shape, column.dtype, num_envs, finite=freedoms.finite(schema),
-                choices=spaces.choices(space) if freedoms.looks_at(column.name) else None,
+            _slot(
+                schema, prefix, column, shape, num_envs, freedoms.finite(schema), space, freedoms.looks_at(column.name)
             )
             for column, shape, space in zip(schema.obs_columns, shapes, leaves, strict=True)
         ]  # fmt: skip
@@ -232,28 +316,20 @@ def obs_slots(
     return slots(""), slots("next_")
 
 
-def action_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> list[Slot]:
+def action_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> list[AnySlot]:
     """Return the rules for the leaves of an action."""
     leaves = spaces.leaf_spaces(schema.action_space)
     return [
-        Slot(
-            column.name,
-            column.shape,
-            column.dtype,
-            num_envs,
-            finite=freedoms.finite(schema),
-            choices=None if freedoms.anything else spaces.choices(space),
-        )
+        _slot(schema, "", column, column.shape, num_envs, freedoms.finite(schema), space, looks=not freedoms.anything)
         for column, space in zip(schema.action_columns, leaves, strict=True)
     ]
 
 
-def column_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> dict[str, Slot]:
+def column_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> dict[str, AnySlot]:
     """Return the rules for the user's own columns, by name."""
     return {
-        column.name: Slot(
-            column.name, column.shape, column.dtype, num_envs,
-            finite=freedoms.finite(schema, column.name),
+        column.name: _slot(
+            schema, "", column, column.shape, num_envs, freedoms.finite(schema, column.name), None, looks=False
         )
         for column in schema.extra_columns
     }  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 from diskreplay import memory
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError
+from diskreplay.ragged import PADDED, Forms, check_forms
 from diskreplay.remote.objects import checked_url
 
 CACHE_BYTES = 256 << 20
@@ -35,6 +36,7 @@ class Run:
     seed: int | None = None
     remote: str | None = None
     push_seconds: float = PUSH_SECONDS
+    ragged: Forms | None = PADDED
 
     def __post_init__(self) -> None:
         if self.cache_bytes is not None:
@@ -45,6 +47,8 @@ class Run:
             number = isinstance(seconds, int | float | np.integer | np.floating)
             if not number or not (seconds > 0 or (seconds == 0 and name == "push_seconds")):
                 raise InputError(f"{name} must be a number {least}, got {seconds!r}")
+        if self.ragged is not None:
+            check_forms(self.ragged)
         if self.remote is not None:
             checked_url(self.remote)
         if self.seed is not None:

@@ -164,7 +164,7 @@ class Streams:
 
     def size_cache(self) -> None:
         """Tell the cache how many bytes can be cached, and drop from it the chunks that left the window."""
-        if large := [stream for stream in self.all if not stream.log.whole]:
+        if large := [stream for stream in self.all if stream.disk.items or not stream.log.whole]:
             self.cache.resize_window(sum(stream.window_bytes() for stream in large))
         for stream in large:
             for column in stream.large_columns():
@@ -173,6 +173,9 @@ class Streams:
                 self.cache.drop(column, stream.log.patch_begin // column.column.chunk_rows)
             for path, log in stream.disk.logs.items():
                 self.cache.drop(log, stream.logs[path].begin // log.column.chunk_rows)
+            for items in stream.disk.items.values():
+                begin, _ = stream.disk.commit_record.log_span(items.column.name)
+                self.cache.drop(items, begin // items.column.chunk_rows)
 
     def windows(self) -> ToldWindows:
         """Return the window of every stream, also of empty ones, as samplers see it."""

@@ -58,6 +58,7 @@ def recognise(path: pathlib.Path) -> bool:
 
 FORMATS = (
     Format(
-        "store", "a store of diskreplay's own", "directory", Holds(facts=True, stacks=True), recognise, read, write,
+        "store", "a store of diskreplay's own", "directory", Holds(facts=True, stacks=True, ragged=True), recognise,
+        read, write,
     ),
 )  # fmt: skip

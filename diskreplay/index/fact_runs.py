@@ -40,18 +40,20 @@ class FactRuns:
     """The episodes of a stream that have a fact.
 
     Args:
-        number_of: returns the number of a fact's value, or NaN if the episode is to be skipped.
+        kind: makes the function that returns the number of a fact's value, or NaN if the episode is to be skipped.
 
     Attributes:
+        number_of: the function that ``kind`` made last; each clean-up of the entries has it make a new one.
         behind: the keys of episodes that have changed since the last call of :meth:`catch_up`; None for all.
     """
 
-    def __init__(self, number_of: Callable[[Any], float]) -> None:
-        self._number_of = number_of
+    def __init__(self, kind: Callable[[], Callable[[Any], float]]) -> None:
+        self._kind = kind
         self.behind: dict[int, None] | None = None
         self._restart()
 
     def _restart(self) -> None:
+        self.number_of = self._kind()
         self._at: dict[int, int] = {}
         self._rows, self._envs, self._stops = array.array("q"), array.array("q"), array.array("q")
         self._numbers = array.array("d")
@@ -76,7 +78,7 @@ class FactRuns:
 
     def _put(self, key: int, found: tuple[int, int, int | None, Any] | None) -> None:
         at = self._at.get(key)
-        number = math.nan if found is None else self._number_of(found[3])
+        number = math.nan if found is None else self.number_of(found[3])
         if found is None or math.isnan(number):
             if at is not None:
                 self._numbers[at] = math.nan

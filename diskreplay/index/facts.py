@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.index.fact_runs import FactRuns
+from diskreplay.index.fact_runs import FactRuns, RowRuns
 from diskreplay.index.fact_values import MISSING
 from diskreplay.index.log import StreamLog
 from diskreplay.index.where import NAME
@@ -305,16 +305,21 @@ class EpisodeFacts:
         """Return the names of all facts of episodes in the window."""
         return {name for one in self._noted.values() if self._lives(one) for name in one.facts}
 
-    def runs(self, name: str, number_of: Callable[[Any], float]) -> FactRuns:
+    def runs(self, name: str, kind: Callable[[], Callable[[Any], float]]) -> FactRuns:
         """Return the :class:`FactRuns` of a fact, brought up to date.
 
-        Give the same object ``number_of`` each time: another one makes another :class:`FactRuns`.
+        Give the same object ``kind`` each time: another one makes another :class:`FactRuns`.
         """
-        found = self._runs.get((name, number_of))
-        if found is None:
-            found = self._runs[name, number_of] = FactRuns(number_of)
+        found = self._runs.setdefault((name, kind), FactRuns(kind))
         found.catch_up(self._noted, lambda key: self._entry(key, name))
         return found
+
+    def finished(self, runs: RowRuns) -> NDArray[np.bool_]:
+        """Tell which episodes have come to their end and are in the window from their first step on."""
+        done: NDArray[np.bool_] = runs.whole & self.log.begins(runs.start, runs.env)
+        at = np.flatnonzero(done & runs.open)
+        done[at] = self.log.is_cut(runs.stop[at] - 1, runs.env[at])
+        return done
 
     def _entry(self, key: int, name: str) -> tuple[int, int, int | None, Any] | None:
         one = self._noted.get(key)

@@ -61,12 +61,14 @@ class StreamLog:
         capacity: the most transitions that the window may hold.
         context: the number of rows to hold before the window.
         later: the later columns. For each of them the table also says where a row's value stands.
+        spans: the names of ragged columns; their spans are held in RAM however long the window is.
         only: the names of the columns that may be held in RAM; None for all. Only small ones are held.
     """
 
     def __init__(
         self, stream: int, columns: Iterable[Column], patch_columns: Iterable[Column],
-        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (), only: Collection[str] | None = None,
+        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (), spans: Collection[str] = (),
+        only: Collection[str] | None = None,
     ) -> None:  # fmt: skip
         self.stream = stream
         self.num_envs = num_envs
@@ -75,8 +77,9 @@ class StreamLog:
         self.rows = max(1, capacity // num_envs)
         """The most rows that the window may hold."""
         self.context = context
-        self._small = [c for c in (*columns, *later) if c.resident]
-        small = [c for c in columns if c.is_held(self.window) and (only is None or c.name in only)]
+        self._small = [c for c in (*columns, *later) if c.resident and c.name not in spans]
+        held_or_spans = [c for c in columns if c.name in spans or c.is_held(self.window)]
+        small = [c for c in held_or_spans if only is None or c.name in only]
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
         self.resident = tuple(held)
         """The names of the columns that the log holds, without the later columns."""
@@ -212,6 +215,13 @@ class StreamLog:
         if patched.any():
             found[patched] = self.patches.arrays[name][patch[patched] % self.patches.length]
         return found
+
+    def first_item(self, name: str) -> int:
+        """Return the first item of a ragged column that the log's rows and patches need; later rows need none before."""
+        floor = self.floor
+        if floor == self.end:
+            return 0
+        return int(self.table.arrays[name][floor % self.table.length, :, 0].min())
 
     def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
         """Move the window's first row to ``begin``, and append rows read from disk.

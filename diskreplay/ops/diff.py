@@ -32,6 +32,7 @@ from diskreplay.index.episodes import Episode
 from diskreplay.ops.convert import PLAIN, counted
 from diskreplay.ops.signals import Progress
 from diskreplay.paths import PathLike
+from diskreplay.ragged import Lists
 from diskreplay.schema import KNOWN
 
 Array = NDArray[Any]
@@ -95,7 +96,7 @@ def diff(one: PathLike, other: PathLike, *, progress: Progress | None = None) ->
 
 
 def _layouts(one: Layout, other: Layout) -> Difference | None:
-    for what in ("observation_space", "action_space", "columns", "reward_dtype", "stacks", "padding"):
+    for what in ("observation_space", "action_space", "columns", "ragged_columns", "reward_dtype", "stacks", "padding"):
         mine, theirs = getattr(one, what), getattr(other, what)
         if mine != theirs:
             one_line, other_line = (" ".join(str(value).split()) for value in (mine, theirs))
@@ -219,6 +220,8 @@ def _first(mine: Transitions, theirs: Transitions) -> Difference | None:
     if not found:
         return None
     step, what, a, b = min(found, key=lambda one: one[0])
+    if isinstance(a, Lists) and len(a[step]) != len(b[step]):
+        return Difference(f"items of {what}", str(len(a[step])), str(len(b[step])), step=step)
     element = _element(a[step], b[step])
     return Difference(what, str(a[step][element]), str(b[step][element]), step=step, element=element)
 
@@ -231,8 +234,15 @@ def _element(a: Array, b: Array) -> tuple[int, ...]:
 
 def _unequal(a: Array, b: Array) -> int | None:
     """Return the first step in which two columns differ."""
+    if isinstance(a, Lists):
+        return next((at for at, (mine, theirs) in enumerate(zip(a, b, strict=True)) if _differ(mine, theirs)), None)
     unequal = (_bits(a) != _bits(b)).reshape(len(a), -1).any(axis=1)
     return int(unequal.argmax()) if unequal.any() else None
+
+
+def _differ(mine: Array, theirs: Array) -> bool:
+    """Tell whether two rows of a ragged column differ."""
+    return len(mine) != len(theirs) or bool(np.any(_bits(mine) != _bits(theirs)))
 
 
 def _bits(values: Array) -> Array:

@@ -130,7 +130,7 @@ def head(path: PathLike, rows: int = 10, *, episode: int | None = None) -> Head:
     Raises InputError for an episode that is not there, and what opening the store raises.
     """
     check_count("rows", rows, most=100_000)
-    with ReplayBuffer.open(path, mode="r", view=Transition()) as buffer:
+    with ReplayBuffer.open(path, mode="r", view=Transition(), ragged="lists") as buffer:
         every = buffer.episodes
         envs = [stream["num_envs"] for stream in buffer.stats()["streams"].values()]
         if episode is not None:

@@ -123,7 +123,7 @@ def record(
         raise StoreExistsError(f"{os.fspath(path)!r} exists already; choose another path, or go on with it by --resume")
     with signals.noted() as stop, contextlib.ExitStack() as opened:
         if there:
-            buffer = ReplayBuffer.open(path, view=Transition(), commit_seconds=commit_seconds)
+            buffer = ReplayBuffer.open(path, view=Transition(), commit_seconds=commit_seconds, ragged=None)
             opened.callback(buffer.close)
             stepper = opened.enter_context(contextlib.closing(envs.make(env_id, buffer.num_envs, atari)))
             _check_same(buffer, stepper, num_envs, frame_stack)
@@ -135,7 +135,7 @@ def record(
             buffer = ReplayBuffer.create(
                 path, stepper.observation_space, stepper.action_space, num_envs=count,
                 capacity=capacity or max(steps, CAPACITY, count), frame_stack=frame_stack or (4 if atari else 1),
-                stack_axis=None, commit_seconds=commit_seconds, seed=seed,
+                stack_axis=None, commit_seconds=commit_seconds, seed=seed, ragged=None,
                 provenance=stepper.provenance,
             )  # fmt: skip
             opened.callback(buffer.close)

@@ -54,7 +54,7 @@ from diskreplay.ops.problems import DAMAGE, Findings, Problem
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify_chunks import ColumnCheck
 from diskreplay.ops.verify_patches import check_patches
-from diskreplay.ops.verify_rows import RowCheck
+from diskreplay.ops.verify_rows import RowCheck, check_spans
 from diskreplay.paths import PathLike
 from diskreplay.reading.bytelog import CONTENTS, read_records
 from diskreplay.remote.place import place
@@ -338,6 +338,8 @@ class _StoreCheck:
         for timeline in sorted({view.timeline for view in views}, reverse=True):
             self._rows(name, sorted((v for v in views if v.timeline == timeline), key=lambda v: v.end, reverse=True))
         for view in views:
+            if self.schema.ragged:
+                check_spans(self.store.readers(name, view), self.schema, view, self.found)
             for path, reader in self.store.log_readers(name, view).items():
                 check_log(path, reader, self.schema, view, self.found)
 

@@ -9,18 +9,20 @@
 5. A row whose start is ``PATCHES`` has all offsets from -1 to ``-context``, and no other row has a negative one.
 6. A commit's patches belong to rows that it keeps, and those of its last row hold the next observation of every
    environment.
+7. The spans of ragged columns are among the items that a commit holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ops.problems import DAMAGE, Findings
-from diskreplay.schema import PLACE, START, TERMINATED, TRUNCATED, VALID, Start
+from diskreplay.reading import ragged_reads
+from diskreplay.schema import PATCH_TABLE, PLACE, PLACES, START, TERMINATED, TRUNCATED, VALID, Schema, Start
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 
@@ -28,6 +30,30 @@ BLOCK_VALUES = 1 << 20
 """The number of values (rows times environments) that are looked at together."""
 
 Array = NDArray[Any]
+
+
+def check_spans(readers: Mapping[str, ColumnReader], schema: Schema, commit: Commit, found: Findings) -> None:
+    """Check that the spans of ragged columns, of rows and patches that a commit needs, are among its items."""
+    for name, ragged in schema.ragged.items():
+        held = commit.log_span(ragged.items.name)
+        for path in (name, f"{PATCH_TABLE}/{name}"):
+            if (reader := readers.get(path)) is None:
+                continue
+            needed = commit.span(path, schema.context)
+            step = max(1, BLOCK_VALUES // reader.num_envs)
+            try:
+                reader.load(needed.begin, needed.end, needed.tail)
+                if path != name:
+                    readers[PLACES].load(needed.begin, needed.end, commit.span(PLACES, schema.context).tail)
+                for low in range(needed.begin, needed.end, step):
+                    high = min(low + step, needed.end)
+                    spans = reader.read_rows(low, high)
+                    if path != name:  # those of offset 1: a ragged leaf, which is not stacked, needs no other
+                        spans = spans[readers[PLACES].read_rows(low, high)[..., 2] == 1]
+                    if (wrong := ragged_reads.wrong(ragged, spans, *held)) is not None:
+                        found.add(wrong, stream=reader.stream, column=path, rows=(low, high), file=reader.directory)
+            except DAMAGE:  # found by the check of the files
+                continue
 
 
 class RowCheck:

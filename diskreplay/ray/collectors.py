@@ -128,6 +128,7 @@ class Collectors:
             **options,
             "provenance": known if options["provenance"] is None else options["provenance"],
             "stream": options["stream"] or LEARNER,
+            "ragged": None,
         }
         self.buffer = (
             ReplayBuffer.open_or_create(
@@ -144,7 +145,7 @@ class Collectors:
                 self._limiter.check_step(self._num_envs)
             each = max(capacity // self._n, self._num_envs)
             self._supervisor = Supervisor(
-                self._n, given, {**vars(of(Run, options)), "capacity": each, "directory": directory},
+                self._n, given, {**vars(of(Run, more)), "capacity": each, "directory": directory},
                 actor_options, weights,
                 options["seed"], self._num_envs, self._steps, max_restarts, self._leave, self._committed,
                 sum(map(self._committed, self.buffer.engine.store.stream_names())),
@@ -342,7 +343,7 @@ def _reader(
         return ReplayBuffer.open(
             url, mode="r", checkpoint=options["checkpoint"], or_last_commit=True, view=view, sampler=sampler,
             mirror=mirror, mirror_bytes=mirror_bytes, files=options["files"], seed=options["seed"],
-            cache_bytes=options["cache_bytes"],
+            cache_bytes=options["cache_bytes"], ragged=None,
         )  # fmt: skip
 
     try:

@@ -70,7 +70,7 @@ class StoreAddress:
     def open(self) -> ReplayBuffer:
         return ReplayBuffer.open(
             self.path, mode="r", checkpoint=self.checkpoint, cache_bytes=CACHE_BYTES, mirror=self.mirror,
-            mirror_bytes=self.mirror_bytes,
+            mirror_bytes=self.mirror_bytes, ragged=None,
         )  # fmt: skip
 
 
@@ -373,7 +373,7 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
         folder, self._lock = temporaries.take(files, parent, name)
         self._making = f"{folder}/{name}"
         # The schema that Ray gives is of the rows before what it fuses with the writing: the tasks look at theirs.
-        ReplayBuffer.create(self._making, *self._spaces, capacity=self._capacity, **self._options).close()
+        ReplayBuffer.create(self._making, *self._spaces, capacity=self._capacity, ragged=None, **self._options).close()
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> str:
         """Add the rows of a task to a stream of its own, and return the stream's name."""

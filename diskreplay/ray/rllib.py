@@ -119,7 +119,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         # A checkpoint's own sampler comes with its priorities, whatever beta it was at.
         sampler = self._sampler() if checkpoint is None else None
         store = ReplayBuffer.open(
-            self._place.path, checkpoint=checkpoint, sampler=sampler, seed=self._seed, **opening
+            self._place.path, checkpoint=checkpoint, sampler=sampler, seed=self._seed, ragged=None, **opening
         )  # fmt: skip
         with closed_on_failure(store):
             self._check_sampler(store, checkpoint)
@@ -158,7 +158,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         options = {"reward_dtype": np.float64, **self._options}
         store = ReplayBuffer.create(
             self._place.path, space, actions, capacity=self._rows * self._num_envs, num_envs=self._num_envs,
-            continuity="flags", sampler=self._sampler(), seed=self._seed, **options,
+            continuity="flags", sampler=self._sampler(), seed=self._seed, ragged=None, **options,
         )  # fmt: skip
         self._take(store)
         return store

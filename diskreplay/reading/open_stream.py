@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -16,14 +16,15 @@ from diskreplay.index.episodes import KeptEpisodes
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
-from diskreplay.reading import observations
+from diskreplay.ragged import Lists
+from diskreplay.reading import observations, ragged_reads
 from diskreplay.reading.bytelog import CONTENTS, ByteLog
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
-from diskreplay.schema import INFO, LATER, Schema
+from diskreplay.schema import INFO, LATER, PLACE, Schema
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store
@@ -49,7 +50,7 @@ class OpenStream:
         self.cache = cache
         self.log = StreamLog(
             commit.stream, schema.columns, schema.patch_columns, commit.num_envs, commit.capacity, schema.context,
-            schema.later, only,
+            schema.later, schema.ragged, only,
         )  # fmt: skip
         self.sources = [
             ObsSource(c.name, stack, self.log, disk.rows[c.name], disk.patches[c.name], cache)
@@ -82,10 +83,15 @@ class OpenStream:
             log.reserve(commit.end - log.end)
             for start in range(log.end, commit.end, TAKEN_ROWS):
                 stop = min(start + TAKEN_ROWS, commit.end)
-                log.extend({name: self.disk.rows[name].read_rows(start, stop) for name in log.resident}, commit.begin)
+                rows = {name: self.disk.rows[name].read_rows(start, stop) for name in log.resident}
+                self._check_spans(rows, commit)
+                log.extend(rows, commit.begin)
         if commit.patch_end > log.patch_end:
             span = log.patch_end, commit.patch_end
-            log.add_patches({name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays})
+            patches = {name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays}
+            following = patches[PLACE][:, 2] == 1  # a ragged leaf, which is not stacked, needs no other
+            self._check_spans({name: values[following] for name, values in patches.items()}, commit)
+            log.add_patches(patches)
         log.slide(commit.begin)
         log.drop_patches()
         for path, stored in self.logs.items():
@@ -100,6 +106,34 @@ class OpenStream:
         wrong = log.inconsistency()
         if wrong:
             raise CorruptionError(f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name)
+
+    def _check_spans(self, values: Mapping[str, Array], commit: Commit) -> None:
+        """Raise CorruptionError if spans among values that were read name items that there are not."""
+        for name, ragged in self.schema.ragged.items():
+            if name in values and (
+                wrong := ragged_reads.wrong(ragged, values[name], *commit.log_span(ragged.items.name))
+            ):
+                raise CorruptionError(
+                    f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name, column=name
+                )
+
+    def items(self, name: str) -> ColumnReader:
+        """Return the array with the items of a ragged column."""
+        return self.disk.items[name]
+
+    def read_items(self, name: str, spans: Array) -> Lists:
+        """Return the items of spans ``(n, 2)`` of a ragged column; the caller holds the lock."""
+        reads = Reads()
+        at = [(self, np.arange(len(spans)))]
+        found = ragged_reads.read(reads, self.schema.ragged[name], spans, at, "lists")
+        reads.finish()
+        assert isinstance(found, Lists)
+        return found
+
+    def read_span(self, name: str, span: tuple[int, int]) -> Array:
+        """Return the items of one span, as :meth:`read_items`."""
+        values: Array = self.read_items(name, np.array([span], np.int64)).values
+        return values
 
     def spans(self) -> Spans:
         """Return the episodes of the window, up to date."""
@@ -139,7 +173,10 @@ class OpenStream:
         wide = sum(column.column.item_bytes for column in self.large_columns())
         held = all(column.name in self.log.later for column in self.schema.later)
         later = 0 if held else self.logs[LATER].end - self.logs[LATER].begin
-        return wide * (self.log.end - self.log.begin) * self.log.num_envs + later
+        record = self.disk.commit_record
+        spans = [(column, *record.log_span(column.column.name)) for column in self.disk.items.values()]
+        items = sum((end - begin) * column.column.item_bytes for column, begin, end in spans)
+        return wide * (self.log.end - self.log.begin) * self.log.num_envs + later + items
 
 
 def open_stream(

@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike, NDArray
 
+from diskreplay.ragged import PADDED, Forms
 from diskreplay.reading import blocks, compiled, gather
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
@@ -25,13 +26,15 @@ class Reads:
     Args:
         empty: a function such as ``numpy.empty``.
         tables: the tables of the streams that are read; if None, Python plans everything.
+        forms: of the ragged columns.
     """
 
-    def __init__(self, empty: Empty = blocks.empty, tables: Tables | None = None) -> None:
+    def __init__(self, empty: Empty = blocks.empty, tables: Tables | None = None, forms: Forms = PADDED) -> None:
         self.empty = empty
         """The function that makes the large arrays to fill."""
         self.tables = tables
         """The tables of the streams; a caller may replace them before the batch is planned."""
+        self.forms = forms
         self._steps: list[Callable[[], None]] = []
         self._plans: list[list[gather.Plan]] = []
         """The plans of the columns, each in the parts in which it is read.

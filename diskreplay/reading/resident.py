@@ -157,8 +157,8 @@ class ResidentTable:
 
     def gather(
         self, streams: Ids, drawn: Sequence[int], ids: Ids, place: Ids, size: int, *, partial: bool
-    ) -> Array | None:
-        """Return the columns of rows, one structured value with fields ``(size, *shape)``, or None if numpy must copy.
+    ) -> dict[str, Array] | None:
+        """Return the columns of rows, ``(size, *shape)`` by name, or None if numpy must copy.
 
         Args:
             streams: the table of streams of :mod:`diskreplay.index.addresses`, up to date.
@@ -179,4 +179,7 @@ class ResidentTable:
         done = planner.gather(
             streams, self._arrays, self._patches, first.row_bytes, first.following, ids, place, block, layout.offsets
         )  # fmt: skip
-        return np.ndarray((), layout.dtype, block) if done else None
+        if not done:
+            return None
+        whole: Array = np.ndarray((), layout.dtype, block)
+        return {name: whole[name] for name in first.names}

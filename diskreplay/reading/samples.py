@@ -10,14 +10,15 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import place_of
-from diskreplay.reading import observations, plain
+from diskreplay.ragged import form_of
+from diskreplay.reading import observations, plain, ragged_reads
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
@@ -56,9 +57,9 @@ class Samples:
         self._tables = tables if tables is not None and tables.streams is streams and len(ids) else None
         self._drawn_streams: Sequence[int] | None = None
         self._partial = self.size > len(ids)
-        self._gathered: Array | None = None
-        self._left: set[str] = set()
-        """The names of gathered columns that were not yet returned; a returned array belongs to the caller."""
+        self._gathered: dict[str, Array] = {}
+        """The columns that are gathered and not yet returned: a returned array belongs to the caller."""
+        self._has_gathered = False
 
     @functools.cached_property
     def groups(self) -> list[Group]:
@@ -78,24 +79,20 @@ class Samples:
         tables = self._tables
         if tables is None or "diskreplay.index.jit" not in sys.modules:
             return
-        self._gathered = tables.resident.gather(
+        found = tables.resident.gather(
             tables.logs.facts, self._drawn, self.ids, self.place, self.size, partial=self._partial
         )
-        if self._gathered is not None:
-            self._left = set(self._gathered.dtype.names or ())
+        if found is not None:
+            self._gathered, self._has_gathered = found, True
 
     @functools.cached_property
     def _positions(self) -> list[Ids]:
         return [stream.log.positions(rows, envs) for stream, _, rows, envs in self.groups]
 
-    def _take(self, name: str) -> Array:
-        self._left.remove(name)
-        assert self._gathered is not None
-        found: Array = self._gathered[name]
-        return found
-
     def values(self, column: Column) -> Array:
-        """Return a column's values ``(size, *shape)`` at the rows themselves."""
+        """Return a column's values ``(size, *shape)`` at the rows themselves, of a ragged one in its form."""
+        if self.schema.ragged and column.name in self.schema.ragged:
+            return self._ragged(column.name, self.resident(column.name))
         if self._is_held(column.name):
             return self.resident(column.name)
         out = self._empty((self.size, 1, *column.shape), column.dtype)
@@ -104,6 +101,13 @@ class Samples:
                 requests = Requests(place, envs, rows, rows, rows)
                 self.reads.fetch(stream.disk.rows[column.name], requests, Target(out), stream.cache)
         return out[:, 0]
+
+    def _ragged(self, name: str, spans: Array) -> Array:
+        """Return the items of spans ``(size, 2)`` in the form that the batch has them in, which is no single array."""
+        streams = [(stream, place) for stream, place, _, _ in self.groups]
+        form = form_of(self.reads.forms, name)
+        found: Any = ragged_reads.read(self.reads, self.schema.ragged[name], spans, streams, form)
+        return cast(Array, found)
 
     def _read_plainly(self, name: str, out: Target) -> bool:
         """Have compiled code read a column's values at the rows; return False, with nothing done, if it cannot."""
@@ -114,8 +118,9 @@ class Samples:
 
     def resident(self, name: str) -> Array:
         """Return a resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
-        if name in self._left:
-            return self._take(name)
+        found = self._gathered.pop(name, None)
+        if found is not None:
+            return found
         if len(self.groups) == 1 and not self._partial:  # no lists: this runs for each column of each batch
             return self.groups[0][0].log.at(name, self._positions[0])
         at = zip(self.groups, self._positions, strict=True)
@@ -166,8 +171,12 @@ class Samples:
         """
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         frames = stack.frames
-        if last_rows is None and NEXT + column.name in self._left:
-            return self.resident(column.name), self._take(NEXT + column.name)
+        if self.schema.ragged and column.name in self.schema.ragged:
+            return self.current(leaf), self.observe_next(leaf, last_rows)
+        if last_rows is None:
+            following = self._gathered.pop(NEXT + column.name, None)
+            if following is not None:
+                return self.resident(column.name), following
         if self._in_ram(leaf):
             return self.resident(column.name), self._resident_next(column.name, last_rows)
         if last_rows is not None or self._has_odd_stacks(stack):
@@ -185,15 +194,23 @@ class Samples:
     def current(self, leaf: int) -> Array:
         """Return observations of a leaf at the rows."""
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
+        if self.schema.ragged and column.name in self.schema.ragged:
+            return self._ragged(column.name, self.resident(column.name))
         if self._in_ram(leaf):
             return self.resident(column.name)
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
         self._fill(leaf, Target(out), 1 - stack.frames, 0)
         return self._layout(out, stack)
 
-    def observe_next(self, leaf: int, last_rows: Sequence[Ids]) -> Array:
-        """Return next observations of a leaf at ``last_rows``."""
+    def observe_next(self, leaf: int, last_rows: Sequence[Ids] | None) -> Array:
+        """Return next observations of a leaf at ``last_rows``; if None, for a ragged leaf, at the rows themselves."""
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
+        if self.schema.ragged and column.name in self.schema.ragged:
+            spans = self._gathered.pop(NEXT + column.name, None) if last_rows is None else None
+            if spans is None:
+                spans = self._resident_next(column.name, last_rows)
+            return self._ragged(column.name, spans)
+        last_rows = self._lasts(last_rows)
         if self._in_ram(leaf):
             return self._resident_next(column.name, last_rows)
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
@@ -207,6 +224,8 @@ class Samples:
     def frames(self, leaf: int, step: int) -> Array:
         """Return single frames of a leaf, ``(size, *frame_shape)``: the rows' (step 0), or their next ones (1)."""
         column = self.schema.obs_columns[leaf]
+        if self.schema.ragged and column.name in self.schema.ragged:
+            return self.observe_next(leaf, None) if step else self.current(leaf)
         out = self._empty((self.size, 1, *column.shape), column.dtype)
         self._fill(leaf, Target(out), step, step)
         return out[:, 0]
@@ -258,7 +277,7 @@ class Samples:
 
     def _is_held(self, name: str) -> bool:
         """Tell whether all streams hold a column in RAM."""
-        if self._gathered is not None and self._tables is not None:  # no loop: this runs for each column of each batch
+        if self._has_gathered and self._tables is not None:  # no loop: each column asks, of each batch
             return name in self._tables.resident.held
         return all(name in stream.log.held for stream, *_ in self.groups)
 

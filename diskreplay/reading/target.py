@@ -7,7 +7,6 @@ read once and written to both arrays. A program may change one array in place, a
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,7 @@ class Target:
         """The number of steps of a sample, those of both arrays together."""
         return int(self.first.shape[1]) + len(self.arrays) - 1
 
-    @functools.cached_property
+    @property
     def bytes(self) -> list[NDArray[np.uint8]] | None:
         """The arrays as bytes, ``(batch, frames * row_bytes)``, or None if they are not contiguous."""
         found = []

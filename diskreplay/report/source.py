@@ -22,7 +22,7 @@ from diskreplay.ops.inspect import Facts, inspect
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import named, open_store
-from diskreplay.schema import Column
+from diskreplay.schema import Column, refuse_ragged
 from diskreplay.storage.store import Store
 
 PIECE_BYTES = 4 << 20
@@ -68,6 +68,7 @@ class Snapshot:
     def _read(self, store: Store) -> None:
         self.facts: Facts = inspect(self.path)
         self.store = store
+        refuse_ragged(store.schema, "the report")
         self.schema = store.schema
         self._open: dict[str, LogRows] = {}
         self._found: list[Found] | None = None

@@ -19,8 +19,8 @@ def check(sampler: object) -> None:
     lacking = _lacking(sampler, NEEDED)
     if lacking:
         raise InputError(
-            "sampler must be Uniform, Recent, Proportional, RankBased, SamplerMixture, Counting or an object with "
-            f"sample, probability and to_json, got {sampler!r}, which lacks {', '.join(lacking)}"
+            "sampler must be Uniform, Recent, Groups, Proportional, RankBased, SamplerMixture, Counting or an "
+            f"object with sample, probability and to_json, got {sampler!r}, which lacks {', '.join(lacking)}"
         )
     marks = [name for name in NEEDED_WITH_PRIORITIES if name in MARKS_OF_PRIORITIES and hasattr(type(sampler), name)]
     if not marks:

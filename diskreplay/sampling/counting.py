@@ -22,6 +22,7 @@ from diskreplay.index.log import NEVER
 from diskreplay.ring import Ring
 from diskreplay.sampling.composed import Composed, has_priorities
 from diskreplay.sampling.conforming import check
+from diskreplay.sampling.groups import Groups
 from diskreplay.sampling.window import Prioritized, Sampler, Standings, Window, Windows, checked_draw
 
 LOCAL = (1 << STREAM_SHIFT) - 1
@@ -127,6 +128,11 @@ class Counting(Composed):
 
         Raises NotEnoughDataError where too few draws are left, and what the other sampler raises.
         """
+        if isinstance(self._sampler, Groups):  # a batch of it has each id once, and is drawn whole
+            self.follow(windows)
+            ids, weights = self._sampler.sample(rng, windows, self._left(standing), size)
+            self._count(ids)
+            return ids, weights
 
         def draw(standing: Standings, count: int) -> Drawn:
             return checked_draw(self._sampler, self._sampler.sample(rng, windows, standing, count), count)

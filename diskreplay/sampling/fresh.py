@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from diskreplay.checks import checked_number
 from diskreplay.errors import InputError
 from diskreplay.ids import pack, row_of, stream_of
 from diskreplay.index.fact_runs import LEAST_KNOWN
 from diskreplay.index.fact_values import NUMBER, kind_of
-from diskreplay.index.selecting import instead
+from diskreplay.index.facts import is_name
+from diskreplay.index.where import OWN
 from diskreplay.sampling.selected import Ranges
 from diskreplay.sampling.window import Sampler, Window, Windows, told_windows
 
 
-def exact_number(value: Any) -> float:
-    """Return a fact's value if it is a number that float64 holds, else NaN."""
-    return float(value) if kind_of(value) == NUMBER else np.nan
+def numbers() -> Callable[[Any], float]:
+    """Return a function that gives a fact's value if it is a number that float64 holds, else NaN."""
+    return lambda value: float(value) if kind_of(value) == NUMBER else math.nan
+
+
+def check_by(what: str, name: Any, within: Any = 0) -> float:
+    """Raise InputError if a sampler cannot draw by a fact of this name; return ``within`` as a number of Python's."""
+    if not is_name(name) or name in OWN:
+        raise InputError(f"{what} must be the name of a fact of episodes, such as 'version', got {name!r:.100}")
+    number = checked_number("within", within)
+    return int(number) if number.is_integer() else number
 
 
 def fresh(windows: Windows, held: Sequence[Window], by: str, within: float, sampler: Sampler) -> Ranges:
@@ -33,17 +44,13 @@ def fresh(windows: Windows, held: Sequence[Window], by: str, within: float, samp
     Raises InputError if no episode has a number under this name.
     """
     told = told_windows(windows, sampler)
-    spans = [(row_of(window.first, window.num_envs), row_of(window.stop, window.num_envs)) for window in told]
-    every = told.runs(by, exact_number)
-    newest = max(runs.largest(*span) for runs, span in zip(every, spans, strict=True))
+    every = [facts.runs(by, numbers) for facts in told.facts]
+    newest = max(runs.largest(*span) for runs, span in zip(every, told.spans(), strict=True))
     if newest == LEAST_KNOWN:
-        raise InputError(
-            f"{sampler}: no episode of the windows has a number as its fact {by!r}, which begin_episode({by}=...) "
-            f"tells; {instead(by, told.names())}"
-        )
+        raise told.unknown(by, "a number", sampler)
     cut = {stream_of(window.first): window for window in held}
     parts = []
-    for window, runs, span in zip(told, every, spans, strict=True):
+    for window, runs, span in zip(told, every, told.spans(), strict=True):
         stream, envs = stream_of(window.first), window.num_envs
         if stream in cut:
             found = runs.within(*span, newest - within)

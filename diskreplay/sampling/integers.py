@@ -1,8 +1,7 @@
 """Integers of a generator: those of its own method, by compiled code if another part of the program has loaded numba.
 
-numpy takes longer to begin than to draw a batch; of ``sample(32)`` that was a tenth. Both ways draw the same integers
-and leave the generator in the same state, which is looked at when the code is loaded: numpy may draw in another way
-some day.
+numpy takes longer to look at its arguments than to draw a batch. Both ways draw the same integers and leave the
+generator in the same state. That is looked at when the code is loaded: numpy may draw in another way some day.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ def integers(rng: np.random.Generator, low: int, high: int, size: int) -> Ids:
 
 
 def _drawn(code: types.ModuleType, rng: np.random.Generator, low: int, high: int, size: int) -> Ids:
+    """Do as :func:`integers` by compiled code."""
     bits = rng.bit_generator
     with bits.lock:
         found: Ids = code.bounded(*_addresses(bits), low, high - low - 1, size)

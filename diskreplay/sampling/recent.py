@@ -25,9 +25,7 @@ from numpy.typing import NDArray
 from diskreplay.checks import check_count, check_share, checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids, checked_ids
-from diskreplay.index.facts import is_name
-from diskreplay.index.where import OWN
-from diskreplay.sampling.fresh import fresh
+from diskreplay.sampling.fresh import check_by, fresh
 from diskreplay.sampling.integers import integers
 from diskreplay.sampling.selected import Ranges
 from diskreplay.sampling.uniform import accepted, ones, transitions
@@ -82,10 +80,7 @@ class Recent:
         if (self.by is None) != (self.within is None):
             raise InputError("Recent takes by and within together, as in Recent(by='version', within=2)")
         if self.by is not None:
-            if not is_name(self.by) or self.by in OWN:
-                raise InputError(f"by must be the name of a fact of episodes, such as 'version', got {self.by!r:.100}")
-            within = checked_number("within", self.within)
-            object.__setattr__(self, "within", int(within) if within.is_integer() else within)
+            object.__setattr__(self, "within", check_by("by", self.by, self.within))
         if self.newest is not None:
             object.__setattr__(self, "newest", check_count("newest", self.newest))
         if self.fraction is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from diskreplay.sampling.composed import with_parts
 from diskreplay.sampling.counting import Counting
+from diskreplay.sampling.groups import Groups
 from diskreplay.sampling.priorities import Priorities
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
@@ -21,7 +22,7 @@ from diskreplay.sampling.sampler_mixture import SamplerMixture
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Sampler
 
-OWN = (Uniform, Recent, Proportional, RankBased, SamplerMixture, Counting)
+OWN = (Uniform, Recent, Groups, Proportional, RankBased, SamplerMixture, Counting)
 SAMPLERS: dict[str, Callable[..., Sampler]] = {kind.__name__: kind for kind in OWN}
 
 

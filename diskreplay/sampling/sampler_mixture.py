@@ -23,6 +23,7 @@ from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.sampling.composed import Composed
 from diskreplay.sampling.conforming import check
+from diskreplay.sampling.groups import Groups
 from diskreplay.sampling.window import Prioritized, Sampler, Standings, Windows, checked_draw, checked_updates
 
 GIVEN, STATE = "given", "state"
@@ -49,6 +50,8 @@ class SamplerMixture(Composed):
             check(part)
             if isinstance(part, SamplerMixture):
                 raise InputError(f"a mixture takes no mixture: give the samplers of {part!r} and their weights instead")
+            if isinstance(part, Groups):
+                raise InputError(f"a mixture counts transitions, and {part!r} groups: draw from each by itself")
             if isinstance(part, Composed):
                 raise InputError(f"a mixture takes no sampler that counts: count the mixture instead of {part!r}")
         self._samplers = tuple(samplers)

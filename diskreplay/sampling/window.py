@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids, checked_ids
-from diskreplay.index.fact_runs import FactRuns
+from diskreplay.ids import Ids, checked_ids, row_of
 from diskreplay.index.facts import EpisodeFacts
+from diskreplay.index.selecting import instead
 
 Standings = Callable[[Ids], NDArray[np.int8]]
 """The :class:`~diskreplay.index.log.Standing` of each id of the windows."""
@@ -45,20 +45,28 @@ Windows = Sequence[Window]
 
 
 class ToldWindows(list[Window]):
-    """The windows of a store, which also know what was told of its episodes; for samplers that draw by facts."""
+    """The windows of a store, which also know what was told of its episodes; for samplers that draw by facts.
+
+    Attributes:
+        facts: those of the stream of each window.
+    """
 
     def __init__(self, windows: Iterable[Window], facts: Sequence[EpisodeFacts]) -> None:
         """Take the windows, and the facts of the stream of each."""
         super().__init__(windows)
-        self._facts = facts
+        self.facts = facts
 
-    def names(self) -> list[str]:
-        """Return the names of all facts of episodes in the windows, sorted."""
-        return sorted(set[str]().union(*(facts.names() for facts in self._facts)))
+    def spans(self) -> list[tuple[int, int]]:
+        """Return the rows of each window, half-open."""
+        return [(row_of(one.first, one.num_envs), row_of(one.stop, one.num_envs)) for one in self]
 
-    def runs(self, name: str, number_of: Callable[[Any], float]) -> list[FactRuns]:
-        """Return each stream's episodes by a number of their fact; see :meth:`EpisodeFacts.runs`."""
-        return [facts.runs(name, number_of) for facts in self._facts]
+    def unknown(self, name: str, what: str, sampler: Any) -> InputError:
+        """Return the error for a fact that no episode has, or not as ``what``."""
+        known = sorted(set[str]().union(*(facts.names() for facts in self.facts)))
+        return InputError(
+            f"{sampler}: no episode of the windows has {what} as its fact {name!r}, which begin_episode({name}=...) "
+            f"tells; {instead(name, known)}"
+        )
 
 
 def told_windows(windows: Windows, sampler: object) -> ToldWindows:

@@ -13,12 +13,14 @@ from typing import Any
 
 from diskreplay.checks import check_count
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema import LOGS, PATCH_TABLE, Column
+from diskreplay.schema import ITEMS, LOGS, PATCH_TABLE, Column
 
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
 MAX_IDS = 1 << 48
 """The limit of rows times environments, so that the ids of transitions, int64, can name them all."""
+MAX_ITEMS = 1 << 48
+"""The items of a ragged column after which it takes no more rows."""
 MAX_SAMPLED = 1 << 62
 MAX_NUMBER = 1 << 48
 """The largest number of a checkpoint; those after it share it."""
@@ -66,7 +68,8 @@ class Commit:
         timeline: grows by one when the stream returns to a checkpoint: rows from there on are other rows.
         begin, end: the window's rows, half-open.
         patch_begin, patch_end: the patches ``[patch_begin, patch_end)`` of the window.
-        logs: likewise the bytes of each log of :data:`~diskreplay.schema.LOGS` that ``tails`` names, by its path.
+        logs: likewise the bytes of each log of :data:`~diskreplay.schema.LOGS`, and the items of each ragged column,
+            that ``tails`` names, by its path.
         tails: the tail of each array that has rows, by the array's path below the stream's group.
         time: seconds since the epoch, for people; nothing depends on it.
         sampled: transitions that the process which writes the stream has drawn, as it counts them; for a rate limiter.
@@ -112,20 +115,22 @@ class Commit:
         tail = self.tails.get(path, Tail(0, 0))
         if is_patch(path):
             return Span(self.patch_begin, self.patch_end, 1, tail)
-        if path in LOGS:
+        if spans_itself(path):
             return Span(*self.log_span(path), 1, tail)
         return Span(self.floor(context), self.end, self.num_envs, tail)
 
     def log_span(self, path: str) -> tuple[int, int]:
-        """Return the bytes of a log that are needed, half-open, (0, 0) if there is no such log."""
+        """Return the bytes of a log, or the items, that are needed, half-open; (0, 0) if there are none."""
         return self.logs.get(path, (0, 0))
 
     def evicted_since(self, older: Commit) -> bool:
         """Tell whether what an older commit needed may be gone: rows, or the first bytes of a log."""
-        return self.begin > older.begin or any(self.log_span(path)[0] > older.log_span(path)[0] for path in LOGS)
+        return self.begin > older.begin or any(
+            begin > older.log_span(path)[0] for path, (begin, _) in self.logs.items()
+        )
 
     def with_log(self, path: str, begin: int, end: int) -> Commit:
-        """Return the commit with another span of a log."""
+        """Return the commit with another span of a log, or of items."""
         return dataclasses.replace(self, logs={**self.logs, path: (begin, end)})
 
     def without_log(self, path: str) -> Commit:
@@ -151,6 +156,9 @@ class Commit:
         for name in OPTIONAL:
             if not stored[name]:
                 del stored[name]
+        spans = {_of_items(path): span for path, span in self.logs.items() if path not in LOGS}
+        if spans:
+            stored["ragged"] = {name: {"begin": begin, "end": end} for name, (begin, end) in spans.items()}
         return {**stored, "tails": tails}
 
     @classmethod
@@ -176,6 +184,9 @@ class Commit:
                     shard, size = log["tail"]
                     tails[path] = Tail(check_count("shard", shard, 0), check_count("size", size))
                     logs[path] = check_count("begin", log["begin"], least=0), check_count("end", log["end"], least=0)
+            for name, span in stored.get("ragged", {}).items():
+                begin, end = (check_count(key, span[key], least=0, most=2 * MAX_ITEMS) for key in ("begin", "end"))
+                logs[f"{ITEMS}/{name}"] = begin, end
             seconds = stored["time"]
             if not isinstance(seconds, int | float) or not math.isfinite(seconds):
                 raise ValueError(f"time must be finite, got {seconds!r}")
@@ -195,6 +206,16 @@ class Commit:
 def is_patch(path: str) -> bool:
     """Tell whether an array, by its path below the stream's group, is one of the patch table, not a column."""
     return path.startswith(f"{PATCH_TABLE}/")
+
+
+def spans_itself(path: str) -> bool:
+    """Tell whether a record has a span of its own for an array: a log, or the items of a ragged column."""
+    return path in LOGS or path.startswith(f"{ITEMS}/")
+
+
+def _of_items(path: str) -> str:
+    """Return the ragged column whose items stand in an array."""
+    return path.removeprefix(f"{ITEMS}/")
 
 
 def check_size(num_envs: int, capacity: Any) -> int:

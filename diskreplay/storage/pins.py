@@ -7,8 +7,8 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from diskreplay.schema import LOGS, PATCH_TABLE
-from diskreplay.storage.commit import Commit, is_patch
+from diskreplay.schema import PATCH_TABLE
+from diskreplay.storage.commit import Commit, is_patch, spans_itself
 
 Spans = Sequence[tuple[int, int, str]]
 """The rows ``[begin, end)`` that are needed, and the name of the checkpoint that needs them."""
@@ -36,7 +36,7 @@ class Pins:
         return _reached(shards, shard_rows, self._of(path))
 
     def _of(self, path: str) -> Spans:
-        alike = path if path in LOGS else PATCH_TABLE if is_patch(path) else ""  # all of rows have the same spans
+        alike = path if spans_itself(path) else PATCH_TABLE if is_patch(path) else ""  # all of rows have the same spans
         if alike not in self._spans:
             spans = [(name, cut.span(path, self._context)) for name, cut in self._cuts.items()]
             self._spans[alike] = _reaching(sorted((span.begin, span.end, name) for name, span in spans))

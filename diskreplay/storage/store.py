@@ -34,7 +34,7 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.schema import FORMAT_VERSION, LOGS, Schema
+from diskreplay.schema import RAGGED_VERSION, Schema
 from diskreplay.storage import attachments, checkpoint_arrays, metadata, numbers, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
@@ -152,12 +152,16 @@ class Store:
                 f"{path!r}: format_version must be a whole number above 0, got {version!r}",
                 file=os.path.join(path, metadata.NAME),
             )
-        if version > FORMAT_VERSION:
+        if version > RAGGED_VERSION:
             raise FormatVersionError(
-                f"{path!r} has format version {version}; this diskreplay reads up to {FORMAT_VERSION}: update it"
+                f"{path!r} has format version {version}; this diskreplay reads up to {RAGGED_VERSION}: update it"
             )
         metadata.check(ours, "", os.path.join(path, metadata.NAME))
         self.schema = Schema.from_json(ours.get("schema"))
+        if version < self.schema.format_version:
+            raise CorruptionError(
+                f"{path!r} has ragged columns, and format version {version}", file=os.path.join(path, metadata.NAME)
+            )
         settings = ours.get("settings")
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
         told = self.settings.get(PROVENANCE)
@@ -184,7 +188,7 @@ class Store:
         check_key(first_stream, "stream")
         part = part or PartialStore(secrets.token_hex(8), 0, schema.num_envs, schema.capacity)
         schema = dataclasses.replace(schema, identity=part.identity)
-        attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
+        attributes = {"format_version": schema.format_version, "schema": schema.to_json(), "settings": settings}
         document = metadata.group_document(attributes)
         try:
             metadata.dump(document, "the store's description")
@@ -394,7 +398,7 @@ class Store:
         later = [
             c.name for c in self.checkpoints() if name in c.cut and c.name not in dropped
             and (c.cut[name].end > cut.end or any(
-                path in cut.tails and c.cut[name].log_span(path)[1] > cut.log_span(path)[1] for path in LOGS
+                path in cut.tails and c.cut[name].log_span(path)[1] > cut.log_span(path)[1] for path in cut.logs
             ))
         ]  # fmt: skip
         if later:

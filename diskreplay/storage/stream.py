@@ -64,6 +64,8 @@ class _Stream(Generic[AnyColumn]):
         self._columns = open_columns(files, path, schema, commit, make, schema.arrays) | self.logs
         self.rows = {column.name: self._columns[column.name] for column in schema.columns}
         self.patches = {column.name: self._columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
+        self.items = {name: self._columns[ragged.items.name] for name, ragged in schema.ragged.items()}
+        """The items of each ragged column, by its name."""
         metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self._columns, *groups(schema))))
 
     def columns(self) -> Iterable[tuple[str, AnyColumn]]:
@@ -365,13 +367,13 @@ class StreamWriter(_Stream[ColumnWriter]):
         begin: int,
         patch_begin: int,
         publish: contextlib.AbstractContextManager[object],
-        log_begins: Mapping[str, int] | None = None,
+        begins: Mapping[str, int] | None = None,
         capacity: int | None = None,
     ) -> Commit:
         """Make every row durable and move the window's first row to ``begin``; ``publish`` guards the readers.
 
-        ``log_begins`` has the first byte that is needed of each log; where it is lower than before it stays. So does
-        the ``capacity`` if None.
+        ``begins`` has the first byte or item that is needed of each log, and of the items of each ragged column, by
+        their paths; where it is lower than before it stays. So does the ``capacity`` if None.
         """
         self.check()
         staged = {path: appended for path, column in self.columns() if (appended := column.stage())}
@@ -385,11 +387,11 @@ class StreamWriter(_Stream[ColumnWriter]):
             sampled=self.sampled,
             last_checkpoint=self.last_checkpoint,
         )
-        for path, log in self.logs.items():
+        for path, log in {**self.logs, **{column.column.name: column for column in self.items.values()}}.items():
             if path in record.tails:
                 # A log that goes on behind shards that checkpoints pin has nothing before them.
                 least = max(log.entries.begin * log.column.chunk_rows, self.commit_record.log_span(path)[0])
-                record = record.with_log(path, max((log_begins or {}).get(path, 0), least), log.end)
+                record = record.with_log(path, max((begins or {}).get(path, 0), least), log.end)
         with self.whole("committing"):
             for path in self.logs:
                 if path in staged:
@@ -618,9 +620,10 @@ def write_commit(files: fs.Files, path: str, record: Commit) -> None:
 def largest_record(schema: Schema) -> Commit:
     """Return a record with numbers as large as they can be, which the records of a store never exceed."""
     most = 1 << 62
+    paths = [*schema.logs, *(ragged.items.name for ragged in schema.ragged.values())]
     tails = dict.fromkeys([*schema.arrays, *schema.logs], Tail(most, most))
     counts = {field.name: most for field in dataclasses.fields(Commit) if field.type == "int"}
-    return Commit(**counts, tails=tails, time=1 / 3, logs=dict.fromkeys(schema.logs, (most, most)))
+    return Commit(**counts, tails=tails, time=1 / 3, logs=dict.fromkeys(paths, (most, most)))
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

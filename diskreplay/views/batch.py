@@ -7,12 +7,12 @@ from collections.abc import Callable, ItemsView, KeysView, Mapping, ValuesView
 from typing import Any, NoReturn, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from diskreplay.errors import InputError
 from diskreplay.interrupts import undisturbed
 from diskreplay.notebooks import batch_html
+from diskreplay.ragged import Lists, Padded
 
 
 class Arrays:
@@ -104,7 +104,9 @@ class Arrays:
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("Batch.torch needs torch: pip install 'diskreplay[torch]'") from error
 
-        def tensor(array: NDArray[Any]) -> Any:
+        def tensor(array: Any) -> Any:
+            if isinstance(array, Lists):
+                return array.nested(tensor)
             return torch.from_numpy(np.asarray(array)).to(device) if device is not None else torch.from_numpy(array)
 
         return self.map(tensor)
@@ -219,6 +221,9 @@ def _shown(value: Any) -> str:
     """Return the shapes and dtypes of a nested value."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_shown(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, Padded | Lists):
+        fields = value._asdict() if isinstance(value, Padded) else vars(value)
+        return f"{type(value).__name__}({', '.join(f'{name}={_shown(part)}' for name, part in fields.items())})"
     if isinstance(value, tuple):
         return "(" + ", ".join(map(_shown, value)) + ("," if len(value) == 1 else "") + ")"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -227,11 +232,13 @@ def _shown(value: Any) -> str:
 
 
 def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a nested value with ``function`` applied to every array; None stays."""
+    """Return a nested value with ``function`` applied to every array, and to :class:`Lists` whole; None stays."""
     if value is None:
         return None
     if isinstance(value, Mapping):
         return {key: map_arrays(function, part) for key, part in value.items()}
+    if isinstance(value, Padded):
+        return Padded(*map(function, value))
     if isinstance(value, tuple):
         return tuple(map_arrays(function, part) for part in value)
     return function(value)
@@ -252,7 +259,9 @@ def by_item(batch: Batch, count: int, steps: int) -> dict[str, Any]:
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     whole = {name: fields.pop(name) for name in ("index", "weight")}
 
-    def split(array: NDArray[Any]) -> NDArray[Any]:
+    def split(array: Any) -> Any:
+        if isinstance(array, Lists):  # its rows stay in C order
+            return array
         return array.reshape(count, steps, *array.shape[1:])
 
     return {**whole, **{name: map_arrays(split, value) for name, value in fields.items()}}

@@ -17,7 +17,7 @@ from diskreplay.ids import Ids, stream_of
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import OBS, VALID, Schema
+from diskreplay.schema import OBS, VALID, Schema, refuse_ragged
 from diskreplay.views.batch import Batch, HindsightBatch
 from diskreplay.views.transition import Transition, transitions
 from diskreplay.views.view import View, keep
@@ -68,6 +68,7 @@ class Hindsight(View[HindsightBatch]):
 
     def check(self, schema: Schema) -> None:
         """Raise InputError if the observations have no goals."""
+        refuse_ragged(schema, "Hindsight")
         space = schema.observation_space
         if not isinstance(space, Dict) or not {ACHIEVED, DESIRED} <= space.spaces.keys():
             raise InputError(f"Hindsight needs a Dict observation space with {ACHIEVED} and {DESIRED}, got {space}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.configs import CONFIGS, Config
+from helpers.configs import CONFIGS, RAGGED, Config
 from helpers.effort import examples
 from helpers.model import KINDS, arguments
 from helpers.recording import Recording, reopen
@@ -22,6 +22,8 @@ def stacked(parts: list[Any]) -> Any:
         return {key: stacked([part[key] for part in parts]) for key in first}
     if isinstance(first, tuple):
         return tuple(stacked([part[at] for part in parts]) for at in range(len(first)))
+    if any(isinstance(part, list) for part in parts) or len({np.shape(part) for part in parts}) > 1:  # ragged rows
+        return parts
     return np.stack(parts)
 
 
@@ -47,7 +49,7 @@ def rows(recording: Recording, count: int, special: float) -> list[dict[str, Any
 
 
 @pytest.mark.long(quick=10)
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+@pytest.mark.parametrize("config", [*CONFIGS, *RAGGED], ids=lambda config: config.name)
 @pytest.mark.parametrize("special", [0.0, 0.02, 0.3])
 def test_extend_is_add_many_times(path: str, config: Config, special: float) -> None:
     recording = Recording(config, seed=int(special * 100))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
+from helpers.configs import CONFIGS, DEFAULT_CHUNKS, RAGGED, WIDE, Config
 from helpers.crashes import kill
 from helpers.effort import examples
 from helpers.model import KINDS, Actor, Log, arguments, check_batch, check_buffer, flat
@@ -145,8 +145,9 @@ class BufferMachine(RuleBasedStateMachine):
         writer.buffer.add(**given)
         for part in (given["obs"], given["next_obs"], given["action"]):  # nothing of the arguments may be kept
             for array in flat(part):
-                if array.ndim:
-                    array[...] = 99
+                for one in array if isinstance(array, list) else [array]:
+                    if one.ndim:
+                        one[...] = 99
         writer.log.rows.append(row)
         committed = writer.buffer.stats()["streams"][self.name_of(writer)]["committed"]
         if writer.log.end - writer.committed >= writer.commit_rows or (
@@ -430,11 +431,15 @@ def assert_same(a: dr.Batch, b: dr.Batch) -> None:
 
 
 class SmallThresholdsMachine(BufferMachine):
-    configs = (*CONFIGS, *WIDE, *WIDE, *WIDE, *DEFAULT_CHUNKS)
+    configs = (*CONFIGS, *WIDE, *WIDE, *WIDE, *DEFAULT_CHUNKS, *RAGGED, *RAGGED)
     early_commits = True
 
 
-for machine in (BufferMachine, SmallThresholdsMachine):
+class RaggedMachine(BufferMachine):
+    configs = RAGGED
+
+
+for machine in (BufferMachine, SmallThresholdsMachine, RaggedMachine):
     machine.TestCase.settings = settings(
         max_examples=examples(20, least=4),
         stateful_step_count=40,
@@ -442,6 +447,7 @@ for machine in (BufferMachine, SmallThresholdsMachine):
         suppress_health_check=list(HealthCheck),
     )
 TestBuffer = pytest.mark.long(BufferMachine.TestCase)
+TestRagged = pytest.mark.long(RaggedMachine.TestCase)
 
 
 @pytest.mark.long("TestBuffer")

@@ -10,7 +10,7 @@ import pytest
 from helpers.configs import Config
 from helpers.crashing import Story
 from helpers.effort import examples, stride
-from helpers.model import Leaf
+from helpers.model import Leaf, RaggedLeaf
 
 import diskreplay as dr
 from diskreplay import schema
@@ -19,6 +19,10 @@ STACKS = Config("stacks", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capaci
 FRAMES = Config(
     "frames and vectors of two environments", {"a": Leaf((2, 5)), "b": Leaf((3,), "f4")}, num_envs=2,
     frame_stack={"a": 3, "b": 1}, padding="reset", capacity=20, chunk_rows=2, shard_rows=4, columns={"value": "f4"},
+)  # fmt: skip
+RAGGED = Config(
+    "ragged", {"a": RaggedLeaf(), "b": Leaf((2, 5))}, num_envs=2, capacity=24, chunk_rows=4, shard_rows=16,
+    columns={"tokens": ((None,), "i4")},
 )  # fmt: skip
 VECTORS = Config("vectors", Leaf((3,), "f4"), capacity=10, chunk_rows=2, shard_rows=4)
 
@@ -155,10 +159,12 @@ def resized_streams(story: Story) -> None:
 
 CASES: list[tuple[Callable[[Story], None], Config]] = [
     (a_life, STACKS),
+    (a_life, RAGGED),
     (wide_rows, FRAMES),
     (two_streams, VECTORS),
     (recoveries, VECTORS),
     (compaction, STACKS),
+    (compaction, RAGGED),
     (resized, STACKS),
     (resized_streams, FRAMES),
 ]
@@ -178,7 +184,9 @@ class Inline(concurrent.futures.Executor):
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::diskreplay.errors.SamplerWarning")  # priorities go with a crash, which it says
-@pytest.mark.parametrize(("workload", "config"), CASES, ids=[workload.__name__ for workload, _ in CASES])
+@pytest.mark.parametrize(
+    ("workload", "config"), CASES, ids=[f"{workload.__name__}, {config.name}" for workload, config in CASES]
+)
 def test_every_operation(
     workload: Callable[[Story], None],
     config: Config,
@@ -191,6 +199,6 @@ def test_every_operation(
     story = Story(config, random_losses=examples(1), sampler=dr.Proportional, every=stride(300, "crash points"))
     workload(story)
     found = f"{story.points:,} crash points, {len(story.states):,} different disks, {story.checked:,} of them checked"
-    record_property("figures", f"{workload.__name__}: {found}")
+    record_property("figures", f"{workload.__name__}, {config.name}: {found}")
     assert story.points > 1000
     assert len(story.states) > 400

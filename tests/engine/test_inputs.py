@@ -324,7 +324,7 @@ CREATE: dict[str, Any] = {"observation_space": BOX, "action_space": spaces.Discr
         {"columns": {"reward": float}}, {"columns": {"a/b": float}}, {"columns": {"x": object}},
         {"columns": {"x": "words"}}, {"columns": {"x": ((0,), float)}}, {"columns": {"x": (3,)}},
         {"columns": {"x": ((2,), float, 1)}}, {"columns": {5: float}}, {"columns": {"x": np.longdouble}},
-        {"columns": {"x": spaces.Text(4)}}, {"columns": {"x": DICT}}, {"columns": {"x": "datetime64[s]"}},
+        {"columns": {"x": spaces.OneOf([BOX, BOX])}}, {"columns": {"x": DICT}}, {"columns": {"x": "datetime64[s]"}},
         {"columns": ["x"]}, {"columns": 5}, {"columns": {".x": float}}, {"columns": {"x": "S3"}},
         {"reward_dtype": int}, {"reward_dtype": "words"}, {"reward_dtype": np.longdouble},
         {"codec": "gzip"}, {"codec": "zstd:0"}, {"codec": "zstd:x"}, {"codec": 5}, {"codec": {"nothing": "zstd"}},
@@ -334,8 +334,8 @@ CREATE: dict[str, Any] = {"observation_space": BOX, "action_space": spaces.Discr
         {"cache_bytes": -1}, {"cache_bytes": 1.5}, {"commit_rows": 0}, {"commit_seconds": 0}, {"commit_seconds": NAN},
         {"commit_seconds": "1"}, {"view": 3}, {"view": "Transition"}, {"sampler": "uniform"}, {"sampler": 0},
         {"seed": -1}, {"seed": "x"}, {"seed": 1.5},
-        {"observation_space": 3}, {"action_space": None}, {"observation_space": spaces.Text(3)},
-        {"observation_space": spaces.Sequence(BOX)}, {"observation_space": spaces.Dict({})},
+        {"observation_space": 3}, {"action_space": None}, {"observation_space": spaces.OneOf([BOX, BOX])},
+        {"observation_space": spaces.Sequence(DICT)}, {"observation_space": spaces.Dict({})},
         {"observation_space": spaces.Box(0, 1, (0,))}, {"action_space": spaces.Tuple([])},
         {"observation_space": spaces.Dict({"a/b": BOX})}, {"observation_space": spaces.Dict({"zarr.json": BOX})},
     ],
@@ -459,8 +459,8 @@ def edit(file: str, change: Callable[[Any], None]) -> None:
 @pytest.mark.parametrize("mode", ["r", "r+"])
 def test_a_newer_format_version(path: str, mode: Any) -> None:
     create(path).close()
-    edit(f"{path}/zarr.json", lambda document: document["attributes"]["diskreplay"].update(format_version=2, schema=0))
-    with pytest.raises(FormatVersionError, match=r"format version 2; this diskreplay reads up to 1: update"):
+    edit(f"{path}/zarr.json", lambda document: document["attributes"]["diskreplay"].update(format_version=3, schema=0))
+    with pytest.raises(FormatVersionError, match=r"format version 3; this diskreplay reads up to 2: update"):
         dr.ReplayBuffer.open(path, mode=mode)
 
 
@@ -679,11 +679,11 @@ def test_stacked_and_single_leaves_do_not_mix(path: str) -> None:
 def test_unsupported_spaces_say_what_to_do(path: str) -> None:
     box = spaces.Box(0, 1, (2,))
     for space, advice in [
-        (spaces.Text(5), "encode the text"),
-        (spaces.Sequence(box), "pad to a fixed length"),
-        (spaces.Graph(box, None), "pad nodes and edges"),
+        (spaces.Sequence(spaces.Text(5)), "a Sequence of Text"),
+        (spaces.Sequence(spaces.Sequence(box)), "make it a Dict or Tuple"),
+        (spaces.Graph(spaces.Dict(a=box), None), "obs/nodes: a Sequence of Dict"),
         (spaces.OneOf([box, box]), "Discrete"),
-        (spaces.Dict({"a": spaces.Tuple([box, spaces.Text(3)])}), "obs/a/1: a Text space"),
+        (spaces.Dict({"a": spaces.Tuple([box, spaces.OneOf([box])])}), "obs/a/1: a OneOf space"),
     ]:
         with pytest.raises(SchemaError, match=advice):
             dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=5)

@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 from gymnasium import spaces
-from helpers.model import Leaf, Log, Rng, Structure, to_space
+from helpers.model import Leaf, Log, RaggedLeaf, Rng, Structure, to_space
 
 import diskreplay as dr
 from diskreplay import schema as schemas
@@ -63,7 +63,9 @@ class Config:
     def extra(self, rng: Rng) -> dict[str, Any]:
         layouts = [(name, value if isinstance(value, tuple) else ((), value)) for name, value in self.columns.items()]
         return {
-            name: np.asarray(rng.integers(0, 2 if np.dtype(dtype) == bool else 50, shape)).astype(dtype)[()]
+            name: RaggedLeaf(shape[1:], dtype).fresh(rng)
+            if None in shape
+            else np.asarray(rng.integers(0, 2 if np.dtype(dtype) == bool else 50, shape)).astype(dtype)[()]
             for name, (shape, dtype) in layouts
         }
 
@@ -160,4 +162,21 @@ DEFAULT_CHUNKS = [
     Config("long window, chunks of the engine's", Leaf((50,)), chunk_rows=0, capacity=150, cache_bytes=2000, n_step=2),
 ]
 """Their chunks and shards end within a few rows where the engine's thresholds are small."""
+RAGGED = [
+    Config("ragged column", Leaf((3,), np.float32), columns={"tokens": ((None,), np.int32), "value": np.float32}),
+    Config(
+        "ragged columns, 3 environments", Leaf((4, 2)), frame_stack=2, num_envs=3, capacity=30, n_step=2, cache_bytes=0,
+        columns={"tokens": ((None,), np.int32), "cloud": ((None, 3), np.float16)}, padding="reset",
+    ),
+    Config("ragged observation", RaggedLeaf(), n_step=2, capacity=11),
+    Config(
+        "ragged observations beside frames", {"a": RaggedLeaf((2,), np.float32), "b": Leaf((4, 2)), "c": RaggedLeaf()},
+        frame_stack={"b": 3}, num_envs=2, capacity=30, chunk_rows=5, shard_rows=20,
+        columns={"tokens": ((None,), np.uint8)},
+    ),
+    Config(
+        "ragged observations beside stacks", {"a": Leaf((3, 5), frames=3, axis=0), "b": RaggedLeaf()},
+        frame_stack={"a": 3}, num_envs=2, capacity=24, cache_bytes=300,
+    ),
+]
 # fmt: on

@@ -15,6 +15,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+import diskreplay as dr
+
 Rng = np.random.Generator
 
 STREAM_SHIFT = 48
@@ -87,26 +89,55 @@ class Leaf:
         return spaces.Box(0, 100, self.shape, self.dtype)
 
 
-Structure = Leaf | dict[str, Any] | tuple[Any, ...]
+@dataclasses.dataclass(frozen=True)
+class RaggedLeaf:
+    """A leaf whose values have different numbers of items, of this shape; never stacked."""
+
+    item: tuple[int, ...] = ()
+    dtype: Any = np.int16
+    most: int = 9
+    frames = 1
+    axis = None
+
+    def fresh(self, rng: Rng) -> np.ndarray:
+        """A value out of nowhere; now and then an empty one, or one that comes again and again."""
+        kind = rng.random()
+        if kind < 0.2:
+            return np.zeros((0, *self.item), self.dtype)
+        if kind < 0.4:
+            return np.full((3, *self.item), 7, self.dtype)
+        return rng.integers(0, 100, (int(rng.integers(1, self.most)), *self.item)).astype(self.dtype)
+
+    def following(self, obs: np.ndarray, rng: Rng) -> np.ndarray:
+        return obs if rng.random() < 0.2 else self.fresh(rng)
+
+    def split(self, obs: np.ndarray) -> list[np.ndarray]:
+        return [obs]
+
+    def space(self) -> spaces.Sequence:
+        return spaces.Sequence(spaces.Box(0, 100, self.item, self.dtype), stack=True)
+
+
+Structure = Leaf | RaggedLeaf | dict[str, Any] | tuple[Any, ...]
 """A leaf, or a dict or tuple of structures."""
 
 
-def leaves(structure: Structure) -> list[Leaf]:
-    if isinstance(structure, Leaf):
+def leaves(structure: Structure) -> list[Any]:
+    if isinstance(structure, Leaf | RaggedLeaf):
         return [structure]
     return [leaf for part in _parts(structure) for leaf in leaves(part)]
 
 
 def names(structure: Structure, prefix: str = "") -> list[str]:
     """Paths of the leaves, such as ``joints/0``."""
-    if isinstance(structure, Leaf):
+    if isinstance(structure, Leaf | RaggedLeaf):
         return [prefix]
     parts = structure.items() if isinstance(structure, dict) else enumerate(structure)
     return [name for key, part in parts for name in names(part, f"{prefix}/{key}" if prefix else str(key))]
 
 
 def to_space(structure: Structure) -> gymnasium.Space[Any]:
-    if isinstance(structure, Leaf):
+    if isinstance(structure, Leaf | RaggedLeaf):
         return structure.space()
     if isinstance(structure, dict):
         return spaces.Dict([(key, to_space(part)) for key, part in structure.items()])
@@ -118,7 +149,7 @@ def nest(structure: Structure, values: Sequence[Any]) -> Any:
     remaining = list(values)
 
     def build(node: Structure) -> Any:
-        if isinstance(node, Leaf):
+        if isinstance(node, Leaf | RaggedLeaf):
             return remaining.pop(0)
         if isinstance(node, dict):
             return {key: build(part) for key, part in node.items()}
@@ -128,7 +159,11 @@ def nest(structure: Structure, values: Sequence[Any]) -> Any:
 
 
 def flat(value: Any) -> list[Any]:
-    """The arrays of a nested value, in order."""
+    """The arrays of a nested value, in order; of ragged leaves the rows, without their padding."""
+    if isinstance(value, dr.Padded):
+        assert not np.asarray(value.values)[~value.mask].any(), "the padding is not zeros"
+        assert (value.mask.sum(axis=-1) == value.length).all()
+        return [value.lists()]
     if isinstance(value, Mapping):
         return [leaf for part in value.values() for leaf in flat(part)]
     if isinstance(value, tuple):
@@ -335,7 +370,7 @@ def check_batch(batch: Any, logs: Sequence[Log], n_step: int, gamma: float) -> N
         assert batch.truncated[at] == expected.truncated, where
         assert batch.extra.keys() == expected.extra.keys(), where
         for name, want in expected.extra.items():
-            assert same(batch.extra[name][at], want), f"{where}: {name}"
+            assert same(flat(batch.extra[name])[0][at], want), f"{where}: {name}"
 
 
 def check_buffer(buffer: Any, logs: Sequence[Log], n_step: int, gamma: float) -> None:
@@ -416,16 +451,20 @@ class Actor:
 def arguments(structure: Structure, row: Row, always_valid: bool = True) -> dict[str, Any]:
     """A row as the arguments of ``add``, copied: arrays lead with the number of environments when there are several."""
 
-    def join(values: Sequence[Any]) -> Any:
+    ragged = [isinstance(leaf, RaggedLeaf) for leaf in leaves(structure)]
+
+    def join(values: Sequence[Any], ragged: bool = False) -> Any:
+        if ragged or len({np.shape(value) for value in values}) > 1:
+            return copy.deepcopy(values[0] if len(row) == 1 else list(values))
         return copy.copy(values[0]) if len(row) == 1 else np.stack(values)
 
     count = len(row[0].obs)
     actions = [join([step.action[at] for step in row]) for at in range(len(row[0].action))]
     return {
-        "obs": nest(structure, [join([step.obs[at] for step in row]) for at in range(count)]),
+        "obs": nest(structure, [join([step.obs[at] for step in row], ragged[at]) for at in range(count)]),
         "action": actions[0] if len(actions) == 1 else tuple(actions),
         "reward": join([step.reward for step in row]),
-        "next_obs": nest(structure, [join([step.next_obs[at] for step in row]) for at in range(count)]),
+        "next_obs": nest(structure, [join([step.next_obs[at] for step in row], ragged[at]) for at in range(count)]),
         "terminated": join([step.terminated for step in row]),
         "truncated": join([step.truncated for step in row]),
         "valid": None if always_valid and all(step.valid for step in row) else join([step.valid for step in row]),

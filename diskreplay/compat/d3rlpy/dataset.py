@@ -110,7 +110,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             raise InputError("a dataset to read needs the path of its store; to write one, give limit and env")
         if env is not None or frame_stack is not None or self._preprocessor is not None:
             raise InputError("env, frame_stack and writer_preprocessor are for a store that is written: give limit too")
-        return Store.open(path, mode="r", checkpoint=checkpoint, **settings)
+        return Store.open(path, mode="r", checkpoint=checkpoint, ragged=None, **settings)
 
     def _writing(
         self, path: PathLike | None, limit: int, env: Any, frame_stack: int | None, checkpoint: str | None,

@@ -49,7 +49,13 @@ class DiskReplayDataset(TensorDictReplayBuffer):  # type: ignore[misc]  # torchr
         **kwargs: Any,
     ) -> None:  # fmt: skip
         store = Store.open(
-            path, mode="r", checkpoint=checkpoint, cache_bytes=cache_bytes, view=Transition(), sampler=Uniform()
+            path,
+            mode="r",
+            checkpoint=checkpoint,
+            cache_bytes=cache_bytes,
+            view=Transition(),
+            sampler=Uniform(),
+            ragged=None,
         )
         with closed_on_failure(store):
             storage = DatasetStorage(store, torch.device(device))

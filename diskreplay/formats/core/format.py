@@ -21,7 +21,10 @@ from diskreplay.schema import DTYPES
 
 @dataclasses.dataclass(frozen=True)
 class Holds:
-    """The features of a format; one that it lacks is a loss among the first nine, and an error among the rest.
+    """The features of a format.
+
+    If a dataset needs one of the first seven and the format lacks it, an export names the loss. If the dataset needs
+    ``nested_obs``, ``nested_action``, ``empty`` or a dtype that the format lacks, an export raises.
 
     Attributes:
         final_obs: the true next observation of an episode's last step. A format without it gives back episodes that
@@ -41,6 +44,7 @@ class Holds:
         nested_obs, nested_action: Dict and Tuple spaces.
         empty: a dataset without a step.
         dtypes: names of the data types that it keeps as they are.
+        ragged: ragged columns, whose values are :class:`~diskreplay.ragged.Lists`.
     """
 
     final_obs: bool = True
@@ -57,6 +61,7 @@ class Holds:
     nested_action: bool = True
     empty: bool = True
     dtypes: frozenset[str] = DTYPES
+    ragged: bool = False
 
 
 Read = Callable[[pathlib.Path], AbstractContextManager[Source]]
@@ -131,6 +136,10 @@ def check_holds(format: Format, layout: Layout, steps: int) -> None:
         )
     if not holds.nested_action and "action" not in layout.action:
         raise InputError(f"{name} holds one action array, not {', '.join(layout.action)}")
+    if layout.ragged and not holds.ragged:
+        raise InputError(
+            f"{name} cannot hold the ragged columns {', '.join(sorted(layout.ragged))}; choose others with --columns"
+        )
     if not steps and not holds.empty:
         raise InputError(f"{name} cannot hold a dataset without a step")
     for column, (_, dtype) in {**layout.obs, **layout.action, **layout.columns}.items():

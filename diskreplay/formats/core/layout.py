@@ -37,7 +37,7 @@ from diskreplay.schema import (
 
 Array = NDArray[Any]
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
-"""The shape and dtype of one value."""
+"""The shape and dtype of one value; of a ragged column that of one item, see ``Layout.ragged``."""
 ChangeLeaf = Callable[[gymnasium.Space[Any], str], gymnasium.Space[Any]]
 BAD_DESCRIPTION = (CorruptionError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 FLOAT32: np.dtype[Any] = np.dtype(np.float32)
@@ -58,6 +58,7 @@ class Layout:
         finite: the same option of the store that the steps come from; datasets of other formats do not hold it.
         continuity: likewise; datasets hold it, for next observations of their own would be cuts without it.
         provenance: the origin of the steps, a mapping of JSON values; empty where nothing is known.
+        ragged_columns: those of ``columns`` that are ragged.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -69,6 +70,7 @@ class Layout:
     finite: bool = False
     continuity: Continuity = "observations"
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    ragged_columns: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.stacks:
@@ -93,6 +95,12 @@ class Layout:
         return _leaves(self.action_space, ACTION)
 
     @property
+    def ragged(self) -> set[str]:
+        """The names of all ragged leaves and columns, whose values are :class:`~diskreplay.ragged.Lists`."""
+        leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
+        return {name for name, leaf in leaves.items() if spaces.is_ragged(leaf, name)} | self.ragged_columns
+
+    @property
     def step_shapes(self) -> dict[str, Shape]:
         """The shapes of all parts of a step but its next observation, by the names of ``Transitions.columns()``."""
         flag: Shape = (), np.dtype(bool)
@@ -113,15 +121,19 @@ class Layout:
     def of(cls, schema: Schema, *, stacked: bool = False, provenance: Mapping[str, Any] | None = None) -> Layout:
         """Return the layout of a store's single frames, or with ``stacked`` of observations just as they were given."""
         columns = {column.name: (column.shape, column.dtype) for column in schema.extra_columns}
+        ragged = columns.keys() & schema.ragged.keys()
+        columns |= {name: (schema.ragged[name].items.shape, schema.ragged[name].items.dtype) for name in ragged}
         reward = schema.column(REWARD).dtype
         space, stacks = schema.observation_space, schema.stacks
         if not stacked:
             frames = {c.name: (stack, c) for stack, c in zip(schema.stacks, schema.obs_columns, strict=True)}
-            space = map_leaves(space, OBS, lambda leaf, name: _frame_space(leaf, *frames[name]))
+            space = map_leaves(
+                space, OBS, lambda leaf, name: _frame_space(leaf, *frames[name]) if name in frames else leaf
+            )  # a Graph stays as it is
             stacks = tuple(Stack(stack.frames) for stack in stacks)
         return cls(
             space, schema.action_space, columns, reward, stacks, schema.padding, schema.finite, schema.continuity,
-            provenance or {},
+            provenance or {}, frozenset(ragged),
         )  # fmt: skip
 
     def only(self, names: tuple[str, ...] | None) -> Layout:
@@ -144,14 +156,18 @@ class Layout:
         space = _without(self.observation_space, OBS, wanted)
         stacks = tuple(stack for leaf, stack in zip(self.obs, self.stacks, strict=True) if leaf in wanted)
         columns = {name: shape for name, shape in self.columns.items() if name in wanted}
-        return dataclasses.replace(self, observation_space=space, stacks=stacks, columns=columns)
+        ragged = self.ragged_columns & columns.keys()
+        return dataclasses.replace(self, observation_space=space, stacks=stacks, columns=columns, ragged_columns=ragged)
 
     def create_arguments(self) -> dict[str, Any]:
         """Return the arguments with which ``ReplayBuffer.create`` makes a store for such steps."""
         given: dict[str, Any] = {
             "observation_space": self.observation_space,
             "action_space": self.action_space,
-            "columns": dict(self.columns),
+            "columns": {
+                name: ((None, *shape) if name in self.ragged_columns else shape, dtype)
+                for name, (shape, dtype) in self.columns.items()
+            },
             "reward_dtype": self.reward_dtype,
             "frame_stack": {leaf: stack.frames for leaf, stack in zip(self.obs, self.stacks, strict=True)},
             "stack_padding": "zero" if self.padding == Start.ZEROS else "reset",
@@ -178,6 +194,7 @@ class Layout:
             "padding": self.padding.name.lower(),
             "continuity": self.continuity,
             **({"provenance": dict(self.provenance)} if self.provenance else {}),
+            **({"ragged": sorted(self.ragged_columns)} if self.ragged_columns else {}),
         }
 
     @classmethod
@@ -199,6 +216,7 @@ class Layout:
             layout = cls(
                 observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding, continuity=continuity,
                 provenance=checked(stored.get("provenance")),
+                ragged_columns=frozenset(map(str, stored.get("ragged", ()))),
             )  # fmt: skip
             layout.create_arguments()
             return layout
@@ -290,7 +308,8 @@ def column_name(key: str) -> str:
 
 
 def _leaves(space: gymnasium.Space[Any], root: str) -> dict[str, Shape]:
-    return {name: spaces.leaf_layout(leaf, name) for name, leaf in spaces.named_leaves(space, root).items()}
+    layouts = {name: spaces.column_layout(leaf, name) for name, leaf in spaces.named_leaves(space, root).items()}
+    return {name: (tuple(size for size in shape if size), dtype) for name, (shape, dtype) in layouts.items()}
 
 
 def _without(space: gymnasium.Space[Any], name: str, wanted: set[str]) -> gymnasium.Space[Any]:

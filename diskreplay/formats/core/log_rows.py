@@ -92,7 +92,7 @@ class LogRows:
 
         Raises CorruptionError for a damaged chunk, StateError when a live writer evicted a row before it was read.
         """
-        row_bytes = sum(column.item_bytes for column in self.schema.columns)
+        row_bytes = sum(column.item_bytes for column in self.schema.columns) + self._row_items_bytes()
         step = max((c.column.chunk_rows for c in self.stream.large_columns()), default=1)
         size = max(1, BLOCK_BYTES // row_bytes // step) * step
         walks = {name: Walk(self.stream, name, env) for name in self.stream.disk.rows}
@@ -104,6 +104,12 @@ class LogRows:
                         yield steps
         except CorruptionError as error:
             self.explain(error)
+
+    def _row_items_bytes(self) -> int:
+        """Return about how many bytes of items a row of one environment has."""
+        record = self.stream.disk.commit_record
+        spans = [(one.items.item_bytes, *record.log_span(one.items.name)) for one in self.schema.ragged.values()]
+        return sum(size * (end - begin) for size, begin, end in spans) // max(1, len(self.log))
 
     def valid_rows(self, env: int, spans: Sequence[tuple[int, int]]) -> Array:
         """Return the rows of the spans that are transitions, int64: those that :meth:`blocks` gives."""
@@ -208,11 +214,17 @@ class LogRows:
         kept: Any = values[VALID]
         if kept.all():
             kept = slice(None)
+
+        def shown(column: Column, given: Array) -> Any:
+            """Return values of transitions, of a ragged column the items of their spans."""
+            ragged = column.name in schema.ragged
+            return self.stream.read_items(column.name, given[kept]) if ragged else given[kept]
+
         return Transitions(
-            obs={name: stream[kept] for name, stream in obs.items()},
-            next_obs={name: stream[kept] for name, stream in following.items()},
-            action={column.name: values[column.name][kept] for column in schema.action_columns},
-            extra={column.name: values[column.name][kept] for column in schema.extra_columns},
+            obs={c.name: shown(c, obs[c.name]) for c in schema.obs_columns},
+            next_obs={c.name: shown(c, following[c.name]) for c in schema.obs_columns},
+            action={c.name: shown(c, values[c.name]) for c in schema.action_columns},
+            extra={c.name: shown(c, values[c.name]) for c in schema.extra_columns},
             reward=values[REWARD][kept],
             terminated=values[TERMINATED][kept],
             truncated=values[TRUNCATED][kept],

@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.formats.core.layout import Layout
+from diskreplay.ragged import Lists, joined
 
 BLOCK_BYTES = 4 << 20
 """The number of decoded bytes that a block of steps should have."""
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
-"""Arrays by the name of the column, such as ``obs/camera``."""
+"""Arrays by the name of the column, such as ``obs/camera``; of ragged ones :class:`~diskreplay.ragged.Lists`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +208,10 @@ def _sliced(steps: Any, rows: Any) -> Any:
     return type(steps)(**changes)
 
 
+def _whole(parts: list[Any]) -> Any:
+    return joined(parts) if isinstance(parts[0], Lists) else np.concatenate(parts)
+
+
 def _concatenated(*parts: Any) -> Any:
     """Return several blocks as one; final observations are those of the last."""
     first = parts[0]
@@ -216,7 +221,7 @@ def _concatenated(*parts: Any) -> Any:
         if field.name == "finals":
             changes[field.name] = values[-1]
         elif isinstance(values[0], Mapping):
-            changes[field.name] = {name: np.concatenate([value[name] for value in values]) for name in values[0]}
+            changes[field.name] = {name: _whole([value[name] for value in values]) for name in values[0]}
         else:
             changes[field.name] = np.concatenate(values)
     return type(first)(**changes)

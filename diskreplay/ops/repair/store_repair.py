@@ -43,7 +43,7 @@ from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import Verified, check_checkpoint, check_kept, verify
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import local
-from diskreplay.schema import LOGS
+from diskreplay.schema import LOGS, refuse_ragged
 from diskreplay.storage import files as fs
 from diskreplay.storage import kept, metadata, stream
 from diskreplay.storage.column import shard_number
@@ -103,7 +103,9 @@ def repair(path: PathLike, progress: Progress | None = None, files: fs.Files | N
         before = verify(full, progress, files)
         work = None
         if not before.ok:
-            work = _StoreRepair(Store(full, files), quarantine)
+            store = Store(full, files)
+            refuse_ragged(store.schema, "verify --repair")
+            work = _StoreRepair(store, quarantine)
             work.run()
     return Repaired(
         full, before, verify(full, progress, files) if work else before, quarantine.path,

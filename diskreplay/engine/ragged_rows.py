@@ -1,0 +1,140 @@
+"""The way of ragged rows into a stream: their items are appended to the column's array, spans take their places.
+
+From there on a row is one of columns of one shape. Two rules make it so:
+
+1. An observation that equals the pending one takes its span, so that equal spans are equal observations.
+2. Any value that equals the one before it, of its column and environment, takes its span if that is not far behind the
+   newest item: what stays the same for a while is stored once, and no old span keeps its shard for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.engine.arguments import Row
+from diskreplay.errors import StateError
+from diskreplay.schema import Schema
+from diskreplay.storage.column import ColumnWriter
+from diskreplay.storage.commit import MAX_ITEMS
+
+Array = NDArray[Any]
+Span = tuple[int, int]
+
+NEAR_SHARE = 8
+"""The share of a shard by which a span may be behind the newest item to be taken again."""
+
+
+class NewItems:
+    """The items of one ragged column on their way into its array.
+
+    Attributes:
+        spans: of the newest value of each environment; None before the first.
+        values: these values.
+    """
+
+    def __init__(self, column: ColumnWriter, num_envs: int) -> None:
+        self.column = column
+        self.spans: list[Span | None] = [None] * num_envs
+        self.values: list[Array | None] = [None] * num_envs
+        self._near = column.column.shard_rows // NEAR_SHARE
+
+    def put(self, env: int, value: Array, pending: bool = False) -> Span:
+        """Return the span of a value, whose items are appended if they are not the newest of its environment.
+
+        ``pending`` says that the newest is the pending observation.
+        """
+        span, before = self.spans[env], self.values[env]
+        end = self.column.end
+        if (
+            span is not None
+            and before is not None
+            and (pending or end - span[0] <= self._near)
+            and len(before) == len(value)
+            and before.tobytes() == value.tobytes()
+        ):
+            return span
+        self.column.append(value)
+        self.spans[env] = span = end, end + len(value)
+        self.values[env] = value.copy()
+        return span
+
+
+class RaggedRows:
+    """The ragged columns of one stream's rows; whoever calls it is alone in writing.
+
+    Args:
+        schema, columns, num_envs: of the stream; ``columns`` are the arrays of items by the names of their columns.
+        read: returns the items of a span of a column.
+    """
+
+    def __init__(
+        self, schema: Schema, columns: dict[str, ColumnWriter], num_envs: int, read: Callable[[str, Span], Array]
+    ) -> None:
+        self._num_envs = num_envs
+        self._shape = (-1, 2) if num_envs == 1 else (-1, num_envs, 2)
+        self._read = read
+        new = {name: NewItems(column, num_envs) for name, column in columns.items()}
+        self._obs, self._actions, self._extras = (
+            [(at, column.name, new[column.name]) for at, column in enumerate(group) if column.name in new]
+            for group in (schema.obs_columns, schema.action_columns, schema.extra_columns)
+        )
+        self._new = new
+
+    def check(self) -> None:
+        """Raise StateError if a column can have no more items."""
+        for name, new in self._new.items():
+            if new.column.end >= MAX_ITEMS:
+                raise StateError(f"the ragged column {name!r} of this stream can have no more items; go on in another")
+
+    def place(self, row: Row, pending: Sequence[Any] | None) -> Row:
+        """Return a checked row with spans in the place of items, which are appended.
+
+        ``pending`` are the frames of the pending observation by leaf, None if there is none.
+        """
+        obs, following, actions, extras = list(row.obs), list(row.next_obs), list(row.actions), list(row.extras)
+        for leaf, name, new in self._obs:
+            if pending is not None:
+                self._take_up(name, new, np.reshape(pending[leaf], (-1, 2)).tolist())
+            obs[leaf] = self._spans(new, obs[leaf], pending is not None)
+            following[leaf] = self._spans(new, following[leaf])
+        for at, _, new in self._actions:
+            actions[at] = self._spans(new, actions[at])
+        for at, _, new in self._extras:
+            extras[at] = self._spans(new, extras[at])
+        return row._replace(obs=obs, next_obs=following, actions=actions, extras=extras)
+
+    def _take_up(self, name: str, new: NewItems, spans: list[list[int]]) -> None:
+        """Make the pending observations the newest values, which they are not after opening."""
+        for env, (start, stop) in enumerate(spans):
+            if new.spans[env] != (start, stop):
+                new.values[env] = self._read(name, (start, stop))
+                new.spans[env] = start, stop
+
+    def _spans(self, new: NewItems, given: Any, pending: bool = False) -> Array:
+        """Return the spans of one row, ``([num_envs,] 2)``."""
+        if self._num_envs == 1:
+            return np.array(new.put(0, given, pending), np.int64)
+        return np.array([new.put(env, value, pending) for env, value in enumerate(given)], np.int64)
+
+    def place_steps(self, values: Row, pending: Sequence[Any] | None) -> Row:
+        """Return many checked steps as :meth:`place` does one; every array of spans leads with the steps."""
+        rows: list[Row] = []
+        for step in range(len(values.terminated)):
+            given = (
+                [part[step] for part in value] if isinstance(value, list) else value[step] for value in values
+            )  # fmt: skip
+            rows.append(self.place(Row(*given), pending))
+            pending = rows[-1].next_obs
+        found = values
+        for what, group in (
+            ("obs", self._obs), ("next_obs", self._obs), ("actions", self._actions), ("extras", self._extras),
+        ):  # fmt: skip
+            column = list(getattr(values, what))
+            for at, _, _ in group:
+                column[at] = np.array([getattr(row, what)[at] for row in rows], np.int64).reshape(self._shape)
+            found = found._replace(**{what: column})
+        return found

@@ -1,0 +1,75 @@
+"""The items of ragged rows, from their spans: each row is one run of consecutive items of one array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.ids import Ids
+from diskreplay.ragged import Form, Lists, Padded, offsets_of
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.gather import Requests
+from diskreplay.reading.reads import Reads
+from diskreplay.reading.target import Target
+from diskreplay.schema import RaggedColumn
+from diskreplay.storage.column import ColumnReader
+
+Array = NDArray[Any]
+
+
+class Held(Protocol):
+    """A stream whose items are read."""
+
+    @property
+    def cache(self) -> ChunkCache: ...
+
+    def items(self, name: str) -> ColumnReader:
+        """Return the array with the items of a ragged column."""
+
+
+def read(
+    reads: Reads, column: RaggedColumn, spans: Array, streams: Iterable[tuple[Held, Ids]], form: Form
+) -> Padded | Lists:
+    """Return the items of spans ``(n, 2)``, of which each stream has those at its places; complete after ``reads``.
+
+    The caller holds the lock.
+    """
+    first, length = spans[:, 0], spans[:, 1] - spans[:, 0]
+    items = column.items
+    if form == "lists":
+        offsets = offsets_of(length)
+        values = reads.empty((1, int(offsets[-1]), *items.shape), items.dtype)
+        found: Padded | Lists = Lists(values[0], offsets)
+        place, base = np.zeros_like(first), first - offsets[:-1]
+    else:
+        width = form.width(length)
+        length = np.minimum(length, width)
+        mask = form.mask(length, width)
+        values = reads.empty((*mask.shape, *items.shape), items.dtype)
+        if int(length.min(initial=width)) < width:
+            values[~mask] = 0
+        found = Padded(values, mask, length)
+        place, base = np.arange(len(first)), first if form.side == "right" else first - (width - length)
+    for stream, here in streams:
+        here = here[length[here] > 0]
+        if len(here):
+            begin = first[here]
+            requests = Requests(place[here], np.zeros_like(begin), begin, begin + (length[here] - 1), base[here])
+            reads.fetch(stream.items(column.name), requests, Target(values), stream.cache)
+    return found
+
+
+def wrong(column: RaggedColumn, spans: Array, begin: int, end: int) -> str | None:
+    """Return what is wrong with spans ``(n, 2)`` of a store whose items are ``[begin, end)``, or None."""
+    starts, stops = spans.reshape(-1, 2).T
+    bad = np.flatnonzero((starts < begin) | (stops > end) | (stops < starts) | (stops - starts > column.most))
+    if not len(bad):
+        return None
+    start, stop = int(starts[bad[0]]), int(stops[bad[0]])
+    return (
+        f"a span of the ragged column {column.name!r} is {start} to {stop}; its items are {begin} to {end}, at most "
+        f"{column.most} a row"
+    )
