@@ -217,7 +217,7 @@ class StreamLog:
         return found
 
     def first_item(self, name: str) -> int:
-        """Return the first item of a ragged column that the log's rows and patches need; later rows need none before."""
+        """Return the first item of a ragged column that the log's rows and patches need; newer rows need later ones."""
         floor = self.floor
         if floor == self.end:
             return 0
