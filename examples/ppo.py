@@ -4,7 +4,7 @@ The same command begins and goes on:
 
     python examples/ppo.py --path runs/ppo
 
-What it shows: a rollout's observations go to disk, the rest stays in RAM; `finish` computes the advantages, with the
+What it shows: a rollout's steps are on disk, and small columns in RAM, too; `finish` computes the advantages, with the
 value of the final observation where an episode was truncated; `valid=` leaves out the steps in which an environment
 only resets. Environments are reset at each checkpoint, so that a run that was killed ends with the very weights of one
 that never was.

@@ -70,8 +70,9 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             finite: refuse NaN and infinity in observations, actions and columns, as always in rewards; the store keeps
                 it.
             continuity: the rule by which a step goes on with the episode of the one before it: "observations", where
-                its ``obs`` is bit for bit the ``next_obs`` of the step before and no flag ended that, or "flags" alone,
-                and :meth:`cut`, for observations that are normalised or encoded anew for each call. The ``next_obs``
+                its ``obs`` is bit for bit the ``next_obs`` of the step before, or "flags", which does not compare them,
+                for observations that are normalised or encoded anew for each call. A flag, :meth:`cut`,
+                :meth:`begin_episode` and a step that is not ``valid`` end an episode in both cases. The ``next_obs``
                 that was given is kept in both cases. Of stacked observations the older frames must still be those of
                 the steps before; and the first step after opening goes on only where its ``obs`` is the last
                 ``next_obs``. The store keeps it.

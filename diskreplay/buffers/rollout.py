@@ -17,7 +17,7 @@ from diskreplay.views.batch import RolloutBatch
 
 
 class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
-    """A rollout buffer: observations on disk, the rest in RAM; made by :meth:`create` or :meth:`open`.
+    """A rollout buffer: steps on disk, small columns also in RAM; made by :meth:`create` or :meth:`open`.
 
     Collect with :meth:`add` until :attr:`full`, call :meth:`finish`, learn from :meth:`minibatches`, :meth:`clear`.
     """

@@ -2,7 +2,7 @@
 
 This room opens no file of a store, and takes no lock. Its callers hold ``engine.lock``, which guards what is in RAM.
 
-- Tables hold the rows of the window and its context. A row's place in a table follows from the row's number.
-- Entering a record of a log twice has the same effect as entering it once.
+- Tables hold the rows of the window and its context. A row's position in a table follows from the row's number.
+- Entering a record of a log of bytes (``ByteLog``) twice has the same effect as entering it once.
 - Only modules that are loaded late import ``jit``, because that imports numba.
 """

@@ -55,7 +55,7 @@ def address(array: NDArray[Any]) -> int:
 
 
 class LogAddresses:
-    """The table ``facts`` with the numbers of several streams, int64 ``(S, LOG_FACTS)``."""
+    """The table ``facts`` of numbers of several streams, int64 ``(S, LOG_FACTS)``: no facts of episodes."""
 
     def __init__(self, logs: list[StreamLog]) -> None:
         self.logs = logs

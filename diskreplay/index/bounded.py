@@ -19,8 +19,9 @@ _next = foreign(INT, LONG)  # state: the next 32 bits
 def bounded(state: Int, next_uint32: Int, low: Int, most: Int, size: Int) -> NDArray[np.int64]:
     """Return integers ``(size,)`` in ``[low, low + most]``, as ``Generator.integers`` of numpy 1.17 to 2.4 draws them.
 
-    That is Lemire, "Fast Random Integer Generation in an Interval" (2019): of a product with random 32 bits the upper
-    half is the integer, and is drawn again if the lower half is one of those that are too many.
+    The method is that of Lemire, "Fast Random Integer Generation in an Interval" (2019). Random 32 bits are multiplied
+    by ``most + 1``, and the upper half of the product is the integer. If the lower half is below the remainder of
+    ``2**32 / (most + 1)``, it draws again: otherwise some integers would come more often than others.
 
     Args:
         state, next_uint32: addresses, as ``BitGenerator.ctypes`` names them; the caller holds the bit generator's lock.

@@ -23,14 +23,14 @@ from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, V
 
 CUT_OFF = "cut off"
 ROW_BITS = 43
-"""The bits for the row in a number that holds a row and an environment; there are at most 2^20 environments."""
+"""An int64 that holds a row and an environment has 43 bits for the row and 20 for the environment."""
 LOOKED_ROWS = 1024
 """The number of rows that a search for an episode's begin or end looks at in one go."""
 COLUMNS = (VALID, START, TERMINATED, TRUNCATED, REWARD)
 """The columns from which episodes are found."""
 KEPT = "_facts"
 MOST_VALUES = 16
-"""The most facts of which the values of all episodes are kept, 17 bytes each."""
+"""Values are kept of at most so many facts; each fact takes 17 bytes an episode."""
 
 
 class _Copied:
@@ -76,7 +76,7 @@ class Episode:
 
 
 def ends(log: StreamLog) -> dict[str, int]:
-    """Return how many episodes of a window ended "terminated", "truncated" and "cut off", that is without a flag."""
+    """Count a window's episodes by their end: "terminated", else "truncated", else "cut off" (without a flag)."""
     rows = np.arange(log.begin, log.end)
     if not len(rows):
         return {TERMINATED: 0, TRUNCATED: 0, CUT_OFF: 0}
@@ -116,7 +116,7 @@ class EpisodeTable:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[2:]}
 
     def only(self, wanted: Any) -> EpisodeTable:
-        """Return some of the episodes, by whatever indexes an array."""
+        """Return some of the episodes; ``wanted`` is a mask, a slice or positions."""
         return EpisodeTable(self.stream, self.num_envs, *(values[wanted] for values in self.arrays().values()))
 
     def hold(self, ids: Ids) -> NDArray[np.bool_]:
@@ -172,7 +172,7 @@ def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
 
 @dataclasses.dataclass
 class _EpisodesMade:
-    """The episodes of a window, and all that was made of them, one entry an episode."""
+    """The episodes of a window, and what was computed for them; each array and list has one entry for each."""
 
     columns: Sliding
     """Those of the table, and the facts as objects."""
@@ -180,14 +180,13 @@ class _EpisodesMade:
     listed: list[Episode] | None = None
     window: tuple[int, int] = 0, 0
     since: int = 0
-    """The first row of those that may still change."""
+    """The first row of the episodes that may still change."""
 
 
 class KeptEpisodes:
     """The episodes of a stream's window, kept between calls.
 
-    The lock of the buffer that owns it guards every call. What it returns must not be changed, and changes itself with
-    the next call after a step.
+    Callers hold ``engine.lock``. They must not change what is returned; the next call after a step may change it.
     """
 
     def __init__(self, log: StreamLog, facts: EpisodeFacts) -> None:
@@ -256,12 +255,12 @@ class KeptEpisodes:
         return made
 
     def _rest(self, left: EpisodeTable) -> EpisodeTable:
-        """Return the parts of episodes that are left in the window, which begins within some of them, or before."""
+        """Cut these episodes to the window, which begins at the first row of each, or later."""
         begin = self._log.begin
         for at in np.flatnonzero(left.start < begin).tolist():
             rows = np.arange(begin, left.stop[at])
             rewards = self._log.take(REWARD, rows, np.full(len(rows), left.env[at])).astype(np.float64)
-            left.total_reward[at] = np.add.reduceat(rewards, [0])[0]  # to the bit as all are added up
+            left.total_reward[at] = np.add.reduceat(rewards, [0])[0]  # rounds as `table` does
             left.start[at], left.complete_start[at] = begin, False
         return left
 
@@ -271,7 +270,7 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
-    """Return the first row of a row's episode, the first row of the next episode, and True if the former is exact.
+    """Return the first row of a row's episode, the first row of the next one, and whether the first value is exact.
 
     If the episode began before the window, the first value is the window's first row, and the third is False. The
     second value is None if the next episode has not begun yet.

@@ -1,7 +1,7 @@
-"""The values of one fact for many episodes, so that a comparison with a number is one of whole arrays.
+"""The values of one fact for many episodes, kept so that numpy compares all of them with a number at once.
 
-Numbers and flags stand in an array of float64; what an array cannot hold is compared in Python, value by value: texts,
-lists, objects, null, and integers that float64 does not hold exactly.
+Numbers and flags stand in an array of float64. Python compares the others one by one: texts, lists, objects, null, and
+integers that float64 does not hold exactly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 MISSING: Any = object()
 """The value of a fact that an episode does not have."""
 NONE, NUMBER, FLAG, OTHER = range(4)
-"""The kinds of values: none, a number of the array, true or false, and what Python compares."""
+"""The kinds of values.
+
+NONE: the fact is missing. NUMBER, FLAG: the value is in the array. OTHER, null among them: Python compares the value.
+"""
 MOST_EXACT = 1 << 53
 """The largest integer up to which float64 holds all of them."""
 _KINDS = {type(MISSING): NONE, int: NUMBER, float: NUMBER, bool: FLAG}
@@ -46,7 +49,7 @@ class FactValues:
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> FactValues:
-        """Return given values."""
+        """Return values with their kinds and numbers."""
         count = len(values)
         kinds = np.fromiter(map(kind_of, values), np.uint8, count)
         plain = (kinds == NUMBER) | (kinds == FLAG)
@@ -60,7 +63,7 @@ class FactValues:
         return self.values, self.kinds, self.numbers
 
     def told(self, plain: Mask, others: Callable[[list[Any]], list[bool]]) -> Mask:
-        """Return ``plain``, with the answers of a function of values put in where Python compares."""
+        """Return ``plain``, with the entries of kind OTHER replaced by what ``others`` returns for their values."""
         at = np.flatnonzero(self.kinds == OTHER)
         if len(at):
             plain[at] = others(self.values[at].tolist())
@@ -69,7 +72,10 @@ class FactValues:
     def compared(
         self, test: Callable[[Any, Any], Any], literal: Any, unlike: bool, others: Callable[[list[Any]], list[bool]]
     ) -> Mask:
-        """Tell which values are to a literal as ``test`` says, with ``unlike`` also all those of another kind."""
+        """Tell for which values ``test(value, literal)`` holds; ``others`` tells it for those that Python compares.
+
+        With ``unlike`` it also holds for values of another kind, but never for null or a missing fact.
+        """
         kind = kind_of(literal)
         if kind == OTHER and type(literal) is int:  # no number of the array can be compared with it exactly
             there: Mask = self.kinds != NONE
@@ -93,11 +99,11 @@ def part_of(facts: Any, path: Sequence[str]) -> Any:
 
 
 def values_of(known: Sequence[dict[str, Any]], name: str) -> FactValues:
-    """Return the values of a fact by its name, or of a part of it by its path with points, of the facts of episodes."""
+    """Return, for each episode, the value of a fact (``name``), or of a part of it (``name.part``)."""
     if "." in name:
         path = name.split(".")
         return FactValues.of([part_of(facts, path) for facts in known])
-    if name == "tags":  # every episode has them, if none
+    if name == "tags":  # an episode without tags has an empty list
         none: list[str] = []
         return FactValues.of([facts.get(name, none) for facts in known])
     return FactValues.of([facts.get(name, MISSING) for facts in known])

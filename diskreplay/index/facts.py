@@ -1,8 +1,8 @@
 """The facts of a stream's episodes in RAM: what a program says of them, such as seeds, tags and outcomes.
 
-On disk the facts are a log of lines of JSON, ``[row, stop, env, {facts}]``. A line describes the episode of environment
-``env`` that contains ``row``. Its ``stop`` is one past the episode's last row, or null if the environment's next
-episode had not begun when the line was written. If several lines have the same row and environment, the last one
+On disk the facts are a log of bytes: lines of JSON, ``[row, stop, env, {facts}]``. A line describes the episode of
+environment ``env`` that contains ``row``. Its ``stop`` is one past the episode's last row, or null if the environment's
+next episode had not begun when the line was written. If several lines have the same row and environment, the last one
 counts. A line is dead if its episode has left the window: its ``stop`` is not above the window's first row.
 
 A program may give facts before an episode's first step. They wait until that step notes them
@@ -26,7 +26,7 @@ from diskreplay.index.log import StreamLog
 from diskreplay.index.where import NAME
 
 SLACK_BYTES = 64 << 10
-"""The bytes by which the log may exceed twice what still counts before a commit cleans up its oldest lines."""
+"""A commit cleans up once the log of bytes is longer than twice the bytes that still count, plus this."""
 MAX_LINE = 8192
 """The most bytes of a line. It is twice the most bytes that a program may give as an episode's facts."""
 MAX_NAME = 64
@@ -80,9 +80,9 @@ class EpisodeFacts:
         self._noted: dict[int, Noted] = {}
         """The noted facts by key, which is row and environment in one number."""
         self._open: dict[int, int] = {}
-        """By environment: the key of its newest noted episode, if that episode has not ended."""
+        """By environment: the key of its newest noted episode, if its next episode has not begun."""
         self._waiting: dict[int, Facts] = {}
-        """By environment: the facts of the episode that its next step begins; an empty dict if that has no facts."""
+        """By environment: the facts of the episode that its next step begins; an empty dict if none were given."""
         self._unwritten: dict[int, None] = {}
         """The keys of episodes that changed since their last line was written; some may be forgotten by now."""
         self.changed: int | None = None
@@ -102,7 +102,7 @@ class EpisodeFacts:
     # Giving
 
     def wait(self, envs: Sequence[int], facts: Facts) -> None:
-        """Set the facts of the episodes that the next steps of these environments begin, instead of any set before."""
+        """Set the facts of the episodes that the next steps of these environments begin; they replace waiting facts."""
         self._waiting = {**self._waiting, **dict.fromkeys(envs, facts)}
 
     def waiting(self, env: int) -> Facts | None:
@@ -126,9 +126,9 @@ class EpisodeFacts:
         }
 
     def note(self, before: Noted | None, row: int, env: int, stop: int | None, facts: Facts) -> None:
-        """Note new facts of an episode instead of those ``before``, which is None if it had none.
+        """Replace an episode's noted facts ``before``, None if it has none, by new ones.
 
-        ``row`` and ``stop`` are the numbers for its line.
+        It gets this ``stop``. It keeps the row of ``before``; only if ``before`` is None, it gets ``row``.
         """
         one = before or Noted(row, env, stop, {}, NOWHERE, 0)
         self._change(one.row)
@@ -176,7 +176,7 @@ class EpisodeFacts:
         self._noted, self._open, self._unwritten = {}, {}, {}
 
     def records(self, data: Bytes, at: int) -> Iterator[Noted]:
-        """Yield the complete lines of the log's bytes ``data`` from byte ``at`` on; raise ValueError for a bad one."""
+        """Yield the complete lines in ``data``, the log's bytes from byte ``at`` on; raise ValueError for a bad one."""
         *lines, rest = data.tobytes().split(b"\n")
         if any(len(line) > MAX_LINE for line in (*lines, rest)):
             raise ValueError(f"a line has more than {MAX_LINE:,} bytes")
@@ -222,7 +222,8 @@ class EpisodeFacts:
 
     def news(self, at: int) -> tuple[Bytes, list[Noted]]:
         """Return lines for the facts that are not yet written, and the records of these lines from byte ``at`` on."""
-        # An episode that left the window needs a line only if it has one already: the new line says where it stopped.
+        # An episode that has left the window gets no first line any more. If it has one, a newer line must say where it
+        # stopped.
         known = {key: one for key in self._unwritten if (one := self._noted.get(key)) is not None}
         known = {key: one for key, one in known.items() if one.at != NOWHERE or self._lives(one)}
         self._unwritten = dict.fromkeys(known)

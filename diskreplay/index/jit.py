@@ -29,9 +29,9 @@ def kernel(function: F, **options: Any) -> F:
     installation without a home directory, each process compiles anew. A kernel may call only kernels of its own module,
     because numba renews kept code only when the file of the kernel itself changes.
 
-    The name of kept code contains the processor's name. numba itself tells processors apart only by an index file. If
-    two machines that share a folder write this file at once, numba may mix them up, and one machine would run the
-    other's code.
+    The name of kept code contains a checksum of the processor's name and features. Without it, only numba's index file
+    would tell for which processor code is. Two machines that share a folder could spoil this file, and one would run
+    the other's code.
 
     Signals and the garbage collector wait while numba compiles, for some seconds at most. If numba were interrupted, it
     would keep half-made kernels, and its next compilation would end the process.
@@ -49,7 +49,7 @@ def kernel(function: F, **options: Any) -> F:
 
 
 def _processor() -> str:
-    """Return a short name for the processor for which numba compiles."""
+    """Return a checksum of the name and the features of the processor for which numba compiles."""
     name, features = config.CPU_NAME, config.CPU_FEATURES
     with contextlib.suppress(RuntimeError):  # LLVM does not know this processor's features
         name, features = name or binding.get_host_cpu_name(), features or binding.get_host_cpu_features().flatten()

@@ -3,14 +3,15 @@
 A block holds values that one call wrote to one column. It has, little-endian and without gaps:
 
 - the column's number and the number of values, uint32 each,
-- the places of the values, ``row * num_envs + env``, int64 each,
+- for each value the number ``row * num_envs + env``, called its place, int64 each,
 - the values.
 
 For each row of the window, the stream's table (:class:`~diskreplay.index.log.StreamLog`) holds the byte at which the
-row's newest value begins in this log. If the column is small enough for RAM, the table also holds the value.
+row's newest value begins in this log of bytes. If the column is small enough for RAM, the table also holds the value.
 
-A value is dead if its row is below the window, or if the table names another byte for its row. Each commit looks
-through some of the oldest blocks, and appends again the values that still count.
+A value is dead if its row is below the window, or if the table names another byte for its row. If the log of bytes is
+longer than twice the bytes that still count, and some slack, each commit looks through some of the oldest blocks, and
+appends again the values that still count.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from diskreplay.index.log import StreamLog, place_of
 from diskreplay.schema import Column
 
 SLACK_BYTES = 1 << 20
-"""The bytes by which the log may exceed twice what still counts before a commit cleans up its oldest blocks."""
+"""A commit cleans up once the log of bytes is longer than twice the bytes that still count, plus this."""
 BLOCK_BYTES = 1 << 20
 """The most bytes of values that are written as one block; a single value may have more."""
 MOST_BYTES = 1 << 24
@@ -86,7 +87,7 @@ class LaterValues:
             self.log.table.arrays[name][:] = 0
 
     def records(self, data: Bytes, at: int) -> Iterator[ValueBlock]:
-        """Yield the complete blocks of the log's bytes ``data`` from byte ``at`` on; raise ValueError for a bad one."""
+        """Yield the complete blocks in ``data``, the log's bytes from byte ``at`` on; ValueError for a bad one."""
         while len(data) >= HEADER_BYTES:
             number, count = data[:HEADER_BYTES].view("<u4").tolist()
             if number >= len(self.columns) or not count:

@@ -2,7 +2,7 @@
 
 The log holds the rows ``[floor, end)``. Of these the window ``[begin, end)`` can be sampled. The rows before it are the
 context: the stacks of the window's first rows need their frames. Row ``end`` has not been added yet. But each row comes
-with its next observation, so the table holds an observation at the place of row ``end`` (:attr:`StreamLog.pending`).
+with its next observation, so the table holds an observation at the position of row ``end`` (:attr:`StreamLog.pending`).
 
 Everything that the log holds of a row, the number of its patch included, stands at one position of one table. Only the
 log makes this table longer, and only the log counts which rows and patches exist.
@@ -97,11 +97,15 @@ class StreamLog:
         self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patched})
         """The small columns of the patches, each ``(length, *shape)``; patch ``n`` stands at ``n % length``."""
         self.older_patches: dict[tuple[int, int], int] = {}
-        """The number of the patch of offset -1 of each row and environment with ``Start.PATCHES``."""
-        self.next_older_patches: dict[tuple[int, int], int] = {}
-        """The number of the patch of offset 2 of each row and environment that has one.
+        """By row and environment whose start code is PATCHES: the number of the first patch with its older frames.
 
-        These are the rows whose next stack does not follow from their own stack by one new frame.
+        This patch has offset -1: it holds the frame just before the row.
+        """
+        self.next_older_patches: dict[tuple[int, int], int] = {}
+        """By row and environment whose next stack is kept in patches: the number of the patch of offset 2.
+
+        This patch holds the frame before the newest one in the next stack. The next stack is kept in patches if it does
+        not follow from the row's own stack by one new frame.
         """
         self.begin = 0
         self.end = 0
@@ -109,7 +113,7 @@ class StreamLog:
         self.patch_end = 0
         self.pending = False
         self.invalid = 0
-        """The number of rows in the window that are not a transition, counted for each environment."""
+        """The number of pairs of a row in the window and an environment that are not a transition."""
 
     def __len__(self) -> int:
         """Return the number of transitions in the window."""
@@ -129,7 +133,8 @@ class StreamLog:
         self.slide(self.end - rows)
         self.capacity, self.rows = capacity, rows
         large = {c.name for c in self._small if not c.is_held(self.window)}
-        # An interrupt after this line does no harm: large columns are read from disk, though RAM still gets new rows.
+        # From here on large columns are read from disk. If an interrupt comes before their arrays are dropped, new rows
+        # are still written to those, too, which does no harm.
         self.held -= large
         self.resident, self.later = (
             tuple(name for name in names if name not in large) for names in (self.resident, self.later)
@@ -212,7 +217,7 @@ class StreamLog:
         return found
 
     def first_item(self, name: str) -> int:
-        """Return the first item of a ragged column that a row or a patch needs: later rows name none before it."""
+        """Return the first item of a ragged column that the log's rows and patches need; newer rows need later ones."""
         floor = self.floor
         if floor == self.end:
             return 0

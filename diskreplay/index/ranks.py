@@ -1,7 +1,7 @@
 """Exact ranks of many priorities. A query or a change takes O(log n) expected steps.
 
-1. Entries stand in a binary search tree, the largest priority first. Of equal priorities the larger id, which is the
-   newer one, comes first. So no two entries have the same rank.
+1. Entries stand in a binary search tree, the largest priority first. Of equal priorities the larger id comes first; in
+   one stream this is the newer one. So no two entries have the same rank.
 2. The tree is a treap: each node has a random number, here a hash of its id, and no parent's number is smaller than its
    child's. So the expected depth is logarithmic, whatever the priorities are and in whatever order they come.
 3. Each node counts the nodes in its left subtree. With these counts a walk down from the root finds the k-th entry.
@@ -162,7 +162,7 @@ def insert(nodes: Any, head: Ints, slot: int, identity: int, priority: float) ->
     low, high, at = slot, slot, split
     while at != NOTHING:
         if precedes(priority, identity, nodes[at]):
-            nodes[at].before -= before  # so many nodes of its left subtree precede the new node
+            nodes[at].before -= before  # `before` nodes of its left subtree precede the new node
             link(nodes, head, high, high != slot, at)
             high, at = at, nodes[at].left
         else:

@@ -21,7 +21,7 @@ ENDS: tuple[End, ...] = ("running", "cut", "truncated", "terminated", "both")
 TOLD = frozenset(("seed", "success", "tags"))
 """The facts whose meaning is known; a condition that names one of them gets no warning if no episode has it."""
 LIKENESS = 0.7
-"""The least similarity, 1 for equal, at which a name counts as a misspelling of another."""
+"""From this similarity on a name counts as a misspelling of another; equal names have 1."""
 MOST_NAMES = 16
 """The most names that a message lists."""
 
@@ -59,7 +59,7 @@ def chosen_rows(where: Where, episodes: KeptEpisodes, stream: str) -> NDArray[np
 
 
 def refuse_columns(where: Where, columns: Collection[str], every: Sequence[KeptEpisodes]) -> None:
-    """Raise InputError if a condition asks for a column of the rows, where no episode has a fact of that name."""
+    """Raise InputError if a condition names a column of the rows, and no episode has a fact of that name."""
     for name in sorted(where.facts.intersection(columns)):
         if any(name in facts for episodes in every for facts in episodes.facts()):
             continue
@@ -101,7 +101,7 @@ def _warn_of_unknown(where: Where, episodes: Sequence[Episode]) -> None:
 
 
 def instead(name: str, known: Collection[str], more: Collection[str] = ()) -> str:
-    """Return what may have been meant by the name of no fact: one like it, of ``more`` too, or all that are known."""
+    """Return a hint for a name that is no fact: a similar name, also one of ``more``, or else the known ones."""
     near = difflib.get_close_matches(name, sorted({*known, *more}), 1, LIKENESS)
     if near:
         return f"did you mean {near[0]!r}?"

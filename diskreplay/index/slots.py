@@ -1,4 +1,4 @@
-"""The map between ids and slots. A slot is the place of an id's entry in one array that all streams share.
+"""The map between ids and slots. A slot is the position of an id's entry in one array that all streams share.
 
 Each stream has consecutive slots, which are cut into lanes of ``rows`` slots each. The id with number ``n`` in its
 stream has a slot in lane ``n % lanes``, at place ``n // lanes % rows`` of that lane. So a window that moves on reuses
@@ -84,7 +84,7 @@ def to_slots(table: Ints, ids: Ints) -> Ints:
 
 @kernel
 def to_ids(table: Ints, slots: Ints) -> Ints:
-    """Return the id in each slot, which must be an id of a window; ascending slots are quickest."""
+    """Return the id in each slot, which must hold an id of its stream's window; ascending slots are quickest."""
     ids = np.empty(len(slots), np.int64)
     row = lane = low = high = first = turned = 0  # these describe the lane of the previous slot
     for k in range(len(slots)):

@@ -36,7 +36,7 @@ class Spans:
         """One past the newest row that was caught up with; the log may have forgotten that row since."""
 
     def first(self, rows: Ids, envs: Ids) -> Ids:
-        """Return the first row of each row's span that is in the window, int64 ``(B,)``."""
+        """Return each row's span's first row, or the window's first row if the span began before; int64 ``(B,)``."""
         found: Ids = np.maximum(self._at(FIRST, rows, envs), self._log.begin)
         return found
 

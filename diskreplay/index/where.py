@@ -12,10 +12,11 @@ A condition is parsed here, and is never run as Python. It consists of compariso
 ``12``, ``-0.5``, ``1e3``, ``'it''s'``, ``"a"``  literals; also ``true``, ``false`` and ``null``
 ==============================================  ======================================================================
 
-If an episode does not have a fact, or its value is null, only ``fact = null`` is true: all other comparisons are false,
-``!=`` too. Two values of different kinds, such as a text and a number, are not equal, and neither is less than the
-other. If a fact is a list, a comparison is true if it is true for one element; ``!=`` is true if no element is equal.
-The name of a fact alone means that the fact is ``true``.
+If an episode does not have a fact, or its value is null, ``fact = null`` is true. All other signs give false, ``!=``
+too. ``in`` is true only if null is listed, and ``not in`` is its opposite. But an episode without ``tags`` has an empty
+list. Two values of different kinds, such as a text and a number, are not equal, and neither is less than the other. If
+a fact is a list, a comparison is true if it is true for one element; ``!=`` is true if no element is equal. The name of
+a fact alone means that the fact is ``true``.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ OWN = frozenset((*NUMBERS, *TEXTS, *ALIASES, *WORDS))
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Columns = Callable[[str], Sequence[Any] | NDArray[Any] | FactValues]
-"""A function from a name to the values of all episodes, for a fact a sequence with MISSING in it, or FactValues."""
+"""A function from a name to the values of all episodes.
+
+For a fact they are FactValues, or a sequence in which MISSING stands for the episodes without it.
+"""
 Test = Callable[[Columns, int], Mask]
 
 _TOKEN = re.compile(
