@@ -85,6 +85,7 @@ class Engine:
 
     Attributes:
         store, path, schema: of it.
+        forms: what batches show of ragged columns.
         rng: draws for it; a checkpoint keeps its state.
         lock: held while the index in RAM is read or changed; never during a write to disk.
         write_lock: held by whoever adds, commits or checkpoints; taken before the other one.
@@ -122,8 +123,8 @@ class Engine:
         self.rng = np.random.Generator(np.random.PCG64(run.seed))
         if checkpoint:
             set_rng(self.rng, checkpoint.state, checkpoint.name)
-        self._forms = PADDED if run.ragged is None else run.ragged
-        check_forms(self._forms, self.schema.ragged)
+        self.forms = PADDED if run.ragged is None else run.ragged
+        check_forms(self.forms, self.schema.ragged)
         self._commit_rows = run.commit_rows
         self._commit_seconds = run.commit_seconds
         self.lock = Lock(f"the buffer {store.path!r}")
@@ -404,7 +405,7 @@ class Engine:
     def _draw(self, draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, Made]:
         with self.lock:
             self.check_open()
-            reads = Reads(empty, self.streams.tables, self._forms)
+            reads = Reads(empty, self.streams.tables, self.forms)
             return reads, draft(*args, reads)
 
     def _finish(
