@@ -34,7 +34,8 @@ def reduce(kind: Any, engine: Engine, options: dict[str, Any]) -> tuple[Any, ...
             )
         checkpoint = None if engine.stays_at is None else engine.stays_at.name
         cache_bytes = engine.streams.cache.budget_bytes
-        options = {**there, "mode": "r", "checkpoint": checkpoint, "cache_bytes": cache_bytes, **options}
+        forms = {"ragged": engine.forms} if engine.schema.ragged else {}
+        options = {**there, "mode": "r", "checkpoint": checkpoint, "cache_bytes": cache_bytes, **forms, **options}
         return _open, (kind, engine.path, options, forks.next_generator(engine))
 
 

@@ -100,6 +100,7 @@ class Engine:
         ending: True if the last commit was made, and the store is open only until it is pushed.
         refused: the reason why a copy in a forked process cannot be used, or "".
         call_off: a function that cancels the closing of the store when its buffer is forgotten.
+        forms: the form that each ragged column has in a batch.
     """
 
     appender: Appender
@@ -123,8 +124,8 @@ class Engine:
         self.rng = np.random.Generator(np.random.PCG64(run.seed))
         if checkpoint:
             set_rng(self.rng, checkpoint.state, checkpoint.name)
-        self._forms = PADDED if run.ragged is None else run.ragged
-        check_forms(self._forms, self.schema.ragged)
+        self.forms = PADDED if run.ragged is None else run.ragged
+        check_forms(self.forms, self.schema.ragged)
         self._commit_rows = run.commit_rows
         self._commit_seconds = run.commit_seconds
         self.lock = Lock(f"the buffer {store.path!r}")
@@ -405,7 +406,7 @@ class Engine:
     def _draw(self, draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, Made]:
         with self.lock:
             self.check_open()
-            reads = Reads(empty, self.streams.tables, self._forms)
+            reads = Reads(empty, self.streams.tables, self.forms)
             return reads, draft(*args, reads)
 
     def _finish(

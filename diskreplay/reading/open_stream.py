@@ -89,7 +89,8 @@ class OpenStream:
         if commit.patch_end > log.patch_end:
             span = log.patch_end, commit.patch_end
             patches = {name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays}
-            following = patches[PLACE][:, 2] == 1  # a ragged leaf, which is not stacked, needs no other
+            needed = np.arange(*span) >= commit.patch_begin
+            following = needed & (patches[PLACE][:, 2] == 1)  # a ragged leaf, which is not stacked, needs no other
             self._check_spans({name: values[following] for name, values in patches.items()}, commit)
             log.add_patches(patches)
         log.slide(commit.begin)

@@ -96,7 +96,8 @@ class Arrays:
     def torch(self, device: Any = None) -> Self:
         """Return the batch as torch tensors, on ``device`` if given; on the CPU they share the arrays' memory.
 
-        Raises ModuleNotFoundError, saying what to install, when there is no torch.
+        Lists become nested tensors, in the layout ``torch.jagged``. Raises ModuleNotFoundError, saying what to install,
+        when there is no torch.
         """
         try:
             with undisturbed():
@@ -116,7 +117,8 @@ class Arrays:
 class Batch(Arrays):
     """A batch of ``B`` transitions; nested observations and actions have the structure of their spaces.
 
-    No two arrays share memory: each may be changed in place, and be replaced.
+    No two arrays share memory: each may be changed in place, and be replaced. Where values are ragged there stands a
+    :class:`~diskreplay.Padded` or a :class:`~diskreplay.Lists`.
 
     Attributes:
         obs, next_obs: ``(B, *obs_shape)``, or ``(B, frame_stack, *frame_shape)``; dtypes of the observation space.

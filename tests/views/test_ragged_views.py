@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -124,3 +125,6 @@ def test_batches_come_in_every_way(path: str) -> None:
         assert "Padded(values=int16[8, " in repr(batch)
         assert "tokens" in batch._repr_html_()
         assert rb._repr_html_()
+        rb.commit()
+    with dr.ReplayBuffer.open(path, mode="r", ragged="lists") as rb, pickle.loads(pickle.dumps(rb)) as copy:
+        assert isinstance(copy.sample(4).extra["tokens"], dr.Lists)
