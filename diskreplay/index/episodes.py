@@ -175,7 +175,7 @@ class _EpisodesMade:
     """The episodes of a window, and what was computed for them; each array and list has one entry for each."""
 
     columns: Sliding
-    """Those of the table, and the facts as objects."""
+    """The arrays of the table, and the facts as objects."""
     values: dict[str, Sliding] = dataclasses.field(default_factory=dict)
     listed: list[Episode] | None = None
     window: tuple[int, int] = 0, 0
@@ -222,7 +222,7 @@ class KeptEpisodes:
         log, facts, made = self._log, self._facts, self._made
         if made is not None and (log.begin, log.end) == made.window and facts.changed is None:
             return made
-        self._made = None  # what cuts this short, or comes in meanwhile, has all of them made anew
+        self._made = None  # if this is cut short, or another call comes in meanwhile, all are made anew
         if made is None:
             made = _EpisodesMade(Sliding([*table(log, log.end).arrays().values(), _objects([])]))
         since = made.since if facts.changed is None else min(made.since, facts.changed)

@@ -1,4 +1,4 @@
-"""Arrays of one length that lose entries in front and get others behind, without a copy of those that stay."""
+"""Arrays of one length that lose entries at the front and get new ones at the back, while the others stay in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Arrays = Sequence[NDArray[Any]]
 
 
 class Sliding:
-    """Arrays ``(n,)`` side by side; once they reach the end of their memory, they move to one of twice their length."""
+    """Arrays ``(n,)``; when they reach the end of their memory, they move to memory for twice as many entries."""
 
     def __init__(self, arrays: Arrays) -> None:
         self._held = list(arrays)
@@ -23,7 +23,7 @@ class Sliding:
         return [array[self._low : self._high] for array in self._held]
 
     def replace(self, first: int, stop: int, lead: Arrays, tail: Arrays) -> None:
-        """Keep the entries ``[first, stop)``, with others in place of those before, at most so many, and after."""
+        """Keep the entries ``[first, stop)``; put ``lead``, at most ``first`` entries, before them, and ``tail`` after."""
         low, kept = self._low + first - len(lead[0]), stop - first
         at = len(lead[0])
         count = at + kept + len(tail[0])
@@ -34,7 +34,7 @@ class Sliding:
                 array[at : at + kept] = old[first:stop]
         for array, before, after in zip(held, lead, tail, strict=True):
             if array.dtype == object and held is self._held:
-                array[self._low : low] = None  # nothing that is gone is held
+                array[self._low : low] = None  # so that nothing keeps these objects alive
             array[low : low + at] = before
             array[low + at + kept : low + count] = after
         self._held, self._low, self._high = held, low, low + count
