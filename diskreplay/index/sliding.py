@@ -23,7 +23,7 @@ class Sliding:
         return [array[self._low : self._high] for array in self._held]
 
     def replace(self, first: int, stop: int, lead: Arrays, tail: Arrays) -> None:
-        """Keep the entries ``[first, stop)``; put ``lead``, at most ``first`` entries, before them, and ``tail`` after."""
+        """Keep entries ``[first, stop)``; put ``lead``, at most ``first`` entries, before them, and ``tail`` after."""
         low, kept = self._low + first - len(lead[0]), stop - first
         at = len(lead[0])
         count = at + kept + len(tail[0])
