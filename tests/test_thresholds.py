@@ -33,14 +33,16 @@ NO_THRESHOLD = {
         "buffers.mixture.MAX_PARTS buffers.mixture.MAX_STREAMS buffers.multi_agent_layout.MAX_AGENTS "
         "engine.facts.MAX_BYTES engine.facts.MAX_DEPTH index.facts.MAX_LINE index.facts.MAX_NAME "
         "index.facts.MAX_SEED index.later_values.MOST_BYTES index.where.LARGEST_BITS index.where.MAX_DEPTH "
-        "index.where.MAX_LENGTH schema.MAX_SET_ROWS storage.column.MAX_CHUNK_BYTES storage.commit.MAX_ENVS "
-        "storage.commit.MAX_IDS storage.commit.MAX_SAMPLED storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
+        "index.where.MAX_LENGTH schema.MAX_ROW_BYTES schema.MAX_SET_ROWS storage.column.MAX_CHUNK_BYTES "
+        "storage.commit.MAX_ENVS storage.commit.MAX_IDS storage.commit.MAX_ITEMS storage.commit.MAX_SAMPLED "
+        "storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
         "storage.metadata.MAX_CHECKPOINT_BYTES storage.metadata.MAX_DEPTH storage.metadata.MAX_INTEGER_BITS"
     ),
     "a number of the format": (
         "index.episodes.ROW_BITS index.later_values.HEADER_BYTES index.later_values.PLACE_BYTES "
         "reading.kernel.BLOSC_BYTES reading.kernel.FRAME_BYTES reading.kernel.POLYNOMIAL schema.CONTINUES "
-        "schema.FORMAT_VERSION schema.PATCHES schema.REPEAT schema.ZEROS storage.attachments.SHARD_BYTES "
+        "schema.FORMAT_VERSION schema.PATCHES schema.RAGGED_VERSION schema.REPEAT schema.ZEROS "
+        "storage.attachments.SHARD_BYTES "
         "storage.chunks.CRC_BYTES storage.chunks.ENTRY_BYTES storage.chunks.MISSING storage.chunks.OVERHEAD_BYTES "
         "storage.chunks.RESIDUE"
     ),
@@ -85,6 +87,7 @@ NO_THRESHOLD = {
     "how often a thread looks whether it is to end": "prefetch.POLL_SECONDS",
     "how often is looked whether a thread that is waited for has ended": "loading.POLL_SECONDS",
     "how much of the log is looked through at once; no result depends on it": "reading.bytelog.LOOK_SHARE",
+    "when a value that comes again is stored again; no result depends on it": "engine.ragged_rows.NEAR_SHARE",
     "how many records are remembered; no result depends on it": "storage.stream.MOST_KNOWN",
     "which texts in RAM are one object; no result depends on it": "index.facts.SHARED_LENGTH",
     "how often is looked at what another process has done": "buffers.limiter.POLL_SECONDS",

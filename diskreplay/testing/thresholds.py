@@ -53,6 +53,8 @@ THRESHOLDS = (
     Threshold("schema", "INFO_SHARD_ROWS", 128, "more bytes of facts are a new shard", in_format=True),
     Threshold("schema", "LATER_CHUNK_ROWS", 64, "more bytes of values written later are a new chunk", in_format=True),
     Threshold("schema", "LATER_SHARD_ROWS", 256, "more bytes of values written later are a new shard", in_format=True),
+    Threshold("schema", "ITEMS_CHUNK_BYTES", 32, "more items of ragged rows are a new chunk"),
+    Threshold("schema", "ITEMS_SHARD_BYTES", 128, "more items of ragged rows are a new shard"),
     Threshold("storage.handles", "MOST_FILES", 2, "the file that was used least recently is closed"),
     Threshold("storage.handles", "MOST_LOOKED_AT", 1, "a file is opened although all that were looked at are on loan"),
     Threshold("storage.stream", "MAX_UNSYNCED", 1, "a commit syncs files before it opens others"),

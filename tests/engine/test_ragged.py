@@ -113,7 +113,11 @@ def test_extend_takes_what_a_batch_shows(path: str, tmp_path: pathlib.Path) -> N
 
 def test_what_is_repeated_is_stored_once(path: str) -> None:
     space = spaces.Dict({"mission": spaces.Text(40, charset="open the door"), "at": VECTOR})
-    with dr.ReplayBuffer.create(path, space, CHOICE, capacity=2_000, columns={"prompt": ((None,), np.int32)}) as rb:
+    names = ("obs/mission", "prompt")
+    with dr.ReplayBuffer.create(
+        path, space, CHOICE, capacity=2_000, columns={"prompt": ((None,), np.int32)},
+        chunk_rows=dict.fromkeys(names, 64), shard_rows=dict.fromkeys(names, 1024),
+    ) as rb:  # fmt: skip
         for step in range(1_000):
             here, there = (np.array([at / 1_000, 0], np.float32) for at in (step, step + 1))
             rb.add(
