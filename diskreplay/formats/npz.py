@@ -12,6 +12,8 @@ key                         shape
 ``last``                    ``(N,)`` bool: the step ends an episode, in whatever way
 ``final_obs``               ``(episodes, *obs_shape)``: the true next observation of each episode's last step
 ``extra/<name>``            ``(N, *shape)``: the user's own columns
+``offsets/<key>``           ``(rows + 1,)`` int64: of a ragged ``<key>``, whose array holds items one behind another;
+                            row ``i`` has items ``[offsets[i], offsets[i + 1])``
 ``layout``                  the layout as JSON
 ==========================  ====================================================================
 
@@ -32,7 +34,7 @@ import json
 import pathlib
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,13 +42,14 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import widest
-from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
+from diskreplay.formats.core.flat import FlatArrays, ListedArray, flags, leaves_of, listed
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, column_name
 from diskreplay.formats.core.reader import reader
-from diskreplay.formats.core.transitions import Source, Transitions, whole_episodes
+from diskreplay.formats.core.transitions import Source, Transitions, whole, whole_episodes
 from diskreplay.formats.core.untrusted import read_text
 from diskreplay.formats.files.npy import NpyArray, damage
+from diskreplay.ragged import Lists, offsets_of
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 COMPRESSIONS = {"deflate": zipfile.ZIP_DEFLATED, "none": zipfile.ZIP_STORED}
@@ -56,6 +59,8 @@ SYNONYMS = {
     "truncations": TRUNCATED, "next_observations": "next_obs", "next_observation": "next_obs", "infos": "extra",
 }  # fmt: skip
 
+OFFSETS = "offsets"
+
 Array = NDArray[Any]
 
 
@@ -63,10 +68,21 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Write a source to one file: small columns in one pass over it, each of the others in a pass of its own."""
     layout = source.layout
     shapes = layout.step_shapes
-    small = {name: [np.empty((0, *shape), dtype)] for name, (shape, dtype) in shapes.items() if _is_small(shape, dtype)}
+    ragged = layout.ragged
+    small = {
+        name: [np.empty((0, *shape), dtype)]
+        for name, (shape, dtype) in shapes.items()
+        if _is_small(shape, dtype) and name not in ragged
+    }
+    lengths: dict[str, list[Array]] = {_key(layout, name): [] for name in ragged}
+    lengths |= {f"final_{name}": [] for name in ragged & layout.obs.keys()}
     last = [np.empty(0, bool)]
     for steps in source.blocks():
         columns = steps.columns()
+        for name in ragged:
+            lengths[_key(layout, name)].append(columns[name].length)
+        for name in ragged & layout.obs.keys():
+            lengths[f"final_{name}"].append(steps.next_obs[name][steps.last].length)
         for name, parts in small.items():
             parts.append(columns[name].copy())
         last.append(steps.last)
@@ -76,14 +92,16 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     with zipfile.ZipFile(target, "w", COMPRESSIONS[compression], compresslevel=4) as archive:
         for name, (shape, dtype) in shapes.items():
             if name in small:
-                values: Iterator[Array] = iter(small[name])
+                values: Iterator[Any] = iter(small[name])
             else:
                 values = (steps.columns()[name] for steps in source.blocks())
-            _write_member(archive, _key(layout, name), (source.steps, *shape), dtype, values)
+            key = _key(layout, name)
+            _write_rows(archive, key, (source.steps, *shape), dtype, values, lengths.get(key))
         _write_member(archive, "last", ends.shape, ends.dtype, iter([ends]))
         for name, (shape, dtype) in layout.obs.items():
             finals = (steps.next_obs[name][steps.last] for steps in source.blocks())
-            _write_member(archive, f"final_{name}", (int(ends.sum()), *shape), dtype, finals)
+            key = f"final_{name}"
+            _write_rows(archive, key, (int(ends.sum()), *shape), dtype, finals, lengths.get(key))
         text = np.array([json.dumps(layout.to_json())])
         _write_member(archive, "layout", (), text.dtype, iter([text]))
 
@@ -95,6 +113,18 @@ def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
 
 def _key(layout: Layout, name: str) -> str:
     return f"extra/{name}" if name in layout.columns else name
+
+
+def _write_rows(
+    archive: zipfile.ZipFile, key: str, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterator[Any],
+    lengths: Sequence[Array] | None,
+) -> None:  # fmt: skip
+    """Write the rows of a column; of a ragged one, which has ``lengths``, all items and the rows' offsets."""
+    if lengths is not None:
+        offsets = offsets_of(np.concatenate([np.empty(0, np.int64), *lengths]))
+        _write_member(archive, f"{OFFSETS}/{key}", offsets.shape, offsets.dtype, iter([offsets]))
+        shape, parts = (int(offsets[-1]), *shape[1:]), (part.values for part in parts)
+    _write_member(archive, key, shape, dtype, parts)
 
 
 def _write_member(
@@ -133,6 +163,16 @@ def _columns(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {column_name(name.removeprefix("extra/")): array for name, array in leaves_of(arrays, "extra").items()}
 
 
+def _with_lists(where: str, arrays: Mapping[str, NpyArray]) -> dict[str, Any]:
+    """Return the arrays, those that have offsets as ragged ones."""
+    found: dict[str, Any] = dict(arrays)
+    for name in leaves_of(arrays, OFFSETS):
+        key = name.removeprefix(f"{OFFSETS}/")
+        if key in arrays and key != name:
+            found[key] = ListedArray(f"{where}: {key}", arrays[key], found.pop(name)[:])
+    return found
+
+
 def _check_keys(where: str, arrays: Mapping[str, Any]) -> None:
     for root in (OBS, ACTION):
         if not leaves_of(arrays, root):
@@ -148,7 +188,8 @@ def _ignored(arrays: Mapping[str, Any]) -> tuple[str, ...]:
 def read(path: pathlib.Path) -> Iterator[Source]:
     """Open a flat file as a source, as the module's docstring says."""
     where = str(path)
-    with _archive(path) as arrays:
+    with _archive(path) as opened:
+        arrays = _with_lists(where, opened)
         _check_keys(where, arrays)
         layout = Layout.from_json(str(arrays["layout"].value()), where) if "layout" in arrays else None
         obs = leaves_of(arrays, OBS)
@@ -177,14 +218,16 @@ def write_episodes(source: Source, target: pathlib.Path, compression: str) -> No
     layout = source.layout
     (target / LAYOUT_FILE).write_text(json.dumps(layout.to_json(), indent=1))
     for number, steps in enumerate(whole_episodes(source.blocks())):
-        columns = {_key(layout, name): values for name, values in steps.columns().items()}
+        columns: dict[str, Any] = steps.columns()
         for name in layout.obs:
-            columns[name] = np.concatenate([steps.obs[name], steps.next_obs[name][-1:]])
+            columns[name] = whole([steps.obs[name], steps.next_obs[name][-1:]])
         with zipfile.ZipFile(
             target / f"episode-{number:06d}.npz", "w", COMPRESSIONS[compression], compresslevel=4
         ) as file:
-            for key, values in columns.items():
-                _write_member(file, key, values.shape, values.dtype, iter([values]))
+            for name, values in columns.items():
+                shape, dtype = layout.step_shapes[name]
+                lengths = [values.length] if isinstance(values, Lists) else None
+                _write_rows(file, _key(layout, name), (len(values), *shape), dtype, iter([values]), lengths)
 
 
 @reader
@@ -203,7 +246,7 @@ def read_episodes(path: pathlib.Path) -> Iterator[Source]:
             source = _episode(file, arrays, layout).source()
         count += source.steps
         ignored |= set(source.ignored)
-        if found and (source.layout.obs, source.layout.columns) != (found[0].obs, found[0].columns):
+        if found and _described(source.layout) != _described(found[0]):
             raise InputError(f"{file}: its arrays are not those of {files[0].name}")
         if layout is None:
             found.append(source.layout)
@@ -218,15 +261,20 @@ def read_episodes(path: pathlib.Path) -> Iterator[Source]:
     yield Source(layout, count, blocks, len(files), len(files), tuple(sorted(ignored)))
 
 
+def _described(layout: Layout) -> tuple[Any, ...]:
+    return layout.obs, layout.columns, layout.ragged
+
+
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
     """Return the episodes' files by number."""
     numbered = [(EPISODE.fullmatch(file.name), file) for file in path.iterdir() if file.is_file()]
     return [file for _, file in sorted((int(match[1]), file) for match, file in numbered if match)]
 
 
-def _episode(path: pathlib.Path, arrays: Mapping[str, NpyArray], layout: Layout | None) -> FlatArrays:
+def _episode(path: pathlib.Path, opened: Mapping[str, NpyArray], layout: Layout | None) -> FlatArrays:
     """Return one file's arrays."""
     where = str(path)
+    arrays = _with_lists(where, opened)
     _check_keys(where, arrays)
     obs: dict[str, Any] = leaves_of(arrays, OBS)
     action = leaves_of(arrays, ACTION)
@@ -234,8 +282,11 @@ def _episode(path: pathlib.Path, arrays: Mapping[str, NpyArray], layout: Layout 
     count = shape[0] if shape else 0
     finals = None
     if all(array.shape and array.shape[0] == count + 1 for array in obs.values()):
-        whole = {name: array[:] for name, array in obs.items()}
-        obs, finals = ({name: values[rows] for name, values in whole.items()} for rows in (np.s_[:-1], np.s_[-1:]))
+        every = {name: array[:] for name, array in obs.items()}
+        obs, finals = (
+            {name: listed(f"{where}: {name}", values[rows]) for name, values in every.items()}
+            for rows in (np.s_[:-1], np.s_[-1:])
+        )
     following = {name.replace("next_obs", OBS, 1): array for name, array in leaves_of(arrays, "next_obs").items()}
     last = np.arange(count) == count - 1
     terminated, truncated = (_end_flags(where, name, arrays.get(name), last) for name in (TERMINATED, TRUNCATED))
@@ -282,11 +333,11 @@ def recognise_episodes(path: pathlib.Path) -> bool:
 
 FORMATS = (
     Format(
-        "npz", "one NPZ file of flat arrays", "file", Holds(next_obs=False), recognise, read, write,
+        "npz", "one NPZ file of flat arrays", "file", Holds(next_obs=False, ragged=True), recognise, read, write,
         tuple(COMPRESSIONS),
     ),
     Format(
-        "npz-episodes", "a directory with an NPZ file for each episode", "directory", Holds(next_obs=False),
-        recognise_episodes, read_episodes, write_episodes, tuple(COMPRESSIONS),
+        "npz-episodes", "a directory with an NPZ file for each episode", "directory",
+        Holds(next_obs=False, ragged=True), recognise_episodes, read_episodes, write_episodes, tuple(COMPRESSIONS),
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ column                   of               from
 
 1. Single numbers are numbers, arrays are lists of fixed size, nested for more than one axis. In ``final_observation``
    their size is not fixed, because pyarrow before 26 reads no nulls among lists of a fixed size. Earlier versions wrote
-   such files, which pyarrow 26 reads.
+   such files, which pyarrow 26 reads. Rows of a ragged column are lists of any size of its items.
 2. Images, uint8 with 1, 3 or 4 channels as the last axis or with none, are PNG, as Hugging Face's ``Image`` has them:
    a struct of ``bytes`` and ``path``. With the compressions "zstd" and "none" they are raw bytes in C order.
 3. The schema's metadata hold the layout (``diskreplay``), and what ``datasets`` is to decode (``huggingface``).
@@ -51,6 +51,7 @@ from diskreplay.formats.files import images
 from diskreplay.formats.files.arrow import damage
 from diskreplay.formats.files.minari_dataset import refuse_parquet
 from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_readable
+from diskreplay.ragged import Lists
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
 
 GROUP_BYTES = 32 << 20
@@ -83,6 +84,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     layout, keys, png = source.layout, _keys(source.layout), compression == "png"
     schema, numbers = _schema(layout, keys, png), _RowNumbers()
     waiting: list[Any] = []
+    size = 0
     with pq.ParquetWriter(target, schema, compression=COMPRESSIONS[compression]) as out:
 
         def write_group() -> None:
@@ -94,8 +96,11 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
             columns |= {PLACES[name]: pa.array(values, pa.int64()) for name, values in numbers.next(steps.last).items()}
             columns[PLACES[DONE]] = pa.array(steps.last)
             waiting.append(pa.table([columns[field.name] for field in schema], schema=schema))
-            if sum(map(len, waiting)) * layout.step_bytes >= GROUP_BYTES:
+            lists = [values.values.nbytes for values in steps.columns().values() if isinstance(values, Lists)]
+            size += len(steps) * layout.step_bytes + sum(lists)
+            if size >= GROUP_BYTES:
                 write_group()
+                size = 0
         if waiting:
             write_group()
 
@@ -126,6 +131,11 @@ def _shapes(layout: Layout) -> dict[str, Shape]:
     return {**found, **{_final(name): shape for name, shape in layout.obs.items()}, **layout.columns}
 
 
+def _ragged(layout: Layout) -> set[str]:
+    """Return our names of the ragged columns, with final observations."""
+    return layout.ragged | {_final(name) for name in layout.ragged & layout.obs.keys()}
+
+
 def _final(name: str) -> str:
     """Return our name of the final observations of a leaf: ``next_obs/camera`` for ``obs/camera``."""
     return name.replace(OBS, FINAL, 1)
@@ -149,11 +159,13 @@ def _schema(layout: Layout, keys: Mapping[str, str], png: bool) -> Any:
     import pyarrow as pa
 
     fields, pictures, finals = [], {}, {_final(name) for name in layout.obs}
+    ragged = _ragged(layout)
     for name, (shape, dtype) in _shapes(layout).items():
-        if not images.is_image(shape, dtype):
+        if name in ragged or not images.is_image(shape, dtype):
             kind = pa.from_numpy_dtype(dtype)
             for length in reversed(shape):
                 kind = pa.list_(kind, -1 if name in finals else length)
+            kind = pa.list_(kind) if name in ragged else kind
         elif png:
             kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
             pictures[keys[name]] = {"_type": "Image"}
@@ -183,22 +195,30 @@ def _arrow(steps: Transitions, layout: Layout, keys: Mapping[str, str], png: boo
     return found
 
 
-def _values(values: Array, png: bool, sized: bool = True) -> Any:
-    """Return values ``(n, *shape)`` as an Arrow array; lists are of a fixed size if ``sized``."""
+def _values(values: Any, png: bool, sized: bool = True) -> Any:
+    """Return values ``(n, *shape)``, or Lists, as an Arrow array; lists of arrays are of a fixed size if ``sized``."""
     import pyarrow as pa
 
+    if isinstance(values, Lists):
+        return pa.ListArray.from_arrays(values.offsets.astype(np.int32), _numbers(values.values, sized))
     if not images.is_image(values.shape[1:], values.dtype):
-        found = pa.array(np.ascontiguousarray(values).reshape(-1))
-        for length in reversed(values.shape[1:]):
-            if sized:
-                found = pa.FixedSizeListArray.from_arrays(found, length)
-            else:
-                found = pa.ListArray.from_arrays(np.arange(0, len(found) + 1, length, dtype=np.int32), found)
-        return found
+        return _numbers(values, sized)
     if not png:
         return pa.array([value.tobytes() for value in values], pa.binary())
     pictures = pa.array(images.encoded(values), pa.binary())
     return pa.StructArray.from_arrays([pictures, pa.nulls(len(values), pa.string())], ["bytes", "path"])
+
+
+def _numbers(values: Array, sized: bool) -> Any:
+    import pyarrow as pa
+
+    found = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for length in reversed(values.shape[1:]):
+        if sized:
+            found = pa.FixedSizeListArray.from_arrays(found, length)
+        else:
+            found = pa.ListArray.from_arrays(np.arange(0, len(found) + 1, length, dtype=np.int32), found)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,6 +231,7 @@ class _Columns:
         count: rows in them.
         keys: the Parquet column of each of our names.
         shapes: the shapes of the columns whose shape and dtype are known, by name.
+        ragged: the names of the ragged ones.
     """
 
     where: str
@@ -218,11 +239,13 @@ class _Columns:
     count: int
     keys: Mapping[str, str]
     shapes: Mapping[str, Shape]
+    ragged: set[str]
 
     def array(self, name: str, present: Array | None = None) -> ParquetArray:
         """Return the values of a column: of all rows, or of those that are ``present``."""
         count = self.count if present is None else int(present.sum())
-        return ParquetArray(self.files, self.keys[name], count, self.shapes.get(name), present)
+        known = self.shapes.get(name)
+        return ParquetArray(self.files, self.keys[name], count, known, present, ragged=name in self.ragged)
 
     def below(self, root: str, present: Array | None = None) -> dict[str, ParquetArray]:
         """Return the leaves of observations, actions or final observations."""
@@ -252,7 +275,8 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     layout, described = _description(schema, where)
     readable = [field.name for field in schema if is_readable(field.type)]
     keys = _meanings(readable, described, where)
-    columns = _Columns(where, files, count, keys, {} if layout is None else _shapes(layout))
+    shapes, ragged = ({}, set()) if layout is None else (_shapes(layout), _ragged(layout))
+    columns = _Columns(where, files, count, keys, shapes, ragged)
     obs, action = columns.below(OBS), columns.below(ACTION)
     if not obs or not action:
         raise InputError(f"{where}: must have the columns observation and action; there are {', '.join(schema.names)}")
@@ -355,7 +379,8 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "parquet", "Parquet for Hugging Face datasets: one row a step", "file",
-        Holds(next_obs=False, dtypes=frozenset(name for name in DTYPES if not name.startswith("complex"))),
-        recognise, read, write, tuple(COMPRESSIONS), ("pyarrow",), "arrow",
+        Holds(
+            next_obs=False, dtypes=frozenset(name for name in DTYPES if not name.startswith("complex")), ragged=True
+        ), recognise, read, write, tuple(COMPRESSIONS), ("pyarrow",), "arrow",
     ),
 )  # fmt: skip

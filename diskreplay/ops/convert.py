@@ -17,7 +17,7 @@ import os
 import pathlib
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import gymnasium
@@ -167,7 +167,9 @@ def export(
             refuse(chosen, losses)
         source = part.source(stacked=chosen.holds.stacks)
         if not chosen.holds.columns:
-            source = without_columns(source)
+            source = without_columns(source, source.layout.columns)
+        elif not chosen.holds.ragged:
+            source = without_columns(source, source.layout.ragged_columns)
         check_holds(chosen, source.layout, source.steps)
         chosen.write(counted(source, report), temporary, compression)
         report(source.steps, source.steps)
@@ -427,11 +429,18 @@ def given(
     return layout
 
 
-def without_columns(source: Source) -> Source:
-    """Return the source without the further columns."""
-    layout = dataclasses.replace(source.layout, columns={})
+def without_columns(source: Source, names: Collection[str]) -> Source:
+    """Return the source without some of its further columns."""
+    layout = source.layout
+    kept = {name: shape for name, shape in layout.columns.items() if name not in names}
+    ragged = layout.ragged_columns & kept.keys()
+
+    def blocks() -> Iterator[Transitions]:
+        for steps in source.blocks():
+            yield dataclasses.replace(steps, extra={name: steps.extra[name] for name in kept})
+
     return dataclasses.replace(
-        source, layout=layout, blocks=lambda: (dataclasses.replace(steps, extra={}) for steps in source.blocks())
+        source, layout=dataclasses.replace(layout, columns=kept, ragged_columns=ragged), blocks=blocks
     )
 
 

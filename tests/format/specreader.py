@@ -1,4 +1,4 @@
-"""A reader of format version 1, written from docs/format.md alone: small, slow, and without any of the package's code.
+"""A reader of format versions 1 and 2, written from docs/format.md alone: small, slow, and without any of our code.
 
 Numbers in comments are sections of that page, ``I...`` its invariants. It stands for the reader that somebody writes in
 another language: it needs JSON, little-endian integers, CRC-32C, and a Blosc decoder.
@@ -185,6 +185,7 @@ class Stream:
                 *((c["name"], c["shape"], c["dtype"]) for c in schema["columns"][: len(schema["stacks"])]),
             ]
         }
+        self.items = self.items_of(folder / "ragged", seal)
         # 6.1: (row, environment, offset) -> patch id
         self.patches: dict[tuple[int, int, int], int] = {}
         if end_patch > first_patch:
@@ -199,8 +200,43 @@ class Stream:
             name: array.rows(self.floor, self.end) if self.end else None for name, array in self.arrays.items()
         }
 
+        self.check_spans()
         self.facts = self.read_facts(folder / "info", seal and f"{seal}/info")
         self.later = self.read_later(folder / "later" / "values", seal and f"{seal}/later/values")
+
+    def items_of(self, folder: pathlib.Path, seal: str) -> dict[str, tuple[Array, dict[str, Any]]]:
+        """5.8: the arrays of items, and what the schema says of each, by the names of the columns of spans."""
+        found = {}
+        for ragged in self.schema.get("ragged", []):
+            name = ragged["name"]
+            (spans,) = (column for column in self.schema["columns"] if column["name"] == name)
+            assert (spans["shape"], spans["dtype"], spans["resident"]) == ([2], "int64", True)
+            end, tail = (
+                self.record.get("ragged", {}).get(name, {"end": 0})["end"],
+                self.record["tails"].get(f"ragged/{name}"),
+            )
+            array = Array(folder / name, ragged["shape"], 1, tail, end, ragged["dtype"], f"{seal}/ragged/{name}")
+            assert (array.chunk_rows, array.shard_rows) == (ragged["chunk_rows"], ragged["shard_rows"])
+            found[name] = array, ragged
+        return found
+
+    def check_spans(self) -> None:
+        """I31, of rows from the floor on and of patches of offset 1."""
+        for name, (array, ragged) in self.items.items():
+            begin = self.record.get("ragged", {}).get(name, {"begin": 0})["begin"]
+            spans = [] if self.columns[name] is None else self.columns[name].reshape(-1, 2).tolist()
+            if name in self.obs_names:
+                spans += [self.patch(name, at).tolist() for (_, _, offset), at in self.patches.items() if offset == 1]
+            for start, stop in spans:
+                assert begin <= start <= stop <= array.end
+                assert ragged["longest"] is None or stop - start <= ragged["longest"]
+
+    def shown(self, name: str, value: np.ndarray) -> np.ndarray:
+        """5.8: the items of a span, or what stands in a row of another column."""
+        if name not in self.items:
+            return value
+        (start, stop), (array, _) = value.tolist(), self.items[name]
+        return array.rows(start, stop)[:, 0] if start < stop else np.empty((0, *array.shape), array.dtype)
 
     def read_facts(self, folder: pathlib.Path, seal: str) -> dict[tuple[int, int], tuple[float, dict[str, Any]]]:
         """5.6: row and environment -> stop and facts, of the lines that count and are not dead."""
@@ -318,8 +354,10 @@ class Stream:
         """One transition of one step, its observations by the leaves' names."""
         row, env = self.locate(number)
         one = {name: self.value(name, row, env) for name in self.arrays if name not in self.obs_names}
-        one["obs"] = {name: self.layout(name, self.stack(name, row, env)) for name in self.obs_names}
-        one["next_obs"] = {name: self.layout(name, self.next_stack(name, row, env)) for name in self.obs_names}
+        one = {name: self.shown(name, value) for name, value in one.items()}
+        for what, stack in (("obs", self.stack), ("next_obs", self.next_stack)):
+            frames = {name: self.layout(name, stack(name, row, env)) for name in self.obs_names}
+            one[what] = {name: self.shown(name, value) for name, value in frames.items()}
         return one
 
 
@@ -329,8 +367,9 @@ class Store:
     def __init__(self, path: str | pathlib.Path, checkpoint: str | None = None) -> None:
         root = pathlib.Path(path)
         ours = group_attributes(root)
-        assert ours["format_version"] == 1
         self.schema = ours["schema"]
+        assert ours["format_version"] == (2 if "ragged" in self.schema else 1)
+        assert self.schema.get("ragged", ["..."])
         cut = None
         if checkpoint is not None:
             cut = group_attributes(root / "checkpoints" / checkpoint, f"checkpoints/{checkpoint}")["cut"]

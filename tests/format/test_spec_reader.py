@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 import pytest
 import zarr
+from golden import recipes
 
 import diskreplay as dr
 
@@ -474,3 +475,38 @@ def test_values_written_later_are_read_from_the_page(tmp_path: pathlib.Path, cap
             found = {name: {p: v.tobytes() for p, v in of.items()} for name, of in stream.later.items()}
             assert found == wanted
             assert all(wanted.values())
+
+
+@pytest.mark.parametrize("checkpoint", [None, "early"])
+def test_ragged_columns_are_read_from_the_page(tmp_path: pathlib.Path, checkpoint: str | None) -> None:
+    """Texts, graphs, sequences, actions and columns of two environments; evicted, and at a cut."""
+    path = tmp_path / "s.replay"
+    recipes.ragged(path)
+    stream = specreader.Store(path, checkpoint=checkpoint).streams["0"]
+    assert len(stream.items) == 7
+    assert checkpoint or all(stream.record["ragged"][name]["begin"] for name in ("obs/text", "tokens"))
+    with dr.ReplayBuffer.open(path, mode="r", ragged="lists", checkpoint=checkpoint) as buffer:
+        ids = stream.ids()
+        assert ids == np.sort(buffer.items()).tolist()
+        batch = buffer.get(ids)
+        parts = {"": dict(leaves(batch.action, "action")) | dict(batch.extra)}
+        parts |= {what: dict(leaves(getattr(batch, what), "obs")) for what in ("obs", "next_obs")}
+        for at, number in enumerate(ids):
+            found = stream.transition(number)
+            for what, columns in parts.items():
+                for name, values in columns.items():
+                    assert_same_bits((found[what] if what else found)[name], values[at], f"{what} {name} of {number}")
+
+
+def test_zarr_python_reads_spans_and_items(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "s.replay"
+    recipes.ragged(path)
+    with dr.ReplayBuffer.open(path, mode="r", ragged="lists") as buffer:
+        ids = np.sort(buffer.items())
+        batch = buffer.get(ids)
+    group = zarr.open_group(path, mode="r")
+    for name, lists in (("tokens", batch.extra["tokens"]), ("obs/graph/nodes", batch.obs["graph"]["nodes"])):
+        spans, items = (group[f"streams/0/{kind}{name}"][:] for kind in ("", "ragged/"))
+        rows, envs = ids // 2, ids % 2
+        for (start, stop), row in zip(spans[rows, envs].tolist(), lists, strict=True):
+            assert_same_bits(items[start:stop, 0], row, name)

@@ -141,8 +141,54 @@ def streams(path: pathlib.Path) -> None:
         play(rb, 12)
 
 
+def ragged(path: pathlib.Path) -> None:
+    """Ragged columns, texts, sequences and graphs, of which the window has left some; format version 2."""
+    rng = np.random.default_rng(6)
+    space = spaces.Dict({
+        "at": spaces.Box(-9, 9, (2,), np.float32), "graph": spaces.Graph(spaces.Box(0, 1, (3,)), spaces.Discrete(5)),
+        "text": spaces.Text(12, min_length=0, charset="abcé"),
+    })  # fmt: skip
+    action = spaces.Sequence(spaces.MultiDiscrete([3, 4]))
+    listed = [*(f"obs/{name}" for name in ("graph/nodes", "graph/edges", "graph/edge_links", "text")), "action"]
+    listed += ["tokens", "half"]
+    with dr.ReplayBuffer.create(
+        path, space, action, num_envs=2, capacity=60, columns={"tokens": ((None,), "i4"), "half": ((None, 2), "f2")},
+        codec={"half": "none"}, chunk_rows=dict.fromkeys(listed, 16), shard_rows=dict.fromkeys(listed, 256),
+        **AT_THE_END,
+    ) as rb:  # fmt: skip
+
+        def lists(*shape: int) -> Any:
+            sizes = rng.integers(0, 6, 2).tolist()
+            return [rng.random((size, *shape)) for size in sizes]
+
+        def observation() -> dict[str, Any]:
+            nodes = lists(3)
+            graph = {
+                "nodes": [each.astype(np.float32) for each in nodes],
+                "edges": [rng.integers(0, 5, len(each)) for each in nodes],
+                "edge_links": [rng.integers(0, len(each), (len(each), 2), np.int32) for each in nodes],
+            }  # fmt: skip
+            text = ["".join(rng.choice(list("abcé"), rng.integers(0, 12))) for _ in range(2)]
+            return {"at": rng.normal(size=(2, 2)).astype(np.float32), "graph": graph, "text": text}
+
+        obs, prompt = observation(), rng.integers(0, 99, 20)
+        for row in range(50):
+            following, ended = observation(), rng.random((2, 2)) < 0.1
+            rb.add(
+                obs, [(9 * each).astype(np.int64) % 3 for each in lists(2)], rng.normal(size=2), following, *ended,
+                tokens=[prompt, rng.integers(0, 99, rng.integers(0, 40))],
+                half=[each.astype(np.float16) for each in lists(2)],
+            )  # fmt: skip
+            obs = observation() if ended.any() else following
+            if row % 7 == 6:
+                rb.commit()
+                prompt = rng.integers(0, 99, 20)
+            if row == 30:
+                rb.checkpoint("early")
+
+
 RECIPES: dict[str, Callable[[pathlib.Path], None]] = {
-    make.__name__: make for make in (facts, nested, stacks, flags, streams)
+    make.__name__: make for make in (facts, nested, stacks, flags, streams, ragged)
 }
 
 if __name__ == "__main__":

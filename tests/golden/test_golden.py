@@ -34,6 +34,7 @@ FEATURES = {
     "facts": "3baa2a1cb031e72ddf1b5c59aedb5be4123816408f7991fe13f6d22712bb9866",
     "flags": "804e248363104ca93adf657a579751dde0a08ac13b2b814bc57d88e898ff1a43",
     "nested": "b3cce9dfbd2c394a86d316a8ca696347040f4dc61a01d4409b1bb88142f09f2e",
+    "ragged": "855d6f8b3096fc629ec7b3cfd458842b01dcbed4ae266e7fc2d2038f211a97f5",
     "stacks": "cd2ff57885e6175c36223e4100e2df81439809d8220a4e2508ee498f892a60bc",
     "streams": "a65f9d3ab8db4ca4b4c0a55a6dd5191d2fbea2322d92a02947d553f0d909993a",
 }
@@ -64,7 +65,9 @@ def digest(rb: Any) -> str:
         for array in leaves(getattr(batch, name)):
             found.update(np.ascontiguousarray(array).tobytes())
     for name in sorted(batch.extra if rb.schema.extra_columns or rb.schema.later else ()):
-        found.update(name.encode() + np.ascontiguousarray(batch.extra[name]).tobytes())
+        found.update(
+            name.encode() + b"".join(np.ascontiguousarray(each).tobytes() for each in leaves(batch.extra[name]))
+        )
     return found.hexdigest()
 
 
@@ -214,6 +217,20 @@ def test_a_stream_that_went_back() -> None:
     with opened(at("streams"), checkpoint="ranked", seed=0) as rb:
         assert rb.checkpoint_metadata("ranked") == {"step": 30}
         assert len(np.unique(rb.sample(30).weight)) > 10
+
+
+def test_ragged_columns() -> None:
+    with opened(at("ragged"), ragged="lists") as rb:
+        assert [*rb.schema.ragged] == [
+            "obs/graph/nodes", "obs/graph/edges", "obs/graph/edge_links", "obs/text", "action", "tokens", "half",
+        ]  # fmt: skip
+        batch = rb.get(rb.items())
+        assert len(rb) == 60
+        assert (batch.extra["tokens"].length[::2] == 20).all()
+        assert batch.extra["half"].values.shape[1:] == (2,)
+        assert set(map(chr, batch.obs["text"].values)) == set("abcé")
+    with opened(at("ragged"), checkpoint="early") as rb:
+        assert index_of(rb).max() == 61
 
 
 @pytest.mark.own_thresholds

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from gymnasium import spaces as gym_spaces
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Layout, infer_dict, infer_discrete, infer_space
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Timesteps, Transitions, with_next_obs
+from diskreplay.ragged import Lists
 from diskreplay.schema import ACTION, OBS
 
 Array = NDArray[Any]
@@ -24,7 +26,11 @@ Named = TypeVar("Named")
 
 
 class ArrayLike(Protocol):
-    """The interface of an array of steps."""
+    """The interface of an array of steps.
+
+    One of a ragged column gives :class:`~diskreplay.ragged.Lists`. Its shape is that of an array with one item a step,
+    and its ``row_bytes`` are the bytes that a step has on average.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -33,6 +39,38 @@ class ArrayLike(Protocol):
     def dtype(self) -> Any: ...
 
     def __getitem__(self, rows: slice) -> Any: ...
+
+
+class ListedArray:
+    """The rows of a ragged column, from an array of items and one of offsets.
+
+    Args:
+        where: the name of the column in errors.
+        items: ``(items, *shape)``.
+        offsets: ``(N + 1,)``: row ``i`` has items ``[offsets[i], offsets[i + 1])``.
+
+    Raises InputError for offsets that go back, or that are not those of so many items.
+    """
+
+    def __init__(self, where: str, items: ArrayLike, offsets: Array) -> None:
+        count = length(where, "its items", items)
+        if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or not len(offsets):
+            raise InputError(f"{where}: offsets must be whole numbers (N + 1,), got {offsets.dtype} {offsets.shape}")
+        if offsets[0] != 0 or offsets[-1] != count or (offsets[1:] < offsets[:-1]).any():
+            raise InputError(f"{where}: offsets must go from 0 to {count:,}, its items, and never back")
+        self._items, self._offsets = items, offsets.astype(np.int64, copy=False)
+        self.shape, self.dtype = (len(offsets) - 1, *items.shape[1:]), native(items.dtype)
+        self.row_bytes = count * item_bytes(items) // max(1, self.shape[0]) + 1
+
+    def __getitem__(self, rows: slice) -> Lists:
+        start, stop, _ = rows.indices(self.shape[0])
+        offsets = self._offsets[start : max(start, stop) + 1]
+        return Lists(_values(self._items, slice(int(offsets[0]), int(offsets[-1]))), offsets - offsets[0])
+
+
+def listed(where: str, values: Any) -> Any:
+    """Return values of steps as an array: themselves, unless they are Lists."""
+    return ListedArray(where, *values.parts) if isinstance(values, Lists) else values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,22 +134,19 @@ class FlatArrays:
                     f"{', '.join(self.obs)}"
                 )
         for name, array in (self.next_obs or {}).items():
-            if tuple(array.shape) != tuple(self.obs[name].shape):
+            if tuple(array.shape) != tuple(self.obs[name].shape) or is_ragged(array) != is_ragged(self.obs[name]):
                 raise InputError(f"{self.where}: the next observations of shape {array.shape} do not fit {name}")
         for name, array in (self.finals or {}).items():
             check_length(self.where, f"final {name}", array, int(self.last.sum()), "episodes")
             one, other = ((tuple(each.shape[1:]), native(each.dtype)) for each in (array, self.obs[name]))
-            if one != other:
+            if one != other or is_ragged(array) != is_ragged(self.obs[name]):
                 raise InputError(
                     f"{self.where}: the final observations of {one[1]} {one[0]} are not those of {name}, {other[1]} "
                     f"{other[0]}"
                 )
 
     def _inferred(self) -> Layout:
-        obs = {
-            name.removeprefix(OBS).removeprefix("/"): infer_space(tuple(array.shape[1:]), native(array.dtype), name)
-            for name, array in self.obs.items()
-        }
+        obs = {name.removeprefix(OBS).removeprefix("/"): _space(name, array) for name, array in self.obs.items()}
         actions = {
             name.removeprefix(ACTION).removeprefix("/"): self._action_space(name, array)
             for name, array in self.action.items()
@@ -120,12 +155,13 @@ class FlatArrays:
         reward = np.dtype(np.float32) if self.reward is None else native(self.reward.dtype)
         if reward.kind != "f":
             reward = np.dtype(np.float32 if reward.itemsize <= 2 else np.float64)
-        return Layout(infer_dict(obs), infer_dict(actions), columns, reward)
+        ragged = frozenset(name for name, array in self.extra.items() if is_ragged(array))
+        return Layout(infer_dict(obs), infer_dict(actions), columns, reward, ragged_columns=ragged)
 
     def _action_space(self, name: str, array: ArrayLike) -> Any:
         dtype = native(array.dtype)
-        if len(array.shape) > 1 or dtype.kind not in "iu":
-            return infer_space(tuple(array.shape[1:]), dtype, name)
+        if len(array.shape) > 1 or dtype.kind not in "iu" or is_ragged(array):
+            return _space(name, array)
         bounds = [(int(part.min()), int(part.max())) for part in chunks_of(array)]
         if not bounds:
             return infer_discrete(0, 0, dtype)
@@ -182,8 +218,21 @@ def native(dtype: Any) -> np.dtype[Any]:
     return found
 
 
-def _values(array: ArrayLike, rows: slice) -> Array:
+def is_ragged(array: ArrayLike) -> bool:
+    """Tell whether an array is of a ragged column, so that it gives Lists."""
+    return getattr(array, "row_bytes", None) is not None
+
+
+def _space(name: str, array: ArrayLike) -> Any:
+    """Return the widest space of an array's values."""
+    space = infer_space(tuple(array.shape[1:]), native(array.dtype), name)
+    return gym_spaces.Sequence(space, stack=True) if is_ragged(array) else space
+
+
+def _values(array: ArrayLike, rows: slice) -> Any:
     """Return entries of an array in this machine's byte order."""
+    if is_ragged(array):
+        return array[rows]
     found: Array = np.asarray(array[rows])
     return found.astype(native(found.dtype), copy=False)
 
@@ -215,6 +264,8 @@ def check_layout(
         raise InputError(f"{where}: {odd} is {'missing' if odd in expected else 'not in the description of its steps'}")
     for name, (shape, dtype) in expected.items():
         array = found[name]
+        if is_ragged(array) != (name in layout.ragged):
+            raise InputError(f"{where}: {name} is {'' if is_ragged(array) else 'not '}ragged, other than was described")
         if tuple(array.shape[1:]) != shape or native(array.dtype) != dtype:
             raise InputError(
                 f"{where}: {name} holds {np.dtype(array.dtype)} {tuple(array.shape[1:])} a step, where {dtype} {shape} "
@@ -240,7 +291,9 @@ def flags(where: str, name: str, array: ArrayLike | None, count: int) -> Array:
 
 
 def item_bytes(array: ArrayLike) -> int:
-    """Return the number of bytes of one entry."""
+    """Return the number of bytes of one entry, on average if they differ."""
+    if is_ragged(array):
+        return int(getattr(array, "row_bytes"))  # noqa: B009
     return int(np.prod(array.shape[1:], dtype=np.int64)) * int(np.dtype(array.dtype).itemsize)
 
 

@@ -44,7 +44,8 @@ class Holds:
         nested_obs, nested_action: Dict and Tuple spaces.
         empty: a dataset without a step.
         dtypes: names of the data types that it keeps as they are.
-        ragged: ragged columns, whose values are :class:`~diskreplay.ragged.Lists`.
+        ragged: ragged columns, whose values are :class:`~diskreplay.ragged.Lists`. Without it columns of the user are
+            lost, and ragged observations and actions an error.
     """
 
     final_obs: bool = True
@@ -138,7 +139,8 @@ def check_holds(format: Format, layout: Layout, steps: int) -> None:
         raise InputError(f"{name} holds one action array, not {', '.join(layout.action)}")
     if layout.ragged and not holds.ragged:
         raise InputError(
-            f"{name} cannot hold the ragged columns {', '.join(sorted(layout.ragged))}; choose others with --columns"
+            f"{name} cannot hold the ragged columns {', '.join(sorted(layout.ragged))}; choose others with --columns, "
+            "or export to npz, npz-episodes, parquet or store"
         )
     if not steps and not holds.empty:
         raise InputError(f"{name} cannot hold a dataset without a step")

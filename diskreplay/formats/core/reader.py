@@ -22,6 +22,7 @@ from diskreplay.errors import DiskReplayError, InputError, ReadFailedError
 from diskreplay.formats.core.format import Read
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_regular, check_size, one_line, stored_bytes
+from diskreplay.ragged import Lists
 
 
 def reader(read: Callable[[pathlib.Path], Iterator[Source]]) -> Read:
@@ -90,8 +91,12 @@ def _values(
         name: Slot(f"{what}{name}", shape, dtype, 1, choices=choices.get(name))
         for name, (shape, dtype) in shapes.items()
     }
-    found = {name: slot.check_steps(given[name], len(given[name])) for name, slot in slots.items()}
-    for name, values in found.items():
+    found: dict[str, Any] = {}
+    for name, slot in slots.items():
+        rows = given[name]
+        single = rows.values if isinstance(rows, Lists) else rows
+        values = slot.check_steps(single, len(single)) if len(single) else single
         if values.dtype.kind == "b" and (values.view(np.uint8) > 1).any():
             raise InputError(f"{what}{name} holds booleans that are neither 0 nor 1")
+        found[name] = Lists(values, rows.offsets) if isinstance(rows, Lists) else values
     return found

@@ -187,6 +187,9 @@ class SelectedStore:
             losses.append(Loss("ends without a flag apart from truncations", sum(not any(end) for end in ends)))
         if not holds.columns:
             losses += [Loss(f"values of column {name!r}", self.steps) for name in self.layout.columns]
+        elif not holds.ragged:
+            ragged = sorted(self.layout.ragged_columns)
+            losses += [Loss(f"values of the ragged column {name!r}", self.steps) for name in ragged]
         if not holds.provenance:
             losses.append(Loss("facts about where the steps come from", len(self.provenance)))
         if not holds.facts:

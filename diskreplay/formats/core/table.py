@@ -17,6 +17,7 @@ LOSSES = {
     "columns": "columns of your own",
     "provenance": "provenance",
     "facts": "facts of episodes",
+    "ragged": "ragged columns of your own",
 }
 """The words for each field of :class:`Holds` without which an export has to be allowed."""
 REFUSALS = {
@@ -53,7 +54,8 @@ def lost(format: Format) -> list[str]:
 def refused(format: Format) -> list[str]:
     """Return the names of what no export to a format may have."""
     dtypes = DTYPES - format.holds.dtypes
-    return _missing(format, REFUSALS) + ([f"dtypes {', '.join(sorted(dtypes))}"] if dtypes else [])
+    ragged = [] if format.holds.ragged else ["ragged observations and actions"]
+    return _missing(format, REFUSALS) + ragged + ([f"dtypes {', '.join(sorted(dtypes))}"] if dtypes else [])
 
 
 def facts(format: Format) -> dict[str, Any]:

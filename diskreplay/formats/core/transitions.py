@@ -29,7 +29,7 @@ BLOCK_BYTES = 4 << 20
 """The number of decoded bytes that a block of steps should have."""
 
 Array = NDArray[Any]
-Arrays = Mapping[str, Array]
+Arrays = Mapping[str, Any]
 """Arrays by the name of the column, such as ``obs/camera``; of ragged ones :class:`~diskreplay.ragged.Lists`."""
 
 
@@ -67,7 +67,7 @@ class Transitions:
         found: Transitions = _sliced(self, wanted)
         return found
 
-    def columns(self) -> dict[str, Array]:
+    def columns(self) -> dict[str, Any]:
         """Return all but the next observations in one mapping: leaves and columns by name, ``reward`` and the flags."""
         flags = {"reward": self.reward, "terminated": self.terminated, "truncated": self.truncated}
         return {**self.obs, **self.action, **self.extra, **flags}
@@ -129,11 +129,11 @@ def with_next_obs(blocks: Iterable[Timesteps]) -> Iterator[Transitions]:
     for block in blocks:
         if not len(block):
             continue
-        whole = block if kept is None else _concatenated(kept, block)
+        known = block if kept is None else _concatenated(kept, block)
         # An open episode's last two steps wait: the very last lacks its next observation, and may yet be left out.
-        back = 0 if whole.last[-1] else 1 if len(whole) == 1 or whole.last[-2] else 2
-        kept = _sliced(whole, slice(len(whole) - back, None)) if back else None
-        steps = _linked(whole, len(whole) - back)
+        back = 0 if known.last[-1] else 1 if len(known) == 1 or known.last[-2] else 2
+        kept = _sliced(known, slice(len(known) - back, None)) if back else None
+        steps = _linked(known, len(known) - back)
         if len(steps):
             yield steps
     if kept is not None:
@@ -148,8 +148,14 @@ def _linked(block: Timesteps, count: int) -> Transitions:
     """Return the first ``count`` steps with their next observations; all but the last have a step after them."""
     first = _sliced(block, slice(count))
     ends = np.flatnonzero(first.last)
-    following = {}
+    following: dict[str, Any] = {}
     for name, values in block.obs.items():
+        if isinstance(values, Lists):
+            finals = values[ends] if block.finals is None else block.finals[name]
+            rows = np.arange(1, count + 1)
+            rows[ends] = len(values) + np.arange(len(ends))
+            following[name] = whole([values, finals])[rows]
+            continue
         out = np.empty((count, *values.shape[1:]), values.dtype)
         known = values[1 : count + 1]
         out[: len(known)] = known
@@ -208,7 +214,8 @@ def _sliced(steps: Any, rows: Any) -> Any:
     return type(steps)(**changes)
 
 
-def _whole(parts: list[Any]) -> Any:
+def whole(parts: list[Any]) -> Any:
+    """Return the rows of several arrays, or of several :class:`~diskreplay.ragged.Lists`, as one."""
     return joined(parts) if isinstance(parts[0], Lists) else np.concatenate(parts)
 
 
@@ -221,7 +228,7 @@ def _concatenated(*parts: Any) -> Any:
         if field.name == "finals":
             changes[field.name] = values[-1]
         elif isinstance(values[0], Mapping):
-            changes[field.name] = {name: _whole([value[name] for value in values]) for name in values[0]}
+            changes[field.name] = {name: whole([value[name] for value in values]) for name in values[0]}
         else:
             changes[field.name] = np.concatenate(values)
     return type(first)(**changes)

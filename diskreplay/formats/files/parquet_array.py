@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Shape
-from diskreplay.formats.core.transitions import BLOCK_BYTES
+from diskreplay.formats.core.transitions import BLOCK_BYTES, whole
+from diskreplay.formats.core.untrusted import check_chunk, check_size
 from diskreplay.formats.files import images
 from diskreplay.formats.files.arrow import damage
+from diskreplay.ragged import Lists, offsets_of
 
 MAGIC = b"PAR1"
 
@@ -36,14 +38,18 @@ class ParquetArray:
         count: rows in them that are wanted.
         known: shape and dtype; found from the first row if None.
         present: ``(rows,)`` bool: which rows have a value, others being null; all of them if None.
+        ragged: True if rows are lists of any size of values that are ``known``.
+
+    Attributes:
+        row_bytes: the bytes of a row of a ragged column on average, else None.
     """
 
     def __init__(
         self, files: Sequence[pathlib.Path], key: str, count: int, known: Shape | None = None,
-        present: Array | None = None,
+        present: Array | None = None, ragged: bool = False,
     ) -> None:  # fmt: skip
         self._files, self._key, self._known, self._present = files, key, known, present
-        self._size = 1
+        self._size, self._ragged = 1, ragged
         self._begin()
         if known is None:
             first = self._some(1) if count else np.empty(0, np.float32)
@@ -51,19 +57,35 @@ class ParquetArray:
         self.dtype = known[1]
         self.shape = (count, *known[0])
         item = int(np.prod(known[0], dtype=np.int64)) * self.dtype.itemsize
-        self._size = max(1, min(1 << 16, BLOCK_BYTES // max(1, item)))
+        self.row_bytes = self._items(item) * item // max(1, count) + 1 if ragged else None
+        self._size = max(1, min(1 << 16, BLOCK_BYTES // max(1, self.row_bytes or item)))
         self._begin()
 
     @property
     def where(self) -> str:
         return f"{self._files[0] if len(self._files) == 1 else self._files[0].parent}: {self._key}"
 
+    def _items(self, item_bytes: int) -> int:
+        """Return the number of items in all lists; raise InputError if the files cannot hold so many."""
+        import pyarrow.parquet as pq
+
+        found = 0
+        for path in self._files:
+            with damage(path), pq.ParquetFile(path) as file:
+                groups = [file.metadata.row_group(at) for at in range(file.num_row_groups)]
+            for column in (group.column(at) for group in groups for at in range(group.num_columns)):
+                if column.path_in_schema.startswith(f"{self._key}."):
+                    check_chunk(self.where, (column.num_values,), item_bytes)
+                    found += column.num_values
+        check_size(self.where, (found,), item_bytes, lambda: sum(path.stat().st_size for path in self._files))
+        return found
+
     def _begin(self) -> None:
         self._at = 0
-        self._rest: list[Array] = []
+        self._rest: list[Any] = []
         self._batches = self._read()
 
-    def _read(self) -> Iterator[Array]:
+    def _read(self) -> Iterator[Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -85,10 +107,23 @@ class ParquetArray:
                     if len(column):
                         yield self._decoded(column)
 
-    def _decoded(self, column: Any) -> Array:
+    def _lists(self, column: Any) -> Lists:
+        import pyarrow.compute as pc
+
+        assert self._known is not None
+        shape, dtype = self._known
+        if not _is_list(column.type):
+            raise InputError(f"{self.where}: has values of {column.type}, not lists of {dtype} {shape}")
+        items = column.flatten()
+        offsets = offsets_of(pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64))
+        return Lists(self._listed(items) if len(items) else np.empty((0, *shape), dtype), offsets)
+
+    def _decoded(self, column: Any) -> Any:
         import pyarrow as pa
 
         kind = column.type
+        if self._ragged:
+            return self._lists(column)
         if pa.types.is_struct(kind):
             column = column.field("bytes")
             kind = column.type
@@ -134,31 +169,34 @@ class ParquetArray:
             raise InputError(f"{self.where}: has lists with values missing")
         return self._shaped(column.to_numpy(zero_copy_only=False).reshape(shape), count)
 
-    def _some(self, count: int) -> Array:
+    def _some(self, count: int) -> Any:
         """Return the next rows."""
         there = sum(map(len, self._rest))
         while there < count:
             batch = next(self._batches, None)
             if batch is None:
                 raise InputError(f"{self.where}: has too few rows with a value")
-            if self._rest and batch.shape[1:] != self._rest[0].shape[1:]:
+            if self._rest and not self._ragged and batch.shape[1:] != self._rest[0].shape[1:]:
                 raise InputError(f"{self.where}: has values of several shapes")
             self._rest.append(batch)
             there += len(batch)
-        whole = self._rest[0] if len(self._rest) == 1 else np.concatenate(self._rest)
-        self._rest = [whole[count:]]
-        return whole[:count]
+        found = self._rest[0] if len(self._rest) == 1 else whole(self._rest)
+        self._rest = [found[count:]]
+        return found[:count]
 
-    def __getitem__(self, rows: slice) -> Array:
+    def __getitem__(self, rows: slice) -> Any:
         start, stop, _ = rows.indices(self.shape[0])
         if start < self._at:
             self._begin()
         while self._at < start:
             self._at += len(self._some(min(self._size, start - self._at)))
         if start >= stop:
-            return np.empty((0, *self.shape[1:]), self.dtype)
+            none = np.empty((0, *self.shape[1:]), self.dtype)
+            return Lists(none, offsets_of(np.empty(0, np.int64))) if self._ragged else none
         self._at = stop
         found = self._some(stop - start)
+        if self._ragged:
+            return found
         if found.shape[1:] != self.shape[1:] or found.dtype != self.dtype:
             raise InputError(f"{self.where}: has values of several shapes")
         return found

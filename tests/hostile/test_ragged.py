@@ -1,0 +1,170 @@
+"""Forged spans and items of ragged columns: an error that names them, the store as it was, and a line of ``verify``."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hostile.test_regressions import edit
+
+import diskreplay as dr
+from diskreplay.errors import CorruptionError, OpenError
+from diskreplay.ops.verify import verify
+
+COLUMNS = {"tokens": ((None,), np.int32)}
+SIZES = {"chunk_rows": {"tokens": 8, "obs": 8}, "shard_rows": {"tokens": 16, "obs": 16}}
+TEXT = spaces.Text(6, min_length=0, charset="abc")
+
+
+def make(path: pathlib.Path, rows: int = 20, forge: Callable[[Any], None] | None = None) -> pathlib.Path:
+    """Row ``i`` has four tokens and a text of three; of the first rows the window has left some."""
+    with dr.ReplayBuffer.create(path, TEXT, spaces.Discrete(3), capacity=12, columns=COLUMNS, seed=0, **SIZES) as rb:
+        for row in range(rows):
+            texts = ["abc"[at % 3] + "abc"[at // 3 % 3] + "c" for at in (row, row + 1)]
+            rb.add(texts[0], 0, float(row), texts[1], row % 5 == 4, False, tokens=np.full(4, row))
+            if row % 5 == 4 and row < rows - 1:
+                rb.commit()
+        if forge:
+            forge(rb.engine.streams.writer)
+    return path
+
+
+def set_span(column: Any, row: int, start: int, stop: int) -> None:
+    """In the chunk that is being filled."""
+    column.single[row % len(column.single)] = start, stop
+
+
+def contents(store: pathlib.Path) -> dict[str, bytes]:
+    return {str(file.relative_to(store)): file.read_bytes() for file in store.rglob("*") if file.is_file()}
+
+
+def refused(store: pathlib.Path, match: str, column: str | None) -> None:
+    """Nobody gets a row of it, whoever tries; verify names the column."""
+    before = contents(store)
+    for options in ({"mode": "r"}, {"mode": "r", "ragged": "lists", "cache_bytes": 0}, {}):
+        with pytest.raises((CorruptionError, OpenError), match=match), dr.ReplayBuffer.open(store, **options) as rb:
+            rb.get(rb.items())
+        assert contents(store) == before
+    problems = verify(store).problems
+    assert problems
+    if column:
+        assert column in {problem.column for problem in problems}
+
+
+@pytest.mark.parametrize(
+    "span", [(46, 44), (60, 90), (0, 4), (-4, 4), (-8, -4), (0, 1 << 62), (-(1 << 63), (1 << 63) - 1), (1 << 62, 0)],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["tokens", "obs"])
+def test_forged_spans_of_rows(tmp_path: pathlib.Path, name: str, span: tuple[int, int]) -> None:
+    """Backwards, beyond the items, and of items that are evicted."""
+
+    def forge(writer: Any) -> None:
+        set_span(writer.rows[name], 17, *span)
+
+    refused(make(tmp_path / "a", forge=forge), f"a span of the ragged column '{name}' is {span[0]} to {span[1]}", name)
+
+
+def test_a_row_longer_than_the_longest(tmp_path: pathlib.Path) -> None:
+    def forge(writer: Any) -> None:
+        end = writer.items["obs"].end
+        set_span(writer.rows["obs"], 17, end - 7, end)
+
+    refused(make(tmp_path / "a", forge=forge), "at most 6 a row", "obs")
+
+
+@pytest.mark.parametrize("span", [(9, 7), (60, 9000), (-1, 1)], ids=str)
+def test_forged_spans_of_patches(tmp_path: pathlib.Path, span: tuple[int, int]) -> None:
+    """Of the newest observation, which stands in the patch table."""
+
+    def forge(writer: Any) -> None:
+        set_span(writer.patches["obs"], writer.patches["obs"].end - 1, *span)
+
+    refused(make(tmp_path / "a", forge=forge), f"'obs' is {span[0]} to {span[1]}", "patches/obs")
+
+
+@pytest.mark.parametrize("name", ["tokens", "obs"])
+def test_a_damaged_chunk_of_items(tmp_path: pathlib.Path, name: str) -> None:
+    store = make(tmp_path / "a")
+    newest = sorted((store / "streams/0/ragged" / name).glob("c.*"), key=lambda file: int(file.name.split(".")[1]))[-1]
+    data = bytearray(newest.read_bytes())
+    data[5] ^= 0x40
+    newest.write_bytes(data)
+    refused(store, f"ragged/{name}", f"ragged/{name}")
+
+
+@pytest.mark.parametrize("missing", ["", "/c.4.0"])
+def test_missing_items(tmp_path: pathlib.Path, missing: str) -> None:
+    store = make(tmp_path / "a")
+    place = pathlib.Path(f"{store}/streams/0/ragged/tokens{missing}")
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink()
+    refused(store, "ragged.tokens", "ragged/tokens" if missing else None)
+
+
+def test_a_missing_document_of_items(tmp_path: pathlib.Path) -> None:
+    """Of which reading needs nothing, as of every array's."""
+    store = make(tmp_path / "a")
+    (store / "streams/0/ragged/tokens/zarr.json").unlink()
+    assert any("ragged/tokens" in f"{problem.column} {problem.file}" for problem in verify(store).problems)
+
+
+ROOTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "dtype": lambda schema: schema["ragged"][1].update(dtype="int64"),
+    "no dtype": lambda schema: schema["ragged"][1].update(dtype="object"),
+    "shape": lambda schema: schema["ragged"][1].update(shape=[2]),
+    "huge shape": lambda schema: schema["ragged"][1].update(shape=[1 << 40]),
+    "chunk_rows": lambda schema: schema["ragged"][1].update(chunk_rows=16),
+    "longest": lambda schema: schema["ragged"][1].update(longest=-1),
+    "longest of numbers": lambda schema: schema["ragged"][1].update(longest=2.5),
+    "another name": lambda schema: schema["ragged"][1].update(name="reward"),
+    "no such name": lambda schema: schema["ragged"][1].update(name="../tokens"),
+    "one is missing": lambda schema: schema["ragged"].pop(0),
+    "none": lambda schema: schema.update(ragged=[]),
+    "absent": lambda schema: schema.pop("ragged"),
+    "no list": lambda schema: schema.update(ragged={"tokens": 1}),
+    "spans of another shape": lambda schema: next(
+        column for column in schema["columns"] if column["name"] == "tokens"
+    ).update(shape=[3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ROOTS)
+def test_forged_schemas(tmp_path: pathlib.Path, what: str) -> None:
+    store = make(tmp_path / "a")
+    edit(store / "zarr.json", lambda ours: ROOTS[what](ours["schema"]), "")
+    refused(store, ".", None)
+
+
+def test_another_format_version(tmp_path: pathlib.Path) -> None:
+    store = make(tmp_path / "a")
+    edit(store / "zarr.json", lambda ours: ours.update(format_version=1), "")
+    refused(store, "version", None)
+
+
+RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "absent": lambda record: record.pop("ragged"),
+    "one is missing": lambda record: record["ragged"].pop("tokens"),
+    "no list": lambda record: record.update(ragged=[1, 2]),
+    "end before": lambda record: record["ragged"]["tokens"].update(end=70),
+    "end beyond": lambda record: record["ragged"]["tokens"].update(end=200),
+    "begin beyond": lambda record: record["ragged"]["tokens"].update(begin=79),
+    "begin after end": lambda record: record["ragged"]["tokens"].update(begin=81),
+    "negative": lambda record: record["ragged"]["tokens"].update(begin=-1),
+    "huge": lambda record: record["ragged"]["tokens"].update(end=1 << 70),
+    "text": lambda record: record["ragged"]["tokens"].update(end="80"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RECORDS)
+def test_forged_records(tmp_path: pathlib.Path, what: str) -> None:
+    store = make(tmp_path / "a")
+    edit(store / "streams/0/zarr.json", RECORDS[what], "streams/0")
+    refused(store, ".", None)
