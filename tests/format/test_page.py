@@ -47,7 +47,7 @@ def fields(example: Any, ours: Any) -> None:
 
 @pytest.mark.own_thresholds
 def test_the_example_documents_are_what_is_written(tmp_path: pathlib.Path) -> None:
-    root, _, record, checkpoint = EXAMPLES
+    root, _, record, _, checkpoint = EXAMPLES
     path = store(tmp_path)
     ours = read(path)
     fields(root, ours)
@@ -62,6 +62,17 @@ def test_the_example_documents_are_what_is_written(tmp_path: pathlib.Path) -> No
     assert root == ours
     fields(record, read(path / "streams" / "0"))
     fields(checkpoint, read(path / "checkpoints" / "c")["attributes"]["diskreplay"])
+
+
+def test_the_example_of_a_ragged_column_is_what_is_written(tmp_path: pathlib.Path) -> None:
+    spaces = gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2)
+    columns = {"tokens": ((None,), np.int32)}
+    dr.ReplayBuffer.create(tmp_path / "a", *spaces, capacity=9, columns=columns).close()
+    ours = read(tmp_path / "a")["attributes"]["diskreplay"]
+    assert ours["format_version"] == 2
+    assert {"ragged": ours["schema"]["ragged"]} == EXAMPLES[3]
+    spans = ours["schema"]["columns"][-1]
+    assert (spans["name"], spans["shape"], spans["dtype"], spans["resident"]) == ("tokens", [2], "int64", True)
 
 
 def test_the_array_document_is_the_one_of_section_4(tmp_path: pathlib.Path) -> None:
