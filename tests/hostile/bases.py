@@ -15,6 +15,7 @@ from gymnasium import spaces
 import diskreplay as dr
 from diskreplay import schema as schemas
 from diskreplay.errors import EvictedError, InputError
+from diskreplay.ragged import Padded
 
 IMAGE = spaces.Box(0, 255, (3, 4), np.uint8)
 LAYOUT = {"chunk_rows": 4, "shard_rows": 8}
@@ -59,20 +60,21 @@ def digests(batch: Any) -> Digests:
     parts = [batch.reward, batch.terminated, batch.truncated, batch.discount]
     for tree in (batch.obs, batch.action, batch.next_obs, batch.extra):
         parts += _leaves(tree)
-    rows = [np.ascontiguousarray(part) for part in parts]
+    rows = [list(part.lists()) if isinstance(part, Padded) else np.ascontiguousarray(part) for part in parts]
     found = {}
     for at, number in enumerate(batch.index.tolist()):
         digest = hashlib.blake2b(digest_size=12)
         for part in rows:
-            digest.update(f"{part.dtype}{part.shape[1:]}".encode() + part[at].tobytes())
+            row = np.asarray(part[at])
+            digest.update(f"{row.dtype}{row.shape}".encode() + row.tobytes())
         found[number] = digest.digest()
     return found
 
 
-def _leaves(tree: Any) -> list[np.ndarray]:
+def _leaves(tree: Any) -> list[Any]:
     if isinstance(tree, dict):
         return [leaf for key in sorted(tree) for leaf in _leaves(tree[key])]
-    if isinstance(tree, tuple):
+    if isinstance(tree, tuple) and not isinstance(tree, Padded):
         return [leaf for part in tree for leaf in _leaves(part)]
     return [tree]
 
@@ -235,4 +237,35 @@ def _plain(path: pathlib.Path, noted: Any) -> None:
     noted()
 
 
-MAKERS = {"frames": _frames, "dict": _dict, "stacks": _stacks, "plain": _plain}
+def _ragged(path: pathlib.Path, noted: Any) -> None:
+    """Ragged observations, actions and columns of two environments, evicted items, a checkpoint that pins some."""
+    rng = np.random.default_rng(5)
+    space = spaces.Dict(
+        {"text": spaces.Text(9, min_length=0, charset="abc"), "at": spaces.Box(-9, 9, (2,), np.float32)}
+    )
+    names = ("obs/text", "action", "tokens")
+    with dr.ReplayBuffer.create(
+        path, space, spaces.Sequence(spaces.Discrete(5)), num_envs=2, capacity=40, seed=1, commit_rows=1 << 20,
+        commit_seconds=1e9, columns={"tokens": ((None,), np.int32)}, codec={"action": "none"},
+        chunk_rows=dict.fromkeys(names, 8), shard_rows=dict.fromkeys(names, 32),
+    ) as buffer:  # fmt: skip
+
+        def observe() -> dict[str, Any]:
+            texts = ["".join(rng.choice(list("abc"), rng.integers(0, 9))) for _ in range(2)]
+            return {"text": texts, "at": rng.normal(size=(2, 2)).astype(np.float32)}
+
+        obs = observe()
+        for row in range(48):
+            following, done = observe(), rng.random(2) < 0.15
+            tokens, actions = ([rng.integers(0, 5, rng.integers(0, 7)) for _ in range(2)] for _ in range(2))
+            buffer.add(obs, actions, rng.normal(size=2), following, done, np.zeros(2, bool), tokens=tokens)
+            obs = following if row % 6 else observe()
+            if row % 7 == 6:
+                buffer.commit()
+                noted()
+            if row == 30:
+                buffer.checkpoint("early", {"row": row})
+    noted()
+
+
+MAKERS = {"frames": _frames, "dict": _dict, "stacks": _stacks, "plain": _plain, "ragged": _ragged}
