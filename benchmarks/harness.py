@@ -32,7 +32,7 @@ RECORD = HERE / "results.json"
 SECTIONS = (
     "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel", "cached",
     "spent", "loading", "device", "starting", "report", "mixtures",
-    "selections", "later", "ragged", "remote", "streams", "growth", "ray_data", "ray_collectors",
+    "selections", "rollouts", "later", "ragged", "remote", "streams", "growth", "ray_data", "ray_collectors",
 )  # fmt: skip
 PREFACE = """# Measured
 

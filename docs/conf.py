@@ -54,6 +54,7 @@ docs/recording
 docs/torch
 docs/remote
 docs/ray
+docs/rollouts
 docs/samplers
 examples/README
 CONTRIBUTING

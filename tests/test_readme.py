@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 ALONE = (
     "README.md", "docs/guide.md", "docs/recording.md", "docs/report.md", "docs/compat/frames.md",
     "docs/compat/notebook.md", "docs/compat/pearl.md", "docs/compat/xuance.md", "docs/compat/xuance_marl.md",
+    "docs/rollouts.md",
 )  # fmt: skip
 """Pages whose examples run here, each by itself."""
 IN_ORDER = ("datasets/README.md", "docs/formats.md", "docs/samplers.md")

@@ -69,14 +69,16 @@ class Groups:
     ) -> tuple[Ids, NDArray[np.float32]]:
         """Draw ``size`` different groups, and return the ids of all their items, int64, and weights of one, float32.
 
-        Raises NotEnoughDataError where fewer are ready.
+        Raises NotEnoughDataError where fewer are ready; the state of ``rng`` is then as it was, so that what is drawn
+        later does not depend on how often a program asked before.
         """
-        ready = self._ready(windows)
+        ready, before = self._ready(windows), rng.bit_generator.state
         order, found, need = rng.permutation(ready.shape[1]), [np.empty(0, np.int64)], size
         while need and len(order):
             items = self._items(ready[:, order[:need]], standing)
             order, found, need = order[need:], found + items, need - len(items)
         if need:
+            rng.bit_generator.state = before
             raise NotEnoughDataError(
                 f"sample({size}): {size - need} groups can be drawn: those whose {self.group_size} episodes are all "
                 "finished, whole and, if there are bounds, new enough and not used up; add more, or ask for fewer"

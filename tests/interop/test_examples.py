@@ -5,9 +5,12 @@ Each is run on a small budget: too few steps to learn anything, enough for two c
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 import os
 import pathlib
+import random
 import re
 import signal
 import subprocess
@@ -15,7 +18,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+from helpers.effort import examples
+
+import diskreplay
 
 torch = pytest.importorskip("torch", reason="torch is in the interop extra")
 
@@ -80,6 +87,7 @@ PROGRAMS = {
         checkpoints=1,
         needs="tianshou",
     ),
+    "grpo_rollouts": Small("--steps 5 --actors 1 --within 0", learner="step-5"),
     "cleanrl_dqn": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600"),
 }
 
@@ -87,11 +95,11 @@ PROGRAMS = {
 class Run:
     """A program in a process of its own."""
 
-    def __init__(self, name: str, folder: pathlib.Path) -> None:
+    def __init__(self, name: str, folder: pathlib.Path, arguments: str | None = None) -> None:
         command = [sys.executable, "-u", str(EXAMPLES / f"{name}.py"), "--path", str(folder), "--seed", "3"]
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         self.process = subprocess.Popen(
-            [*command, *PROGRAMS[name].arguments.split()], cwd=ROOT, text=True,
+            [*command, *(arguments or PROGRAMS[name].arguments).split()], cwd=ROOT, text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -103,6 +111,11 @@ class Run:
             self.printed.append(line.rstrip())
             yield self.printed[-1]
 
+    def printed_after(self, lines: int) -> str:
+        """All that it has printed, once it has printed so many further lines."""
+        assert len(list(itertools.islice(self.lines(), lines))) == lines, self.printed
+        return "\n".join(self.printed)
+
     def kill_after(self, checkpoint: int, reports: int) -> None:
         """Kills it once it has printed so many checkpoints, and then so many further lines."""
         made = further = 0
@@ -110,6 +123,9 @@ class Run:
             made, further = (made + 1, 0) if line.startswith("checkpoint ") else (made, further + 1)
             if made == checkpoint and further == reports:
                 break
+        self.kill()
+
+    def kill(self) -> None:
         self.process.kill()
         assert self._end() == -signal.SIGKILL, self.printed
 
@@ -136,7 +152,8 @@ class Run:
     @property
     def resumed(self) -> tuple[int, int]:
         """The step of the checkpoint that it says it went on from, and how many steps it says were lost."""
-        (step,), (lost,) = self._steps(r"resumed at checkpoint \S+-(\d+);"), self._steps(r"resumed .* at least (\d+) ")
+        (step,) = self._steps(r"resumed at checkpoint \S+-(\d+);")
+        (lost,) = self._steps(r"resumed .* at least (\d+) ") or ([0] if "no finished step" in self.printed[0] else [])
         return step, lost
 
     def _steps(self, pattern: str) -> list[int]:
@@ -214,14 +231,105 @@ def test_a_job_that_is_preempted_loses_no_step(tmp_path: pathlib.Path) -> None:
     assert again.saved == 240
 
 
-def learner(name: str, folder: pathlib.Path) -> Any:
+@pytest.mark.parametrize(("actors", "within", "uses"), [(2, 1, 2), (1, 0, 1)], ids=["apart", "lockstep"])
+def test_rollouts_when_actors_and_trainer_are_killed(
+    actors: int, within: int, uses: int, tmp_path: pathlib.Path
+) -> None:
+    """In turn, at places that differ; the actor in lockstep with the trainer ends with the same weights."""
+    kills = examples(10, "kills of grpo_rollouts", least=2)
+    steps, chance, before = 4 * kills + 4, random.Random(actors), None
+    arguments = f"--steps {steps} --actors {actors} --within {within} --uses {uses}"
+    run = Run("grpo_rollouts", tmp_path, arguments)
+    for kill in range(kills):
+        processes = re.findall(r"actor \d+ is process (\d+)", run.printed_after(chance.randint(4, 25)))
+        if kill % 2 == 0:
+            os.kill(int(chance.choice(processes[-actors:])), signal.SIGKILL)
+        else:
+            run.kill()
+            before = Rollouts.of(tmp_path, actors, before, run.printed)
+            run = Run("grpo_rollouts", tmp_path, arguments)
+    run.finish()
+    check_steps(Rollouts.of(tmp_path, actors, before, run.printed), steps, within, uses)
+    with diskreplay.open(tmp_path / "replay", checkpoint=f"step-{steps}") as reader:
+        index = np.array([episode.facts["used"] for episode in reader.episodes if "used" in episode.facts]).ravel()
+        assert reader.times_sampled(index).tolist() == [int((index == each).sum()) for each in index]
+    if within == 0:
+        Run("grpo_rollouts", tmp_path / "whole", arguments).finish()
+        ours, others = (learner("grpo_rollouts", folder, f"step-{steps}") for folder in (tmp_path, tmp_path / "whole"))
+        assert_same(ours, others)
+
+
+GROUP = 8
+"""Answers to a prompt, prompts, and groups of a step, in grpo_rollouts."""
+
+
+@dataclasses.dataclass
+class Rollouts:
+    """What the store of grpo_rollouts holds.
+
+    Attributes:
+        rollouts: by stream and row the version, and the bytes of tokens, log-probabilities and mask.
+        used: of each step the first rollouts of its groups.
+    """
+
+    rollouts: dict[tuple[str, int], tuple[Any, ...]]
+    used: list[list[tuple[str, int]]]
+
+    @classmethod
+    def of(cls, folder: pathlib.Path, actors: int, before: Rollouts | None, printed: list[str]) -> Rollouts:
+        """Check that each rollout is there once: those that were there before, and those that actors said to finish."""
+        found = cls({}, [])
+        with diskreplay.open(folder / "replay", ragged="lists") as reader:
+            streams = reader.stats()["streams"]
+            names, episodes = list(streams), list(reader.episodes)
+            batch = reader.get([(episode.stream << 48) + episode.start for episode in episodes])
+            for at, episode in enumerate(episodes):
+                assert episode.length == 1
+                assert episode.ended
+                name, row = names[episode.stream], episode.start
+                if name == "trainer":
+                    assert episode.facts["version"] == row + 1 == len(found.used) + 1
+                    found.used.append([(names[one >> 48], one & ((1 << 48) - 1)) for one in episode.facts["used"]])
+                    continue
+                turn, prompt = divmod(int(name.removeprefix("actor-")) + actors * (row // GROUP), GROUP)
+                assert episode.facts["prompt"] == f"{turn}:{prompt}"
+                tokens, log_prob, mask = (batch.extra[each][at] for each in ("tokens", "log_prob", "loss_mask"))
+                assert len(tokens) == len(log_prob) == len(mask) == 1 + mask.sum()
+                assert tokens[0] == 1 + prompt
+                assert (name, row) not in found.rollouts
+                parts = tokens.tobytes(), log_prob.tobytes(), mask.tobytes()
+                found.rollouts[name, row] = episode.facts["version"], *parts
+        ends = {name: facts["end"] for name, facts in streams.items() if name != "trainer"}
+        assert found.rollouts.keys() == {(name, row) for name, end in ends.items() for row in range(end)}
+        for said in filter(None, (re.match(r"actor (\d+): (\d+) groups are finished", line) for line in printed)):
+            assert ends[f"actor-{said[1]}"] >= GROUP * int(said[2])
+        if before is not None:
+            assert before.rollouts.items() <= found.rollouts.items()
+            assert before.used == found.used[: len(before.used)]
+        return found
+
+
+def check_steps(found: Rollouts, steps: int, within: int, uses: int) -> None:
+    """Each step has used whole groups, no rollout too old or too often."""
+    assert len(found.used) == steps
+    assert max(collections.Counter(itertools.chain(*found.used)).values()) <= uses
+    for version, used in enumerate(found.used):  # the policy's before the step
+        assert len(set(used)) == GROUP
+        for name, first in used:
+            assert first % GROUP == 0
+            made = [found.rollouts[name, row][0] for row in range(first, first + GROUP)]
+            assert version - within <= min(made) <= max(made) <= version
+
+
+def learner(name: str, folder: pathlib.Path, checkpoint: str | None = None) -> Any:
     """What a program that has ended has saved of its learner."""
     small = PROGRAMS[name]
-    assert small.learner is not None
-    if small.learner.endswith(".pt"):
-        return torch.load(folder / small.learner)
+    checkpoint = checkpoint or small.learner
+    assert checkpoint is not None
+    if checkpoint.endswith(".pt"):
+        return torch.load(folder / checkpoint)
     store = open_store(next(iter(sorted(folder.glob(small.stores)))))
-    with store.open_attachment(store.checkpoint(small.learner), "learner.pt") as file:
+    with store.open_attachment(store.checkpoint(checkpoint), "learner.pt") as file:
         return torch.load(file)
 
 

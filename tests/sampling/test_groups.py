@@ -180,6 +180,23 @@ def test_groups_are_used_as_often_as_is_asked(tmp_path: pathlib.Path) -> None:
         buffer.close()
 
 
+@pytest.mark.parametrize("most", [None, 1])
+def test_a_program_may_ask_in_a_loop_until_groups_are_there(tmp_path: pathlib.Path, most: int | None) -> None:
+    drawn = []
+    for failures in (0, 3):
+        sampler = dr.Counting(dr.Groups("prompt", 2), max_times_sampled=most)
+        with dr.ReplayBuffer.create(tmp_path / f"{failures}", *LINE, capacity=100, sampler=sampler, seed=0) as buffer:
+            for prompt in range(10):
+                for _ in range(2):
+                    play(buffer, 1, prompt=prompt)
+                if prompt == 6:
+                    for _ in range(failures):
+                        with pytest.raises(NotEnoughDataError, match="7 groups can be drawn"):
+                            buffer.sample(8)
+            drawn.append(buffer.sample(8).index.tolist())
+    assert drawn[0] == drawn[1]
+
+
 def test_bad_arguments_and_facts_are_named(tmp_path: pathlib.Path) -> None:
     for arguments, message in (
         ({"by": "return", "group_size": 2}, "by must be the name of a fact"),
