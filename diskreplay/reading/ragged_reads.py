@@ -20,7 +20,7 @@ from diskreplay.storage.column import ColumnReader
 Array = NDArray[Any]
 
 
-class Held(Protocol):
+class HasItems(Protocol):
     """A stream whose items are read."""
 
     @property
@@ -31,7 +31,7 @@ class Held(Protocol):
 
 
 def read(
-    reads: Reads, column: RaggedColumn, spans: Array, streams: Iterable[tuple[Held, Ids]], form: Form
+    reads: Reads, column: RaggedColumn, spans: Array, streams: Iterable[tuple[HasItems, Ids]], form: Form
 ) -> Padded | Lists:
     """Return the items of spans ``(n, 2)``, of which each stream has those at its places; complete after ``reads``.
 
