@@ -36,7 +36,8 @@ NO_THRESHOLD = {
         "index.where.MAX_LENGTH schema.MAX_ROW_BYTES schema.MAX_SET_ROWS storage.column.MAX_CHUNK_BYTES "
         "storage.commit.MAX_ENVS storage.commit.MAX_IDS storage.commit.MAX_ITEMS storage.commit.MAX_SAMPLED "
         "storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
-        "storage.metadata.MAX_CHECKPOINT_BYTES storage.metadata.MAX_DEPTH storage.metadata.MAX_INTEGER_BITS"
+        "storage.metadata.MAX_CHECKPOINT_BYTES storage.metadata.MAX_DEPTH storage.metadata.MAX_INTEGER_BITS "
+        "sampling.counting.MOST_TIMES"
     ),
     "a number of the format": (
         "index.episodes.ROW_BITS index.later_values.HEADER_BYTES index.later_values.PLACE_BYTES "
@@ -78,7 +79,7 @@ NO_THRESHOLD = {
     "how much is read at once": "storage.attachments.READ_BYTES",
     "how long is waited for another process": "storage.store.LOCK_SECONDS",
     "the index of no node": "index.ranks.NOTHING",
-    "the bits of an id that are not the stream's": "index.slots.LOCAL",
+    "the bits of an id that are not the stream's": "index.slots.LOCAL sampling.counting.LOCAL",
     "the tree's shape, compiled in; its tests have trees of one leaf to seven levels": (
         "index.sum_tree.FANOUT index.sum_tree.SHIFT"
     ),
@@ -89,6 +90,8 @@ NO_THRESHOLD = {
     "how much of the log is looked through at once; no result depends on it": "reading.bytelog.LOOK_SHARE",
     "when a value that comes again is stored again; no result depends on it": "engine.ragged_rows.NEAR_SHARE",
     "how many records are remembered; no result depends on it": "storage.stream.MOST_KNOWN",
+    "of how many facts the values are remembered; no result depends on it": "index.episodes.MOST_VALUES",
+    "what a float holds exactly": "index.fact_values.MOST_EXACT",
     "which texts in RAM are one object; no result depends on it": "index.facts.SHARED_LENGTH",
     "how often is looked at what another process has done": "buffers.limiter.POLL_SECONDS",
     "when the other process is told; what each may do does not depend on it": "buffers.limiter.PUBLISHED_SHARE",
