@@ -1,4 +1,4 @@
-"""Rows of different lengths in a batch: padded to one length, or one behind another, as lists of Arrow are."""
+"""Rows of different lengths in a batch: padded to one length, or one after another as in a list array of Arrow."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Pad:
-    """The padding of ragged rows to one length: the longest of a batch, if nothing else is said.
+    """The padding of ragged rows to one length, by default that of the longest row of the batch.
 
     Args:
-        to: a fixed length; of a longer row the first items are given.
-        multiple: the length is the next multiple of it, so that fewer shapes occur.
-        side: where the padding stands, "right" or "left".
+        to: a fixed length. A longer row loses the items beyond it.
+        multiple: the length is rounded up to a multiple of this number, so that fewer shapes occur.
+        side: the side on which zeros are added, "right" or "left".
 
     >>> Pad(multiple=64).width(np.array([10, 70]))
     128
@@ -48,7 +48,7 @@ class Pad:
         return -(-int(length.max(initial=0)) // self.multiple) * self.multiple
 
     def mask(self, length: NDArray[np.int64], width: int) -> NDArray[np.bool_]:
-        """Return where items stand, ``(*length.shape, width)``."""
+        """Return a mask ``(*length.shape, width)``, True where items stand."""
         if int(length.min(initial=width)) == width:
             return np.ones((*length.shape, width), bool)
         at, ends = np.arange(width, dtype=np.int32), length[..., None].astype(np.int32)  # half the time of int64
@@ -57,16 +57,16 @@ class Pad:
 
 
 PADDED = Pad()
-"""The form of a ragged column where nothing else is asked for."""
+"""The default form of a ragged column."""
 
 
 class Padded(NamedTuple):
-    """Ragged rows padded with zeros to ``L`` items, as :class:`Pad` says.
+    """Ragged rows that :class:`Pad` has padded with zeros to ``L`` items.
 
     Attributes:
-        values: ``(B, L, *item_shape)``, of the column's dtype.
-        mask: ``(B, L)`` bool; False where no item stands.
-        length: ``(B,)`` int64: items that stand there.
+        values: the items, ``(B, L, *item_shape)``, with the dtype of the column.
+        mask: bool ``(B, L)``, False where the padding stands.
+        length: the number of items of each row, int64 ``(B,)``.
     """
 
     values: Any
@@ -74,20 +74,20 @@ class Padded(NamedTuple):
     length: Any
 
     def lists(self) -> Lists:
-        """Return the same items without the padding; the rows of sequences in C order."""
+        """Return the items without the padding. Rows of sequences come in C order."""
         length = np.asarray(self.length).reshape(-1)
         return Lists(np.asarray(self.values)[np.asarray(self.mask)], offsets_of(length))
 
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Lists:
-    """Ragged rows one behind another: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``, as of a list array of Arrow.
+    """Ragged rows one after another, as in a list array of Arrow: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
 
-    ``lists[3]`` is one row, ``lists[:8]`` or ``lists[mask]`` some of them as lists of their own.
+    ``lists[3]`` is one row. ``lists[:8]`` and ``lists[mask]`` are :class:`Lists` of some rows.
 
     Attributes:
-        values: ``(n, *item_shape)``, of the column's dtype.
-        offsets: ``(B + 1,)`` int64; of sequences ``(B * T + 1,)``, their steps in C order.
+        values: the items of all rows, ``(n, *item_shape)``, with the dtype of the column.
+        offsets: int64 ``(B + 1,)``. For sequences ``(B * T + 1,)``, with their steps in C order.
     """
 
     values: Any
@@ -119,7 +119,7 @@ class Lists:
         return self.offsets[1:] - self.offsets[:-1]
 
     def pad(self, how: Pad | None = None) -> Padded:
-        """Return the rows padded, to the longest if ``how`` is None."""
+        """Return the padded rows; if ``how`` is None, they are padded to the longest."""
         how = how or PADDED
         width = how.width(self.length)
         length = np.minimum(self.length, width)
@@ -137,19 +137,19 @@ class Lists:
 
 
 Form = Pad | Literal["lists"]
-"""What a ragged column of a batch is."""
+"""The form that a ragged column has in a batch."""
 Forms = Form | Mapping[str, Form]
 
 
 def offsets_of(length: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where rows of these lengths (n,) begin one behind another, and where the last ends, (n + 1,)."""
+    """Return the offsets ``(n + 1,)`` at which rows of these lengths ``(n,)`` begin, and at which the last ends."""
     offsets = np.zeros(len(length) + 1, np.int64)
     np.cumsum(length, out=offsets[1:])
     return offsets
 
 
 def check_forms(given: Any, names: Mapping[str, Any] | None = None) -> None:
-    """Raise InputError if this is no form of ragged columns, or names another column than ``names``."""
+    """Raise InputError if ``given`` is not a form of ragged columns, or names a column that is not in ``names``."""
     for name, form in given.items() if isinstance(given, Mapping) else [("", given)]:
         if not isinstance(form, Pad) and not (isinstance(form, str) and form == "lists"):
             raise InputError(f"ragged must be Pad(...), 'lists', or one of these by column, got {form!r}")
@@ -158,12 +158,12 @@ def check_forms(given: Any, names: Mapping[str, Any] | None = None) -> None:
 
 
 def form_of(forms: Forms, name: str) -> Form:
-    """Return the form of a column, which is padded where nothing is said."""
+    """Return the form of a column; :data:`PADDED` if none is given for it."""
     return forms.get(name, PADDED) if isinstance(forms, Mapping) else forms
 
 
 def joined(parts: list[Any]) -> Any:
-    """Return the rows of several batches as one: padded ones to the longest, on the side where theirs stands."""
+    """Return the rows of several batches as one. Padded rows keep their side, and get the longest length."""
     if isinstance(parts[0], Lists):
         length = np.concatenate([part.length for part in parts])
         return Lists(np.concatenate([part.values for part in parts]), offsets_of(length))

@@ -1,10 +1,10 @@
-"""The way of ragged rows into a stream: their items are appended to the column's array, spans take their places.
+"""Ragged rows on their way into a stream: items are appended to the column's array; a span takes their place.
 
-From there on a row is one of columns of one shape. Two rules make it so:
+After that, a row has columns of one shape only. Two rules hold:
 
-1. An observation that equals the pending one takes its span, so that equal spans are equal observations.
-2. Any value that equals the one before it, of its column and environment, takes its span if that is not far behind the
-   newest item: what stays the same for a while is stored once, and no old span keeps its shard for long.
+1. An observation that equals the pending one gets its span. So observations are equal if their spans are.
+2. A value that equals the one before it, in its column and environment, gets the same span, if that is not far behind
+   the newest item. So a value that stays the same is stored once, and no old span keeps a shard from being deleted.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Array = NDArray[Any]
 Span = tuple[int, int]
 
 NEAR_SHARE = 8
-"""The share of a shard by which a span may be behind the newest item to be taken again."""
+"""1 over this is how far, in shards, a span may be behind the newest item if it is to be used again."""
 
 
 class NewItems:
     """The items of one ragged column on their way into its array.
 
     Attributes:
-        spans: of the newest value of each environment; None before the first.
+        spans: the span of each environment's newest value; None before the first.
         values: these values.
     """
 
@@ -43,9 +43,9 @@ class NewItems:
         self._near = column.column.shard_rows // NEAR_SHARE
 
     def put(self, env: int, value: Array, pending: bool = False) -> Span:
-        """Return the span of a value, whose items are appended if they are not the newest of its environment.
+        """Return the span of a value; append its items, unless they equal the newest value of its environment.
 
-        ``pending`` says that the newest is the pending observation.
+        ``pending`` tells that this newest value is the pending observation.
         """
         span, before = self.spans[env], self.values[env]
         end = self.column.end
@@ -64,11 +64,12 @@ class NewItems:
 
 
 class RaggedRows:
-    """The ragged columns of one stream's rows; whoever calls it is alone in writing.
+    """The ragged columns of one stream's rows; callers hold ``engine.write_lock``.
 
     Args:
-        schema, columns, num_envs: of the stream; ``columns`` are the arrays of items by the names of their columns.
-        read: returns the items of a span of a column.
+        schema, columns, num_envs: the stream's schema, its arrays of items by the names of their columns, and how many
+            environments it has.
+        read: a function that returns the items of a span of a column.
     """
 
     def __init__(
@@ -91,9 +92,9 @@ class RaggedRows:
                 raise StateError(f"the ragged column {name!r} of this stream can have no more items; go on in another")
 
     def place(self, row: Row, pending: Sequence[Any] | None) -> Row:
-        """Return a checked row with spans in the place of items, which are appended.
+        """Append the items of a checked row, and return the row with their spans.
 
-        ``pending`` are the frames of the pending observation by leaf, None if there is none.
+        ``pending`` is the pending observation by leaf, or None if there is none.
         """
         obs, following, actions, extras = list(row.obs), list(row.next_obs), list(row.actions), list(row.extras)
         for leaf, name, new in self._obs:
@@ -108,7 +109,7 @@ class RaggedRows:
         return row._replace(obs=obs, next_obs=following, actions=actions, extras=extras)
 
     def _take_up(self, name: str, new: NewItems, spans: list[list[int]]) -> None:
-        """Make the pending observations the newest values, which they are not after opening."""
+        """Make the pending observations the newest values, as they are not yet after opening."""
         for env, (start, stop) in enumerate(spans):
             if new.spans[env] != (start, stop):
                 new.values[env] = self._read(name, (start, stop))
@@ -121,7 +122,7 @@ class RaggedRows:
         return np.array([new.put(env, value, pending) for env, value in enumerate(given)], np.int64)
 
     def place_steps(self, values: Row, pending: Sequence[Any] | None) -> Row:
-        """Return many checked steps as :meth:`place` does one; every array of spans leads with the steps."""
+        """Return many checked steps as :meth:`place` does one; the first axis of each array of spans is the steps."""
         rows: list[Row] = []
         for step in range(len(values.terminated)):
             given = (

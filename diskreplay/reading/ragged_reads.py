@@ -33,9 +33,9 @@ class HasItems(Protocol):
 def read(
     reads: Reads, column: RaggedColumn, spans: Array, streams: Iterable[tuple[HasItems, Ids]], form: Form
 ) -> Padded | Lists:
-    """Return the items of spans ``(n, 2)``, of which each stream has those at its places; complete after ``reads``.
+    """Return the items of spans ``(n, 2)``; ``streams`` gives for each stream the positions of its spans.
 
-    The caller holds the lock.
+    The caller holds ``engine.lock``. The arrays are complete once ``reads`` is finished.
     """
     first, length = spans[:, 0], spans[:, 1] - spans[:, 0]
     items = column.items
@@ -63,7 +63,7 @@ def read(
 
 
 def wrong(column: RaggedColumn, spans: Array, begin: int, end: int) -> str | None:
-    """Return what is wrong with spans ``(n, 2)`` of a store whose items are ``[begin, end)``, or None."""
+    """Return what is wrong with spans ``(n, 2)`` of an array of items ``[begin, end)``, or None."""
     starts, stops = spans.reshape(-1, 2).T
     bad = np.flatnonzero((starts < begin) | (stops > end) | (stops < starts) | (stops - starts > column.most))
     if not len(bad):

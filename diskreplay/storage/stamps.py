@@ -1,9 +1,12 @@
-"""Stamps: what tells a file from every other that stood or will stand under its name, without a look at its bytes.
+"""Stamps: they tell a file from every other file that had or will have its name, without reading it.
 
-They hold for files that are written once and replaced by a rename. Then a file's number and times say which one it is,
-but for three cases, in which there is no stamp, and only its bytes tell: the file system is not known to keep such
-times by this machine's clock, or answers from a cache, as those of networks do; the file is so young that another with
-the same number might get the same times; the clock was set back, so that a later file might.
+Stamps are for files that are written once and replaced by a rename. A file's inode number and times tell which one it
+is. A file has no stamp, and must be read, in three cases:
+
+- The file system is not known to take its times from this machine's clock; or it answers from a cache, as network file
+  systems do.
+- The file is so young that another file with the same number could get the same times.
+- The clock was set back, so that a later file could get them.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ LOCAL = {0xEF53, 0x58465342, 0x9123683E, 0x2FC12FC1, 0xF2F52010, 0x01021994, 0x7
 
 
 class Eras:
-    """The times between which the clock was set back."""
+    """The periods between moments at which the clock was set back."""
 
     def __init__(self) -> None:
         self._number = 0
         self._ahead = 0
-        """How far the clock was ahead of one that nobody sets, at most since the era began."""
+        """The most, since the era began, by which the clock was ahead of one that nobody sets."""
 
     def now(self) -> tuple[int, int]:
         """Return the number of the present era, and the time in ns by the clock."""
@@ -44,7 +47,7 @@ _ERAS = Eras()
 
 
 def stamps(folder: str, below: Iterable[str]) -> list[Stamp | None]:
-    """Return the stamps of files, given by their paths below a folder, None where only their bytes tell."""
+    """Return the stamps of files, given by their paths below a folder; None for a file that must be read."""
     try:
         if not is_local(folder):
             return [None for _ in below]
@@ -62,7 +65,7 @@ def stamps(folder: str, below: Iterable[str]) -> list[Stamp | None]:
 
 
 def stamp(found: os.stat_result, device: int, era: int, now: int) -> Stamp | None:
-    """Return the stamp of a file of which ``lstat`` says this, looked at in an era, at a time in ns or later."""
+    """Return the stamp of a file from what ``lstat`` found, no earlier than the time ``now`` in ns, in an era."""
     if found.st_dev != device or found.st_ctime_ns > now - SETTLED_NS:
         return None
     return era, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
