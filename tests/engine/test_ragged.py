@@ -232,6 +232,7 @@ def test_graphs_texts_and_sequences_nest(path: str) -> None:
             assert [tuple(bits) for bits in batch.action[at]] == [tuple(bits) for bits in act]
 
 
+@pytest.mark.long
 def test_stores_are_merged_split_and_compared(path: str, tmp_path: pathlib.Path) -> None:
     rng = np.random.default_rng(3)
     with create(path, num_envs=2, commit_rows=7) as rb:

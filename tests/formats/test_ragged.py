@@ -102,6 +102,7 @@ def written(path: Any, out: pathlib.Path, name: str, **options: Any) -> None:
     export(path, out, name, **options)
 
 
+@pytest.mark.long(quick=4)
 @pytest.mark.parametrize("block", [1, 1 << 22])
 @pytest.mark.parametrize("name", HOLD)
 def test_rows_come_back(
@@ -151,6 +152,7 @@ def test_other_formats_name_what_is_lost(name: str, path: str, tmp_path: pathlib
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.long
 def test_numpy_reads_items_and_offsets(path: str, tmp_path: pathlib.Path) -> None:
     make(path)
     export(path, tmp_path / "a.npz", "npz")
@@ -165,6 +167,7 @@ def test_numpy_reads_items_and_offsets(path: str, tmp_path: pathlib.Path) -> Non
         np.testing.assert_array_equal(file["offsets/final_obs/text"], ends.offsets)
 
 
+@pytest.mark.long
 def test_others_read_parquet_lists(path: str, tmp_path: pathlib.Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     make(path)

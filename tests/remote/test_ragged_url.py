@@ -43,6 +43,7 @@ def check(rb: dr.ReplayBuffer, first: int, count: int) -> None:
             assert "".join(map(chr, text.values[at, : text.length[at]])) == str(want)
 
 
+@pytest.mark.long(quick=2)
 @pytest.mark.parametrize("whole", [True, False])
 def test_they_are_pushed_and_read(tmp_path: pathlib.Path, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not whole:  # a batch downloads parts of shards

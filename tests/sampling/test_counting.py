@@ -237,6 +237,7 @@ def test_counts_over_several_streams(tmp_path: pathlib.Path) -> None:
         actor.close()
 
 
+@pytest.mark.long
 def test_a_killed_program_is_told(tmp_path: pathlib.Path) -> None:
     """Since closing, a draw was made that nobody knows of; the checkpoint of its time goes on exactly."""
     code = f"""

@@ -45,6 +45,7 @@ def leaves(batch: Any) -> list[Any]:
 
 
 @pytest.mark.long(quick=6)
+@pytest.mark.long(quick=6)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(
     "view",
