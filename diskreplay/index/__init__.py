@@ -1,4 +1,4 @@
-"""The part of a store that is in RAM: small columns, episodes and their facts, later values, trees of priorities.
+"""What a store holds in RAM: small columns, episodes and their facts, later values, trees of priorities.
 
 This room opens no file of a store, and takes no lock. Its callers hold ``engine.lock``, which guards what is in RAM.
 

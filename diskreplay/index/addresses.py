@@ -34,15 +34,15 @@ from diskreplay.schema import START
 ) = range(13)  # fmt: skip
 """The positions of a column's numbers in its row of the table, for a column on disk.
 
-The environments may be divided into groups, each with chunks of its own. Then one chunk number stands for a chunk of
-each group.
+The environments may be divided into sets, each with chunks of its own. Then one chunk number stands for one chunk of
+each set.
 
-- GROUPS: the number of groups of environments.
+- GROUPS: the number of sets of environments.
 - ENTRIES, ENTRIES_LENGTH: the address and length of the array that says where each chunk lies in its shard.
-- FIRST_CHUNK, STOP_CHUNK: the chunks ``[FIRST_CHUNK, STOP_CHUNK)`` whose places are in this array.
+- FIRST_CHUNK, STOP_CHUNK: the chunks ``[FIRST_CHUNK, STOP_CHUNK)`` whose positions in shards are in this array.
 - IN_RAM: the first chunk that waits in RAM for a commit. FULL: the first chunk that may still change.
 - SLOTS, SLOTS_LENGTH: the address and length of the array that says in which slot of the cache a chunk is.
-- CHUNKS, SLOT_GROUPS: the addresses of two arrays with the chunk and the group in each slot.
+- CHUNKS, SLOT_GROUPS: the addresses of two arrays that say for each slot which chunk, and of which set, it holds.
 - HELD: the number of slots.
 - COLUMN_FACTS: the number of all these.
 """
@@ -55,7 +55,10 @@ def address(array: NDArray[Any]) -> int:
 
 
 class LogAddresses:
-    """The table ``facts`` of numbers of several streams, int64 ``(S, LOG_FACTS)``: no facts of episodes."""
+    """The table ``facts`` with the numbers of several streams, int64 ``(S, LOG_FACTS)``.
+
+    They have nothing to do with the facts of episodes.
+    """
 
     def __init__(self, logs: list[StreamLog]) -> None:
         self.logs = logs

@@ -12,7 +12,7 @@ from diskreplay.index.jit import INT, LONG, foreign, kernel
 Int = Any
 """A compiled int64."""
 
-_next = foreign(INT, LONG)  # state: the next 32 bits
+_next = foreign(INT, LONG)  # takes the address of the state, returns the next 32 bits
 
 
 @kernel

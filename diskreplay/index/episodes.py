@@ -1,6 +1,6 @@
 """The episodes of a window, found from the resident columns.
 
-An episode is a run of transitions of one environment. It begins at a row that does not continue the row before, or at
+An episode consists of consecutive transitions of one environment. It begins at a row that does not continue the row before, or at
 the window's first row. It ends at a row with a flag, or before a row that does not continue it. An environment's newest
 episode may still be going on.
 """
@@ -30,7 +30,7 @@ COLUMNS = (VALID, START, TERMINATED, TRUNCATED, REWARD)
 """The columns from which episodes are found."""
 KEPT = "_facts"
 MOST_VALUES = 16
-"""Values are kept of at most so many facts; each fact takes 17 bytes an episode."""
+"""`KeptEpisodes` keeps the values of at most this many facts; a fact takes 17 bytes for each episode."""
 
 
 class _Copied:
@@ -46,7 +46,7 @@ class _Copied:
 
 @dataclasses.dataclass(frozen=True)
 class Episode:
-    """One episode, or the part of it that is in the window.
+    """One episode, or those of its steps that are in the window.
 
     Attributes:
         stream, env: the numbers of the stream and the environment in which it was recorded.
@@ -172,10 +172,10 @@ def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
 
 @dataclasses.dataclass
 class _EpisodesMade:
-    """The episodes of a window, and what was computed for them; each array and list has one entry for each."""
+    """The episodes of a window, and what was computed for them; each array and list has one entry for each episode."""
 
     columns: Sliding
-    """The arrays of the table, and the facts as objects."""
+    """The arrays of the table, and an array of objects with the episodes' facts."""
     values: dict[str, Sliding] = dataclasses.field(default_factory=dict)
     listed: list[Episode] | None = None
     window: tuple[int, int] = 0, 0
@@ -210,7 +210,10 @@ class KeptEpisodes:
         return self._caught_up().columns.arrays()[-1]
 
     def values(self, name: str) -> FactValues:
-        """Return the values of a fact of all episodes, by its name or its path with points."""
+        """Return for all episodes the value of one fact.
+
+        ``name`` is a fact, or a dotted path into one, such as ``scene.floor``.
+        """
         made = self._caught_up()
         found = made.values.pop(name, None) or Sliding(values_of(self.facts().tolist(), name).arrays())
         for oldest in list(made.values)[: len(made.values) + 1 - MOST_VALUES]:
@@ -255,7 +258,10 @@ class KeptEpisodes:
         return made
 
     def _rest(self, left: EpisodeTable) -> EpisodeTable:
-        """Cut these episodes to the window, which begins at the first row of each, or later."""
+        """Drop the rows of these episodes that are below the window.
+
+        None of the episodes begins after the window's first row.
+        """
         begin = self._log.begin
         for at in np.flatnonzero(left.start < begin).tolist():
             rows = np.arange(begin, left.stop[at])

@@ -1,7 +1,7 @@
 """The values of one fact for many episodes, kept so that numpy compares all of them with a number at once.
 
 Numbers and flags stand in an array of float64. Python compares the others one by one: texts, lists, objects, null, and
-integers that float64 does not hold exactly.
+integers above 2**53 or below -2**53, since float64 holds not all of those exactly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NONE, NUMBER, FLAG, OTHER = range(4)
 NONE: the fact is missing. NUMBER, FLAG: the value is in the array. OTHER, null among them: Python compares the value.
 """
 MOST_EXACT = 1 << 53
-"""The largest integer up to which float64 holds all of them."""
+"""float64 holds every integer from 0 to this one exactly."""
 _KINDS = {type(MISSING): NONE, int: NUMBER, float: NUMBER, bool: FLAG}
 
 Mask = NDArray[np.bool_]
@@ -99,7 +99,7 @@ def part_of(facts: Any, path: Sequence[str]) -> Any:
 
 
 def values_of(known: Sequence[dict[str, Any]], name: str) -> FactValues:
-    """Return, for each episode, the value of a fact (``name``), or of a part of it (``name.part``)."""
+    """Return, for each episode, the value of a fact (``name``), or of a value inside it (``name.part``)."""
     if "." in name:
         path = name.split(".")
         return FactValues.of([part_of(facts, path) for facts in known])

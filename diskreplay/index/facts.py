@@ -1,6 +1,6 @@
 """The facts of a stream's episodes in RAM: what a program says of them, such as seeds, tags and outcomes.
 
-On disk the facts are a log of bytes: lines of JSON, ``[row, stop, env, {facts}]``. A line describes the episode of
+On disk the facts are in a log of bytes: lines of JSON, ``[row, stop, env, {facts}]``. A line describes the episode of
 environment ``env`` that contains ``row``. Its ``stop`` is one past the episode's last row, or null if the environment's
 next episode had not begun when the line was written. If several lines have the same row and environment, the last one
 counts. A line is dead if its episode has left the window: its ``stop`` is not above the window's first row.
@@ -33,7 +33,7 @@ MAX_NAME = 64
 """The most characters of a fact's name."""
 MAX_SEED = (1 << 64) - 1
 SHARED_LENGTH = 64
-"""The most characters of a text that facts share; each fact has its own copy of a longer one."""
+"""Equal texts of at most this many characters share one object; each fact has its own copy of a longer text."""
 NOWHERE = -1
 
 Bytes = NDArray[np.uint8]
@@ -48,7 +48,7 @@ class Noted(NamedTuple):
     stop: int | None
     facts: Facts
     at: int
-    """The byte of the log at which the episode's newest line begins, or :data:`NOWHERE` if it has no line yet."""
+    """The byte of the log of bytes at which the episode's newest line begins, or :data:`NOWHERE` if it has no line yet."""
     size: int
 
     @property
@@ -78,13 +78,13 @@ class EpisodeFacts:
         self.num_envs = log.num_envs
         self.slack = SLACK_BYTES
         self._noted: dict[int, Noted] = {}
-        """The noted facts by key, which is row and environment in one number."""
+        """The noted facts, by row and environment in one number (:meth:`key`)."""
         self._open: dict[int, int] = {}
-        """By environment: the key of its newest noted episode, if its next episode has not begun."""
+        """By environment: the :meth:`key` of its newest noted episode, if its next episode has not begun."""
         self._waiting: dict[int, Facts] = {}
         """By environment: the facts of the episode that its next step begins; an empty dict if none were given."""
         self._unwritten: dict[int, None] = {}
-        """The keys of episodes that changed since their last line was written; some may be forgotten by now."""
+        """By :meth:`key`: episodes that changed since their last line was written; some may be forgotten by now."""
         self.changed: int | None = None
         """The lowest row of the episodes whose facts have changed since a caller set this to None."""
 
@@ -93,7 +93,7 @@ class EpisodeFacts:
 
     @property
     def unwritten(self) -> bool:
-        """True if noted facts are not yet written to the log."""
+        """True if noted facts are not yet written to the log of bytes."""
         return bool(self._unwritten)
 
     def key(self, row: int, env: int) -> int:
@@ -168,15 +168,18 @@ class EpisodeFacts:
             if given is not None:
                 self._waiting.pop(env, None)
 
-    # The log
+    # The log of bytes
 
     def restart(self) -> None:
-        """Forget the facts that came from the log."""
+        """Forget the facts that came from the log of bytes."""
         self._change(0)
         self._noted, self._open, self._unwritten = {}, {}, {}
 
     def records(self, data: Bytes, at: int) -> Iterator[Noted]:
-        """Yield the complete lines in ``data``, the log's bytes from byte ``at`` on; raise ValueError for a bad one."""
+        """Yield the complete lines in ``data``, which are the bytes of the log from byte ``at`` on.
+
+        Raises ValueError for a bad line.
+        """
         *lines, rest = data.tobytes().split(b"\n")
         if any(len(line) > MAX_LINE for line in (*lines, rest)):
             raise ValueError(f"a line has more than {MAX_LINE:,} bytes")
@@ -222,8 +225,8 @@ class EpisodeFacts:
 
     def news(self, at: int) -> tuple[Bytes, list[Noted]]:
         """Return lines for the facts that are not yet written, and the records of these lines from byte ``at`` on."""
-        # An episode that has left the window gets no first line any more. If it has one, a newer line must say where it
-        # stopped.
+        # If an episode left the window before it had a line, none is written. If it has one, a newer line must say where
+        # the episode stopped.
         known = {key: one for key in self._unwritten if (one := self._noted.get(key)) is not None}
         known = {key: one for key, one in known.items() if one.at != NOWHERE or self._lives(one)}
         self._unwritten = dict.fromkeys(known)

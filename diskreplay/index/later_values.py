@@ -3,14 +3,14 @@
 A block holds values that one call wrote to one column. It has, little-endian and without gaps:
 
 - the column's number and the number of values, uint32 each,
-- for each value the number ``row * num_envs + env``, called its place, int64 each,
+- for each value a number, called its *place*: ``row * num_envs + env``, int64 each,
 - the values.
 
 For each row of the window, the stream's table (:class:`~diskreplay.index.log.StreamLog`) holds the byte at which the
 row's newest value begins in this log of bytes. If the column is small enough for RAM, the table also holds the value.
 
 A value is dead if its row is below the window, or if the table names another byte for its row. If the log of bytes is
-longer than twice the bytes that still count, and some slack, each commit looks through some of the oldest blocks, and
+longer than twice the bytes that still count plus some slack, each commit looks through some of the oldest blocks, and
 appends again the values that still count.
 """
 
@@ -44,7 +44,7 @@ class ValueBlock(NamedTuple):
         number: the column's number, in the order of the schema.
         places: the values' places, int64 ``(n,)``.
         values: their bytes, uint8 ``(n, item_bytes)``.
-        at: the byte of the log at which the values begin.
+        at: the byte of the log of bytes at which the values begin.
         after: one past the block's last byte.
     """
 
@@ -87,7 +87,10 @@ class LaterValues:
             self.log.table.arrays[name][:] = 0
 
     def records(self, data: Bytes, at: int) -> Iterator[ValueBlock]:
-        """Yield the complete blocks in ``data``, the log's bytes from byte ``at`` on; ValueError for a bad one."""
+        """Yield the complete blocks in ``data``, which are the bytes of the log from byte ``at`` on.
+
+        Raises ValueError for a bad block.
+        """
         while len(data) >= HEADER_BYTES:
             number, count = data[:HEADER_BYTES].view("<u4").tolist()
             if number >= len(self.columns) or not count:
@@ -115,7 +118,7 @@ class LaterValues:
         table.arrays[place_of(column.name)].reshape(-1)[positions] = at
 
     def _begins(self, block: ValueBlock) -> Ids:
-        """Return, for each value of a block, the byte of the log at which it begins."""
+        """Return, for each value of a block, the byte of the log of bytes at which it begins."""
         found: Ids = block.at + self.columns[block.number].item_bytes * np.arange(len(block.places))
         return found
 

@@ -4,8 +4,9 @@ The log holds the rows ``[floor, end)``. Of these the window ``[begin, end)`` ca
 context: the stacks of the window's first rows need their frames. Row ``end`` has not been added yet. But each row comes
 with its next observation, so the table holds an observation at the position of row ``end`` (:attr:`StreamLog.pending`).
 
-Everything that the log holds of a row, the number of its patch included, stands at one position of one table. Only the
-log makes this table longer, and only the log counts which rows and patches exist.
+The values that the log holds of a row stand at one position of one table, beside the number of the patch that holds the
+row's next observation. The numbers of patches with older frames stand outside the table, because few rows have such
+patches. Only the log makes the table longer, and only the log counts which rows and patches exist.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from diskreplay.ring import Table
 from diskreplay.schema import CONTINUES, PATCHES, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
 NEXT_PATCH = ".next_patch"
-"""The name of the array with the number of each row's next patch, the patch that holds its next observation.
+"""The name of the array with the number of the patch that holds each row's next observation.
 
 The number is -1 if the next row holds that observation. No column has a name that starts with a point.
 """
@@ -31,7 +32,7 @@ The number is -1 if the next row holds that observation. No column has a name th
 def place_of(name: str) -> str:
     """Return the name of the array that says where the values of a later column stand.
 
-    For each row it holds the byte of the log ``later/values`` at which the row's value begins, or 0 if it has none.
+    For each row it holds the byte of the log of bytes ``later/values`` at which the row's value begins, or 0 if it has none.
     """
     return f".{name}"
 
@@ -52,17 +53,17 @@ NEVER, NOW, LATER = (int(standing) for standing in Standing)
 
 
 class StreamLog:
-    """The part of one stream that is in RAM. Callers hold ``engine.lock``.
+    """What one stream holds in RAM. Callers hold ``engine.lock``.
 
     Args:
         stream: the stream's number.
-        columns, patch_columns: the schema's columns, and those of the patch table. The log holds the small ones.
+        columns, patch_columns: the schema's columns, and those of the patch table. The log holds the small ones among them.
         num_envs: the number of environments.
         capacity: the most transitions that the window may hold.
         context: the number of rows to hold before the window.
         later: the later columns. For each of them the table also says where a row's value stands.
         spans: the names of ragged columns; their spans are held in RAM however long the window is.
-        only: the names of the columns that may be held in RAM; None for all. Only small ones are held.
+        only: the names of the columns that the log may hold, spans among them; None for no such limit.
     """
 
     def __init__(
@@ -97,15 +98,14 @@ class StreamLog:
         self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patched})
         """The small columns of the patches, each ``(length, *shape)``; patch ``n`` stands at ``n % length``."""
         self.older_patches: dict[tuple[int, int], int] = {}
-        """By row and environment whose start code is PATCHES: the number of the first patch with its older frames.
+        """For each row and environment with start code PATCHES: the number of the first patch with the row's older frames.
 
         This patch has offset -1: it holds the frame just before the row.
         """
         self.next_older_patches: dict[tuple[int, int], int] = {}
-        """By row and environment whose next stack is kept in patches: the number of the patch of offset 2.
+        """For each row and environment whose next stack does not follow from its own stack by one new frame: a patch's number.
 
-        This patch holds the frame before the newest one in the next stack. The next stack is kept in patches if it does
-        not follow from the row's own stack by one new frame.
+        This patch has offset 2: it holds the frame before the newest one in the next stack.
         """
         self.begin = 0
         self.end = 0
@@ -113,7 +113,7 @@ class StreamLog:
         self.patch_end = 0
         self.pending = False
         self.invalid = 0
-        """The number of pairs of a row in the window and an environment that are not a transition."""
+        """How many entries of the window are no transitions; an entry is one row of one environment."""
 
     def __len__(self) -> int:
         """Return the number of transitions in the window."""

@@ -5,7 +5,7 @@
 2. The tree is a treap: each node has a random number, here a hash of its id, and no parent's number is smaller than its
    child's. So the expected depth is logarithmic, whatever the priorities are and in whatever order they come.
 3. Each node counts the nodes in its left subtree. With these counts a walk down from the root finds the k-th entry.
-4. To insert a node, go down to the place for its random number, and split the subtree there into the nodes before and
+4. To insert a node, go down to where its random number belongs, and split the subtree there into the nodes before and
    the nodes after the new one. To remove a node, join its two subtrees. Both change counts only along one path.
 5. An entry's node stands at the entry's slot in one array, so inserting allocates nothing. A node has 32 bytes, half a
    cache line.
@@ -73,7 +73,7 @@ class Ranks:
         nodes = self._nodes
         nodes["priority"][slots] = values
         nodes["id"][slots] = ids
-        # Stable sorts are fast on long sorted runs: `held` is one already, and many priorities are equal.
+        # Stable sorts are fast where much is in order: `held` is sorted already, and many priorities are equal.
         order = np.concatenate([slots[np.argsort(ids, kind="stable")[::-1]], held])
         build(nodes, self._head, order[np.lexsort((-nodes["id"][order], -nodes["priority"][order]))])
 

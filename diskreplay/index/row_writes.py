@@ -41,19 +41,19 @@ def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool
     """Add a row if its observation is the pending one, else change nothing; return True if it was added.
 
     Args:
-        columns: addresses and sizes, int64 ``(C, FACTS)``, a row for each column; the observation's leaves come first.
+        columns: addresses and sizes, int64 ``(C, FACTS)``, one line of numbers for each column; the observation's leaves come first.
         leaves: the number of leaves of the observation.
         row: the number of the row.
         length: the number of rows for which the log's table has room.
         last: True if a write buffer is full after this row. Then the call does not write the next observation.
 
-    A *part* is the bytes of one group of environments in a row's value. The entries of a column are:
+    A row's value is divided if its column has chunks for several sets of environments. The numbers of a column are:
 
     - GIVEN, FOLLOWING: the addresses of the row's value and of its next observation.
-    - PART, PARTS: the bytes of a part, and the number of parts in a value.
+    - PART, PARTS: the number of bytes for one set of environments, and the number of sets.
     - BUFFER, RING: the addresses of the column's write buffer and of its array in the log's table, 0 for none.
     - CHUNK_ROWS: the number of rows in the write buffer.
-    - ROW_STEP, PART_STEP: the bytes in the write buffer from one row, or one part, to the next.
+    - ROW_STEP, PART_STEP: the bytes in the write buffer from one row, or one set, to the next.
     """
     for c in range(leaves):
         part = columns[c, PART]

@@ -21,7 +21,7 @@ ENDS: tuple[End, ...] = ("running", "cut", "truncated", "terminated", "both")
 TOLD = frozenset(("seed", "success", "tags"))
 """The facts whose meaning is known; a condition that names one of them gets no warning if no episode has it."""
 LIKENESS = 0.7
-"""From this similarity on a name counts as a misspelling of another; equal names have 1."""
+"""A name that is at least this similar to another counts as a misspelling of it; equal names have similarity 1."""
 MOST_NAMES = 16
 """The most names that a message lists."""
 
@@ -101,7 +101,10 @@ def _warn_of_unknown(where: Where, episodes: Sequence[Episode]) -> None:
 
 
 def instead(name: str, known: Collection[str], more: Collection[str] = ()) -> str:
-    """Return a hint for a name that is no fact: a similar name, also one of ``more``, or else the known ones."""
+    """Return a hint for a name that is no fact.
+
+    It is a similar name out of ``known`` and ``more``; if there is none, the names in ``known``.
+    """
     near = difflib.get_close_matches(name, sorted({*known, *more}), 1, LIKENESS)
     if near:
         return f"did you mean {near[0]!r}?"

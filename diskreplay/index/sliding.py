@@ -23,7 +23,10 @@ class Sliding:
         return [array[self._low : self._high] for array in self._held]
 
     def replace(self, first: int, stop: int, lead: Arrays, tail: Arrays) -> None:
-        """Keep entries ``[first, stop)``; put ``lead``, at most ``first`` entries, before them, and ``tail`` after."""
+        """Keep entries ``[first, stop)``; put ``lead`` before them and ``tail`` after.
+
+        ``lead`` may have at most ``first`` entries.
+        """
         low, kept = self._low + first - len(lead[0]), stop - first
         at = len(lead[0])
         count = at + kept + len(tail[0])

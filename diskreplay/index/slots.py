@@ -1,7 +1,7 @@
 """The map between ids and slots. A slot is the position of an id's entry in one array that all streams share.
 
 Each stream has consecutive slots, which are cut into lanes of ``rows`` slots each. The id with number ``n`` in its
-stream has a slot in lane ``n % lanes``, at place ``n // lanes % rows`` of that lane. So a window that moves on reuses
+stream has a slot in lane ``n % lanes``, at position ``n // lanes % rows`` of that lane. So a window that moves on reuses
 the slots of the ids that left it. If each environment has its own lane, an environment's slots lie side by side. If
 there is only one lane, the slots lie in the order of the ids.
 

@@ -1,6 +1,6 @@
 """The spans of a window's rows, kept only if a view asks for them.
 
-A span is the run of rows of one environment that belong to one episode. Its *stop* is one past its last row. For each
+A span is the rows of one environment that belong to one episode. Its *stop* is one past its last row. For each
 row and environment, :class:`Spans` holds the span's first row, and the stop once it is known. It catches up with the
 log only when a view asks, so adding rows costs nothing. To catch up:
 
@@ -83,7 +83,7 @@ class Spans:
         self._end = end
 
     def _close(self, firsts: Ids, stops: Ids, start: int) -> None:
-        """Set the stops that are known now in the spans' rows before row ``start``."""
+        """Write each stop that is now known to those rows of its span that come before row ``start``."""
         for env in np.flatnonzero(stops != OPEN).tolist():
             rows = np.arange(max(int(firsts[env]), self._log.floor), start)
             self._table.arrays[STOP][rows % self._table.length, env] = stops[env]

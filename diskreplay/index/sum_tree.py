@@ -1,19 +1,19 @@
-"""A tree of sums and minima: it draws leaves in proportion to their masses, and changes masses, many at once.
+"""A tree of sums and minima: it draws slots in proportion to their masses, and changes masses, many at once.
 
-1. Each node has eight children, which lie side by side in one cache line. A million leaves have seven levels of nodes
+1. Each node has eight children, which lie side by side in one cache line. A million slots have seven levels of nodes
    above them.
-2. Level 0 holds the leaves, and the last level the root. Each level is padded with zeros to whole groups of eight, so
-   the tree works for any number of leaves.
-3. A leaf of mass 0 is never drawn, and does not count for the minimum.
+2. Level 0 holds the masses of the slots, and the last level the root. Each level is padded with zeros to a multiple of
+   eight nodes, so the tree works for any number of slots.
+3. A slot of mass 0 is never drawn, and does not count for the minimum.
 4. The tree always computes an inner sum anew from eight children, in one fixed order. It never adds a difference to a
-   sum. So sums do not drift, and two trees over the same leaves are equal bit by bit, whatever their histories.
-5. Each draw is from a range of leaves. The tree first finds the few nodes that together have just these leaves under
+   sum. So sums do not drift, and two trees of the same masses are equal bit by bit, whatever their histories.
+5. Each draw is from a range of slots. The tree first finds the few nodes that together have just these slots under
    them, at most seven at each end of each level. From these nodes it computes the range's total and minimum. So the
    precision of a draw depends only on the masses in its range.
 6. A draw begins with a number between 0 and the range's total. It walks along the nodes of point 5, in the order of
-   their leaves, and subtracts their sums until the rest is smaller than the next sum. It enters that next node, and
-   walks along the node's eight children in the same way, down to a leaf. So it never enters an empty child. If rounding
-   takes it past all eight, it goes on to the last leaf under them that is not empty.
+   their slots, and subtracts their sums until the rest is smaller than the next sum. It enters that next node, and
+   walks along the node's eight children in the same way, down to a slot. So it never enters a child whose sum is 0. If
+   rounding takes it past all eight, it goes on to the last slot under them whose mass is not 0.
 7. A draw spends its time waiting for memory, and for branches that the processor guessed wrong. So all draws go down a
    level together. Each draw prefetches its next eight children, and chooses among them without a branch.
 """
@@ -36,16 +36,16 @@ FANOUT = 8
 SHIFT = 3
 
 START, STOP, GROUP = range(3)
-"""The columns of a table of ranges, int64 ``(R, 3)``: leaves ``[START, STOP)``, and the range's index in ``maxima``."""
+"""The columns of a table of ranges, int64 ``(R, 3)``: slots ``[START, STOP)``, and the range's index in ``maxima``."""
 
 
 NO_SLOTS: Ints = np.empty(0, np.int64)
 
 
 class WideSumTree:
-    """The masses of ``slots`` leaves, all 0 at first.
+    """The masses of ``slots`` slots, all 0 at first.
 
-    Only leaves that were written take memory.
+    Only slots that were written take memory.
     """
 
     def __init__(self, slots: int) -> None:
@@ -53,7 +53,7 @@ class WideSumTree:
         self._offsets, total = layout(slots)
         self._sums = aligned_zeros(total)
         self._mins = aligned_zeros(total)
-        """The least mass above 0 under each inner node; the places of the leaves are never used."""
+        """The least mass above 0 under each inner node; the entries at level 0 are never used."""
 
     def __len__(self) -> int:
         return self._slots
@@ -69,7 +69,7 @@ class WideSumTree:
         return self._sums[: self._slots]
 
     def grow(self, slots: int) -> None:
-        """Make room for ``slots`` leaves, no fewer than there are; leaves keep their places and masses."""
+        """Make room for ``slots`` slots, no fewer than there are; slots keep their masses."""
         if slots > self._offsets[1]:
             larger = WideSumTree(max(slots, 2 * self._slots))
             used = np.flatnonzero(self.leaves)
@@ -78,10 +78,10 @@ class WideSumTree:
         self._slots = slots
 
     def fill(self, slots: Ints, mass: float | Floats, emptied: Ints = NO_SLOTS) -> None:
-        """Set the masses of the leaves ``emptied`` to 0, then those of the leaves ``slots`` to ``mass``.
+        """Set the masses of the slots ``emptied`` to 0, then those of ``slots`` to ``mass``.
 
         Args:
-            slots, emptied: int64 ``(n,)``, each leaf at most once; ascending ones are quickest.
+            slots, emptied: int64 ``(n,)``, each slot at most once; ascending ones are quickest.
             mass: one mass for all ``slots``, or one for each, float64 ``(n,)``.
         """
         masses = mass if isinstance(mass, np.ndarray) else np.array([mass], np.float64)
@@ -142,16 +142,16 @@ class WideSumTree:
         return sums
 
     def draw(self, ranges: Ints, uniforms: Floats, beta: float) -> tuple[Ints, NDArray[np.float32]]:
-        """Cut each range's total mass into equal slices, and return one leaf from each slice, in order.
+        """Divide each range's total mass into equal slices, and return one slot from each slice, in order.
 
         Args:
             ranges: int64 ``(R, 3)``; the total of each must be above 0.
-            uniforms: the place of the draw in each slice, float64 ``(B,)`` in [0, 1). Each range has B / R slices, so B
+            uniforms: where in each slice to draw, float64 ``(B,)`` in [0, 1). Each range has B / R slices, so B
                 must be a multiple of R.
-            beta: the exponent of the importance weights ``(N P)^-beta``. N and P count within the leaf's range, and the
+            beta: the exponent of the importance weights ``(N P)^-beta``. N and P count within the slot's range, and the
                 weights are divided by the largest one in that range.
 
-        Returns the leaves, int64 ``(B,)``, and their weights, float32 ``(B,)``, one range after another.
+        Returns the slots, int64 ``(B,)``, and their weights, float32 ``(B,)``, one range after another.
         """
         slots = np.empty(len(uniforms), np.int64)
         weights = np.empty(len(uniforms), np.float32)
@@ -204,7 +204,7 @@ def least_of(values: Floats, at: int) -> float:
 
 @kernel
 def refresh(sums: Floats, mins: Floats, offsets: Ints, nodes: Ints) -> None:
-    """Compute all ancestors of the leaves ``nodes`` anew, level by level; this overwrites ``nodes``."""
+    """Compute all ancestors of the slots ``nodes`` anew, level by level; this overwrites ``nodes``."""
     count = len(nodes)
     for level in range(1, len(offsets)):
         below, here = offsets[level - 1], offsets[level]
@@ -269,9 +269,9 @@ def level_of(offsets: Ints, node: int) -> int:
 
 @kernel
 def cover(sums: Floats, mins: Floats, offsets: Ints, start: int, stop: int, nodes: Ints) -> tuple[int, float, float]:
-    """Write to ``nodes`` the positions of the nodes that together have just the leaves ``[start, stop)`` under them.
+    """Write to ``nodes`` the positions of the nodes that together have just the slots ``[start, stop)`` under them.
 
-    Empty nodes are left out. Returns the number of nodes, the sum of their masses, and the least mass of a leaf.
+    Empty nodes are left out. Returns the number of nodes, the sum of their masses, and the least mass of a slot.
     """
     front, back, level = 0, len(nodes), 0
     while start < stop:

@@ -4,7 +4,7 @@ A condition is parsed here, and is never run as Python. It consists of compariso
 ``and``, ``or``, ``not`` and parentheses.
 
 ==============================================  ======================================================================
-``return``, ``length``, ``environment``         numbers; the first two count only the episode's steps in the window
+``return``, ``length``, ``environment``         numbers; the first two are of the episode's steps in the window
 ``end``                                         ``'terminated'``, ``'truncated'``, ``'both'``, ``'cut'``, ``'running'``
 ``stream``                                      the stream's name
 ``seed``, ``success``, ``tags`` (``tag``)       facts, as are all other names; ``scene.floor``: a member of an object
@@ -12,11 +12,14 @@ A condition is parsed here, and is never run as Python. It consists of compariso
 ``12``, ``-0.5``, ``1e3``, ``'it''s'``, ``"a"``  literals; also ``true``, ``false`` and ``null``
 ==============================================  ======================================================================
 
-If an episode does not have a fact, or its value is null, ``fact = null`` is true. All other signs give false, ``!=``
-too. ``in`` is true only if null is listed, and ``not in`` is its opposite. But an episode without ``tags`` has an empty
-list. Two values of different kinds, such as a text and a number, are not equal, and neither is less than the other. If
-a fact is a list, a comparison is true if it is true for one element; ``!=`` is true if no element is equal. The name of
-a fact alone means that the fact is ``true``.
+If an episode does not have a fact, or its value is null, ``fact = null`` is true. Every other comparison is false, one
+with ``!=`` too. ``in`` is true only if null is listed, and ``not in`` is its opposite. An exception is ``tags``: an
+episode without tags counts as one with an empty list. Two values of different kinds, such as a text and a number, are
+not equal, and neither is less than the other.
+
+If a fact is a list, a comparison with ``!=`` is true if it is true for every element, and any other comparison if it is
+true for at least one. But a list itself is not null, even if null is in it, so ``fact != null`` is true. The name of a
+fact alone means that the fact is ``true``, or a list that contains ``true``.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ MAX_DEPTH = 64
 """The most levels of parentheses and ``not``."""
 
 NUMBERS, TEXTS = ("return", "length", "environment"), ("end", "stream")
-"""The names that every episode has, by the kind of their values."""
+"""The names that every episode has: those with numbers, and those with texts."""
 ENDS = ("terminated", "truncated", "both", "cut", "running")
 ALIASES = {"tag": "tags", "env": "environment"}
 WORDS = ("and", "or", "not", "in", "true", "false", "null")
