@@ -1,8 +1,8 @@
 """The episodes of a window, found from the resident columns.
 
-An episode consists of consecutive transitions of one environment. It begins at a row that does not continue the row before, or at
-the window's first row. It ends at a row with a flag, or before a row that does not continue it. An environment's newest
-episode may still be going on.
+An episode consists of consecutive transitions of one environment. It begins at a row that does not continue the row
+before, or at the window's first row. It ends at a row with a flag, or before a row that does not continue it. An
+environment's newest episode may still be going on.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Noted(NamedTuple):
     stop: int | None
     facts: Facts
     at: int
-    """The byte of the log of bytes at which the episode's newest line begins, or :data:`NOWHERE` if it has no line yet."""
+    """The byte of the log of bytes at which the episode's newest line begins; :data:`NOWHERE` if it has none."""
     size: int
 
     @property
@@ -176,7 +176,7 @@ class EpisodeFacts:
         self._noted, self._open, self._unwritten = {}, {}, {}
 
     def records(self, data: Bytes, at: int) -> Iterator[Noted]:
-        """Yield the complete lines in ``data``, which are the bytes of the log from byte ``at`` on.
+        """Yield the complete lines in ``data``, the bytes of the log of bytes from byte ``at`` on.
 
         Raises ValueError for a bad line.
         """
@@ -207,7 +207,7 @@ class EpisodeFacts:
         return row, stop, env, facts
 
     def take(self, one: Noted) -> None:
-        """Enter the next line; ignore it if its row does not exist."""
+        """Note the facts of the next line; ignore the line if its row does not exist."""
         if one.row >= self.log.end:
             return
         if one.stop is not None and one.stop > self.log.end:
@@ -225,8 +225,8 @@ class EpisodeFacts:
 
     def news(self, at: int) -> tuple[Bytes, list[Noted]]:
         """Return lines for the facts that are not yet written, and the records of these lines from byte ``at`` on."""
-        # If an episode left the window before it had a line, none is written. If it has one, a newer line must say where
-        # the episode stopped.
+        # If an episode left the window before it had a line, none is written. If it has one, a newer line must say
+        # where the episode stopped.
         known = {key: one for key in self._unwritten if (one := self._noted.get(key)) is not None}
         known = {key: one for key, one in known.items() if one.at != NOWHERE or self._lives(one)}
         self._unwritten = dict.fromkeys(known)
@@ -259,7 +259,7 @@ class EpisodeFacts:
     # Reading
 
     def problems(self) -> Iterator[str]:
-        """Yield a message for each overlap of episodes, each wrong name, and each value of a wrong kind."""
+        """Yield a message for each overlap of episodes, each bad name of a fact, and each value of a wrong kind."""
         places = sorted((one.env, one.row, one.stop) for one in self._noted.values())
         for (before, _, stop), (env, row, _) in itertools.pairwise(places):
             if before == env and (stop is None or stop > row):

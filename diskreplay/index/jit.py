@@ -30,8 +30,8 @@ def kernel(function: F, **options: Any) -> F:
     because numba renews kept code only when the file of the kernel itself changes.
 
     The name of kept code contains a checksum of the processor's name and features. Without it, only numba's index file
-    would say for which processor the code was compiled. Two machines that share a folder could spoil this file, and one would run
-    the other's code.
+    would say for which processor the code was compiled. Two machines that share a folder could spoil this file, and one
+    would run the other's code.
 
     Signals and the garbage collector wait while numba compiles, for some seconds at most. If numba were interrupted, it
     would keep half-made kernels, and its next compilation would end the process.

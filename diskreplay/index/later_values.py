@@ -87,7 +87,7 @@ class LaterValues:
             self.log.table.arrays[name][:] = 0
 
     def records(self, data: Bytes, at: int) -> Iterator[ValueBlock]:
-        """Yield the complete blocks in ``data``, which are the bytes of the log from byte ``at`` on.
+        """Yield the complete blocks in ``data``, the bytes of the log of bytes from byte ``at`` on.
 
         Raises ValueError for a bad block.
         """
@@ -108,7 +108,7 @@ class LaterValues:
             data, at = data[first + size :], at + first + size
 
     def take(self, block: ValueBlock) -> None:
-        """Enter the next block into the stream's table."""
+        """Enter the next block's values, and where they begin, into the stream's table."""
         column, table, places = self.columns[block.number], self.log.table, block.places
         here = places >= self.log.begin * self.log.num_envs
         positions, at = self._positions(places[here]), self._begins(block)[here]

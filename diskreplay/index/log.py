@@ -5,8 +5,7 @@ context: the stacks of the window's first rows need their frames. Row ``end`` ha
 with its next observation, so the table holds an observation at the position of row ``end`` (:attr:`StreamLog.pending`).
 
 The values that the log holds of a row stand at one position of one table, beside the number of the patch that holds the
-row's next observation. The numbers of patches with older frames stand outside the table, because few rows have such
-patches. Only the log makes the table longer, and only the log counts which rows and patches exist.
+row's next observation. The numbers of patches with older frames stand outside the table, in two dicts. Only the log makes the table longer, and only the log counts which rows and patches exist.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ The number is -1 if the next row holds that observation. No column has a name th
 def place_of(name: str) -> str:
     """Return the name of the array that says where the values of a later column stand.
 
-    For each row it holds the byte of the log of bytes ``later/values`` at which the row's value begins, or 0 if it has none.
+    For each row the array holds the byte of the log of bytes ``later/values`` at which the row's value begins, or 0 if
+    the row has none.
     """
     return f".{name}"
 
@@ -57,13 +57,13 @@ class StreamLog:
 
     Args:
         stream: the stream's number.
-        columns, patch_columns: the schema's columns, and those of the patch table. The log holds the small ones among them.
+        columns, patch_columns: the schema's columns, and those of the patch table. The log holds the small ones.
         num_envs: the number of environments.
         capacity: the most transitions that the window may hold.
         context: the number of rows to hold before the window.
         later: the later columns. For each of them the table also says where a row's value stands.
         spans: the names of ragged columns; their spans are held in RAM however long the window is.
-        only: the names of the columns that the log may hold, spans among them; None for no such limit.
+        only: the names of the columns, without later ones, that the log may hold; None for all.
     """
 
     def __init__(
@@ -98,14 +98,16 @@ class StreamLog:
         self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patched})
         """The small columns of the patches, each ``(length, *shape)``; patch ``n`` stands at ``n % length``."""
         self.older_patches: dict[tuple[int, int], int] = {}
-        """For each row and environment with start code PATCHES: the number of the first patch with the row's older frames.
+        """For each row and environment with start code PATCHES: the number of a patch.
 
-        This patch has offset -1: it holds the frame just before the row.
+        It is the first of the patches that hold the row's older frames. It has offset -1: it holds the frame just
+        before the row.
         """
         self.next_older_patches: dict[tuple[int, int], int] = {}
-        """For each row and environment whose next stack does not follow from its own stack by one new frame: a patch's number.
+        """For each row and environment whose next stack is kept in patches: the number of its patch of offset 2.
 
-        This patch has offset 2: it holds the frame before the newest one in the next stack.
+        A next stack is kept in patches if it is not the row's own stack moved on by one frame. The patch of offset 2
+        holds the frame before the newest one in the next stack.
         """
         self.begin = 0
         self.end = 0
@@ -356,7 +358,7 @@ class StreamLog:
         """Return how many of the ``frames`` rows before each row belong to the same episode: 0 to ``frames``."""
         if not frames:
             return np.zeros(len(rows), np.int64)
-        # A position before row 0 has an arbitrary value, which does not count, because row 0 continues nothing.
+        # Positions before row 0 hold arbitrary values. These do not count, because row 0 continues nothing.
         steps = self.positions(rows, envs)[:, None] - np.arange(frames) * self.num_envs
         continues = self.at(START, steps % (self.table.length * self.num_envs)) == CONTINUES
         if continues.all():

@@ -41,13 +41,15 @@ def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool
     """Add a row if its observation is the pending one, else change nothing; return True if it was added.
 
     Args:
-        columns: addresses and sizes, int64 ``(C, FACTS)``, one line of numbers for each column; the observation's leaves come first.
+        columns: addresses and sizes, int64 ``(C, FACTS)``, for each column the numbers below; the observation's leaves
+            come first.
         leaves: the number of leaves of the observation.
         row: the number of the row.
         length: the number of rows for which the log's table has room.
         last: True if a write buffer is full after this row. Then the call does not write the next observation.
 
-    A row's value is divided if its column has chunks for several sets of environments. The numbers of a column are:
+    If a column has separate chunks for several sets of environments, a row's value has bytes for each set. The numbers
+    of a column are:
 
     - GIVEN, FOLLOWING: the addresses of the row's value and of its next observation.
     - PART, PARTS: the number of bytes for one set of environments, and the number of sets.

@@ -1,9 +1,9 @@
 """The map between ids and slots. A slot is the position of an id's entry in one array that all streams share.
 
-Each stream has consecutive slots, which are cut into lanes of ``rows`` slots each. The id with number ``n`` in its
-stream has a slot in lane ``n % lanes``, at position ``n // lanes % rows`` of that lane. So a window that moves on reuses
-the slots of the ids that left it. If each environment has its own lane, an environment's slots lie side by side. If
-there is only one lane, the slots lie in the order of the ids.
+Each stream has consecutive slots, which are divided into lanes of ``rows`` slots each. The id with number ``n`` in its
+stream has a slot in lane ``n % lanes``, at position ``n // lanes % rows`` of that lane. So a window that moves on
+reuses the slots of the ids that left it. If each environment has its own lane, an environment's slots lie side by side.
+If there is only one lane, the slots lie in the order of the ids.
 
 A table of slots, int64 ``(S, 6)``, has one row for each stream, in the order of the streams' slots. Its columns are the
 constants below.
