@@ -5,7 +5,8 @@ context: the stacks of the window's first rows need their frames. Row ``end`` ha
 with its next observation, so the table holds an observation at the position of row ``end`` (:attr:`StreamLog.pending`).
 
 The values that the log holds of a row stand at one position of one table, beside the number of the patch that holds the
-row's next observation. The numbers of patches with older frames stand outside the table, in two dicts. Only the log makes the table longer, and only the log counts which rows and patches exist.
+row's next observation. The numbers of patches with older frames stand outside the table, in two dicts. Only the log
+makes the table longer, and only the log counts which rows and patches exist.
 """
 
 from __future__ import annotations
