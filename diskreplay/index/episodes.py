@@ -186,7 +186,7 @@ class _EpisodesMade:
 class KeptEpisodes:
     """The episodes of a stream's window, kept between calls.
 
-    Callers hold ``engine.lock``. They must not change what is returned; the next call after a step may change it.
+    Callers hold ``engine.lock``. They must not change what is returned; after a step, the next call may itself change it.
     """
 
     def __init__(self, log: StreamLog, facts: EpisodeFacts) -> None:
@@ -276,7 +276,7 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
-    """Return the first row of a row's episode, the first row of the next one, and whether the first value is exact.
+    """Return the first row of a row's episode, the first row of the next episode, and if the first is exact.
 
     If the episode began before the window, the first value is the window's first row, and the third is False. The
     second value is None if the next episode has not begun yet.

@@ -98,7 +98,7 @@ def prefetch(typing_context: Any, address: Any) -> Any:
             "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         )
         line = builder.inttoptr(values[0], byte)
-        builder.call(function, [line, number(0), number(3), number(1)])  # to be read, kept in all caches, data
+        builder.call(function, [line, number(0), number(3), number(1)])  # for a read, kept in all caches, as data
         return context.get_dummy_value()
 
     return types.void(types.int64), generate

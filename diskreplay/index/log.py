@@ -220,7 +220,7 @@ class StreamLog:
         return found
 
     def first_item(self, name: str) -> int:
-        """Return the first item of a ragged column that the log's rows and patches need; newer rows need later ones."""
+        """Return the number of the first item of a ragged column that rows and patches in the log need."""
         floor = self.floor
         if floor == self.end:
             return 0

@@ -313,7 +313,7 @@ def update(
     changed = np.empty(len(slots), np.int64)  # allocated before the first change, because it may fail
     for k in range(len(slots)):
         if slots[k] >= 0:
-            sums[slots[k]] = -1.0 - k  # the last entry for a slot leaves its mark
+            sums[slots[k]] = -1.0 - k  # the last entry for a slot leaves its number there
     count, at = 0, 0
     for k in range(len(slots)):
         slot = slots[k]
