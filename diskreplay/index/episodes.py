@@ -186,7 +186,7 @@ class _EpisodesMade:
 class KeptEpisodes:
     """The episodes of a stream's window, kept between calls.
 
-    Callers hold ``engine.lock``. They must not change what is returned; after a step, the next call may itself change it.
+    Callers hold ``engine.lock``. They must not change what is returned. It may change with the next call after a step.
     """
 
     def __init__(self, log: StreamLog, facts: EpisodeFacts) -> None:

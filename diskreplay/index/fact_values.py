@@ -18,7 +18,7 @@ MISSING: Any = object()
 NONE, NUMBER, FLAG, OTHER = range(4)
 """The kinds of values.
 
-NONE: the fact is missing. NUMBER, FLAG: the value is in the array. OTHER (null, for example): Python compares the value.
+NONE: the fact is missing. NUMBER, FLAG: the value is in the array. OTHER, such as null: Python compares the value.
 """
 MOST_EXACT = 1 << 53
 """float64 holds every integer from 0 to this one exactly."""
