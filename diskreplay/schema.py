@@ -788,7 +788,8 @@ def _extra(name: str, value: Any, what: str) -> Field:
     try:
         shape, dtype = value if isinstance(value, tuple) else ((), value)
         varies = len(shape) > 0 and shape[0] is None
-        fixed = tuple(check_count(f"shape of {name!r}, but for a first None,", n) for n in shape[varies:])
+        sizes = f"shape of {name!r}" + ", but for a first None," * (None in shape)
+        fixed = tuple(check_count(sizes, n) for n in shape[varies:])
         layout = (None, *fixed) if varies else fixed, np.dtype(dtype)
     except InputError:
         raise
