@@ -57,7 +57,7 @@ def address(array: NDArray[Any]) -> int:
 class LogAddresses:
     """The table ``facts`` with the numbers of several streams, int64 ``(S, LOG_FACTS)``.
 
-    They have nothing to do with the facts of episodes.
+    The name ``facts`` here has nothing to do with the facts of episodes.
     """
 
     def __init__(self, logs: list[StreamLog]) -> None:

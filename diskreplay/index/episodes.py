@@ -180,7 +180,7 @@ class _EpisodesMade:
     listed: list[Episode] | None = None
     window: tuple[int, int] = 0, 0
     since: int = 0
-    """The first row of the episodes that may still change."""
+    """The lowest first row among the episodes that may still change; the window's end if there is none."""
 
 
 class KeptEpisodes:
@@ -258,7 +258,7 @@ class KeptEpisodes:
         return made
 
     def _rest(self, left: EpisodeTable) -> EpisodeTable:
-        """Drop the rows of these episodes that are below the window.
+        """From these episodes, drop the rows that are below the window.
 
         None of the episodes begins after the window's first row.
         """
@@ -276,10 +276,10 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
-    """Return the first row of a row's episode, the first row of the next episode, and if the first is exact.
+    """Return the first row of the episode that contains ``row``, the next episode's first row, and a flag.
 
-    If the episode began before the window, the first value is the window's first row, and the third is False. The
-    second value is None if the next episode has not begun yet.
+    The flag is False if the episode began before the window; the first value is then the window's first row. The
+    second value is None if the environment's next episode has not begun yet.
     """
     start, complete = log.begin, False
     for high in range(row + 1, log.begin, -LOOKED_ROWS):

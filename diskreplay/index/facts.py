@@ -126,9 +126,10 @@ class EpisodeFacts:
         }
 
     def note(self, before: Noted | None, row: int, env: int, stop: int | None, facts: Facts) -> None:
-        """Replace an episode's noted facts ``before``, None if it has none, by new ones.
+        """Set an episode's facts and its stop.
 
-        It gets this ``stop``. It keeps the row of ``before``; only if ``before`` is None, it gets ``row``.
+        ``before`` is the episode's present entry, or None. The new entry keeps the row of ``before``; without
+        ``before`` it gets ``row``.
         """
         one = before or Noted(row, env, stop, {}, NOWHERE, 0)
         self._change(one.row)
@@ -144,7 +145,10 @@ class EpisodeFacts:
     # A row that begins episodes
 
     def begins(self, row: int, envs: Iterable[int], valid: NDArray[np.bool_] | Sequence[bool]) -> None:
-        """Note that a row does not continue the row before it in environments ``envs``.
+        """Enter a row that does not continue the row before it in environments ``envs``.
+
+        The open episodes of these environments stop at this row. Facts that were waiting are noted for the episodes
+        that begin at it.
 
         ``valid`` tells for each environment whether the row is a transition.
         """
@@ -248,7 +252,7 @@ class EpisodeFacts:
         return one.line() if lives else b""
 
     def living_bytes(self) -> int:
-        """Return how many bytes the lines that still count take; forget the facts of all other episodes."""
+        """Return the size in bytes of all lines that still count; forget the facts of all other episodes."""
         self._noted = {key: one for key, one in self._noted.items() if self._lives(one)}
         return sum(one.size for one in self._noted.values())
 

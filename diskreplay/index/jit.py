@@ -105,7 +105,7 @@ def prefetch(typing_context: Any, address: Any) -> Any:
 
 
 def _read(result: Any, bits: int) -> Any:
-    """Return a function for compiled code that reads the number of ``bits`` bits at an address, as an int64."""
+    """Return a function for use in compiled code: it reads ``bits`` bits at an address, and returns an int64."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         found = builder.load(builder.inttoptr(values[0], ir.IntType(bits).as_pointer()), align=bits // 8)
@@ -127,7 +127,9 @@ INT, LONG = ir.IntType(32), ir.IntType(64)
 
 
 def foreign(result: ir.IntType, *parameters: ir.IntType) -> Any:
-    """Return a compiled ``call(address, arguments)`` of a C function; arguments and result are int64s, pointers too.
+    """Return a compiled ``call(address, arguments)`` of a C function.
+
+    Arguments and result are passed as int64s, also where the C function has pointers or 32-bit integers.
 
     Addresses are not constants in the code, because the code is kept on disk and addresses change with each process.
     As with :data:`copy`: if you change this function, rename it.

@@ -139,7 +139,7 @@ class LaterValues:
         return encode(block.number, block.places[lives], block.values[lives]).tobytes()
 
     def living_bytes(self) -> int:
-        """Return how many bytes the values that still count take, with their places."""
+        """Return the size in bytes of all values that still count, their places included."""
         known = counts(self.columns, self.log)
         return sum(known[column.name] * (PLACE_BYTES + column.item_bytes) for column in self.columns)
 

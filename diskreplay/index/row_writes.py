@@ -1,8 +1,8 @@
-"""One compiled call that writes a row if it continues the row before.
+"""One compiled call that writes a row if its observation equals the pending one.
 
-The call compares the row's observation with the pending one, which was the next observation of the row before. If they
-are equal, it writes the row. It compares and copies bytes, so one compilation serves all dtypes and shapes. The caller
-passes addresses, and keeps the memory there alive meanwhile.
+The pending observation is the next observation of the row before. The call compares and copies bytes, so one
+compilation serves all dtypes and shapes. The caller checks flags and masks. It passes addresses, and keeps the memory
+there alive meanwhile.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Spans:
         self._end = end
 
     def _close(self, firsts: Ids, stops: Ids, start: int) -> None:
-        """Write each stop that is now known to those rows of its span that come before row ``start``."""
+        """For each span whose stop is now known, write the stop into the span's rows before row ``start``."""
         for env in np.flatnonzero(stops != OPEN).tolist():
             rows = np.arange(max(int(firsts[env]), self._log.floor), start)
             self._table.arrays[STOP][rows % self._table.length, env] = stops[env]
