@@ -208,6 +208,18 @@ def test_groups_are_used_as_often_as_is_asked(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("most", [None, 1])
+def test_draws_within_a_selection_cannot_split_a_group(tmp_path: pathlib.Path, most: int | None) -> None:
+    sampler = dr.Counting(dr.Groups("prompt", 2), max_times_sampled=most)
+    with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=99, sampler=sampler, seed=0) as buffer:
+        for _ in range(2):
+            play(buffer, 5, prompt="a")
+        with pytest.raises(InputError, match="a draw of single items would split; sample without within"):
+            buffer.sample(4, within=buffer.select("prompt = 'a'"))
+        assert not buffer.times_sampled(buffer.items()).any()
+        assert buffer.sample(1).index.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("most", [None, 1])
 def test_a_program_may_ask_in_a_loop_until_groups_are_there(tmp_path: pathlib.Path, most: int | None) -> None:
     drawn = []
     for failures in (0, 3):
