@@ -170,7 +170,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 weights of one, whatever the sampler is.
 
         Raises:
-            InputError: for a selection of another buffer, or from before a checkpoint was returned to.
+            InputError: for a selection of another buffer, or from before a checkpoint was returned to; and for any where
+                the sampler counts draws of groups.
             NotEnoughDataError: when fewer are in the buffer.
             CorruptionError: when a chunk on disk is damaged; names the place.
         """

@@ -218,7 +218,7 @@ class EpisodeFacts:
             one = one._replace(stop=self.log.end)
         key = self.key(one.row, one.env)
         known = self._noted.get(key)
-        if known is None or known.facts != one.facts:
+        if known is None or repr(known.facts) != repr(one.facts):  # 1, 1.0 and True are equal, but select apart
             self._change(one.row)
         self._noted[key] = one
         if one.stop is None:

@@ -142,7 +142,15 @@ class Counting(Composed):
     def counted(
         self, draw: Callable[[Standings, int], Drawn], windows: Windows, standing: Standings, size: int
     ) -> Drawn:
-        """Return and count ``size`` ids and weights that ``draw(standing, count)`` gives, as far as they are left."""
+        """Return and count ``size`` ids and weights that ``draw(standing, count)`` gives, as far as they are left.
+
+        Raises InputError if the other sampler draws groups, which these draws would use up in part.
+        """
+        if isinstance(self._sampler, Groups):
+            raise InputError(
+                f"{self!r} counts draws of whole groups, which a draw of single items would split; sample without "
+                "within, or open the store with another sampler"
+            )
         self.follow(windows)
         parts: list[Drawn] = []
         missing = size

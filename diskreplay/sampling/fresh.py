@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from diskreplay.checks import checked_number
 from diskreplay.errors import InputError
 from diskreplay.ids import pack, row_of, stream_of
-from diskreplay.index.fact_values import NUMBER
+from diskreplay.index.fact_values import NUMBER, OTHER, FactValues, Mask
 from diskreplay.index.facts import is_name
 from diskreplay.index.where import OWN
 from diskreplay.sampling.selected import Ranges
@@ -37,18 +39,34 @@ def fresh(windows: Windows, held: Sequence[Window], by: str, within: float, samp
     Raises InputError if no episode has a number under this name.
     """
     told = told_windows(windows, sampler)
-    every = [episodes.values(by) for episodes in told.episodes]
-    numbers = [np.where(one.kinds == NUMBER, one.numbers, -np.inf) for one in every]
-    newest = max(one.max(initial=-np.inf) for one in numbers)
-    if newest == -np.inf:
+    near = _near([episodes.values(by) for episodes in told.episodes], within)
+    if near is None:
         raise told.unknown(by, "a number", sampler)
     cut = {stream_of(window.first): row_of(window.first, window.num_envs) for window in held}
     parts = []
-    for episodes, number in zip(told.episodes, numbers, strict=True):
-        at, table = np.flatnonzero(number >= newest - within), episodes.table()
+    for episodes, mask in zip(told.episodes, near, strict=True):
+        at, table = np.flatnonzero(mask), episodes.table()
         stop, envs = table.stop[at], table.num_envs
         start = np.maximum(table.start[at], cut.get(table.stream, 0))
         some = start < stop
         first = pack(table.stream, start, table.env[at], envs)[some]
         parts.append((first, np.full(len(first), envs), (stop - start)[some]))
     return Ranges(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _near(every: Sequence[FactValues], within: float) -> list[Mask] | None:
+    """Tell which values are numbers at most ``within`` below the largest of all; None if none is a number."""
+    if any(type(value) is int for one in every for value in one.values[one.kinds == OTHER].tolist()):
+        return _near_exactly(every, within)
+    numbers = [np.where(one.kinds == NUMBER, one.numbers, -np.inf) for one in every]
+    newest = max(one.max(initial=-np.inf) for one in numbers)
+    return None if newest == -np.inf else [one >= newest - within for one in numbers]
+
+
+def _near_exactly(every: Sequence[FactValues], within: float) -> list[Mask]:
+    """Do as :func:`_near`, with integers that float64 does not hold, such as those of ``time.time_ns()``."""
+    numbers = [[value if type(value) in (int, float) else -math.inf for value in one.values.tolist()] for one in every]
+    newest = max(value for one in numbers for value in one)
+    bound = Fraction(newest) - Fraction(within)
+    least = int(bound) if bound.denominator == 1 else bound  # Python compares integers far faster
+    return [np.array([value >= least for value in one], bool) for one in numbers]

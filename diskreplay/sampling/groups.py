@@ -1,7 +1,8 @@
 """Draws of whole groups of episodes that share a fact, such as several answers to one prompt.
 
-1. The episodes of the windows that have one value of the fact are a group. It is ready when it has ``group_size``
-   episodes, all of them finished and in the windows from their first step on.
+1. The episodes that a flag ended and that have one value of the fact are a group. It is ready when it has
+   ``group_size`` episodes, all of them in the windows from their first step on. An episode that still goes on, or was
+   cut off without a flag, is of no group: one whose writer ended may stay so for ever, and another takes its place.
 2. An episode that left the window, even in part, keeps its group from being ready, so that none is ever drawn in part.
    That holds as long as no later episode is given the value of an older group.
 3. A batch has different groups, each with the same probability. They stand in it one after another; within one its
@@ -111,12 +112,13 @@ class Groups:
             label = np.array([-1 if key is None else seen.setdefault(key, len(seen)) for key in keys], np.int64)
             first = pack(table.stream, table.start, table.env, table.num_envs)
             stride = np.full(len(table), table.num_envs)
-            part = label, table.ended & table.complete_start, first, stride, table.stop - table.start
-            parts.append([column[label >= 0] for column in part])
-        label, done, first, stride, length = map(np.concatenate, zip(*parts, strict=True))
-        if not len(label):
+            part = label, table.complete_start, first, stride, table.stop - table.start
+            counted = (label >= 0) & (table.terminated | table.truncated)
+            parts.append([column[counted] for column in part])
+        label, whole, first, stride, length = map(np.concatenate, zip(*parts, strict=True))
+        if not seen:
             raise told.unknown(self.by, "a text, number or flag", self)
-        counts = np.bincount(label)
+        counts = np.bincount(label, minlength=len(seen))
         if counts.max() > self.group_size:
             value = list(seen)[int(counts.argmax())][1]
             raise InputError(
@@ -125,9 +127,9 @@ class Groups:
             )
         if self.version is not None and self.within is not None:
             held = [window for window in windows if window.stop > window.first]
-            done &= np.isin(first, fresh(windows, held, self.version, self.within, self).first)
-        whole = np.bincount(label[done], minlength=len(counts)) == self.group_size
-        kept = np.flatnonzero(whole[label])
+            whole &= np.isin(first, fresh(windows, held, self.version, self.within, self).first)
+        ready = np.bincount(label[whole], minlength=len(counts)) == self.group_size
+        kept = np.flatnonzero(ready[label])
         _, at = np.unique(label[kept], return_index=True)
         order = np.argsort(label[kept], kind="stable").reshape(-1, self.group_size)
         members: Ids = np.stack([first, stride, length])[:, kept[order[np.argsort(at)]]]

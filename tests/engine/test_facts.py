@@ -336,6 +336,19 @@ def test_a_reader_follows_facts_without_new_rows(tmp_path: pathlib.Path) -> None
                 reader.begin_episode()
 
 
+def test_a_reader_follows_equal_facts_of_another_type(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a") as buffer, dr.ReplayBuffer.open(tmp_path / "a", mode="r") as reader:
+        buffer.begin_episode(x=1)
+        play(buffer, 3, 0)
+        for value, condition in ((1, "x = 1"), (True, "x = true"), (1.0, "x = 1"), (True, "x = true")):
+            buffer.annotate_episode(x=value)
+            buffer.commit()
+            reader.refresh()
+            assert repr(facts(reader)) == repr([{"x": value}])
+            found = [len(one.select(each)) for one in (buffer, reader) for each in ("x = 1", "x = true")]
+            assert found == [condition == "x = 1", condition == "x = true"] * 2
+
+
 def test_facts_without_a_step_are_lost_with_the_process(tmp_path: pathlib.Path) -> None:
     buffer = create(tmp_path / "a.replay")
     buffer.begin_episode(seed=1)

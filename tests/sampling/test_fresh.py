@@ -135,6 +135,34 @@ def test_a_fact_that_is_told_later_counts_from_then_on(tmp_path: pathlib.Path) -
             buffer.sample(1)
 
 
+@pytest.mark.parametrize(
+    ("versions", "within", "drawn"),
+    [
+        ([1 << 60, (1 << 60) - 1, 5], 0, {0}),
+        ([1 << 60, (1 << 60) - 1, 5], 1, {0, 1}),
+        ([(1 << 60) + 1, 2.0**60, (1 << 60) - 1, True, None, "9"], 1.5, {0, 1}),
+        ([-(1 << 60), 2.5, 1, -(1 << 70)], 1.5, {1, 2}),
+        ([10**400, 10**400 - 3, 1e300], 2, {0}),
+        ([1e300, 10**400, 10**400 - 3], 3, {1, 2}),
+    ],
+)
+def test_integers_that_no_float_holds_count_exactly(
+    tmp_path: pathlib.Path, versions: list[Any], within: float, drawn: set[int]
+) -> None:
+    recent, groups = dr.Recent(by="version", within=within), dr.Groups("prompt", 1, version="version", within=within)
+    with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=30, sampler=recent, seed=0) as buffer:
+        other = dr.ReplayBuffer.open(tmp_path / "a", mode="a", stream="empty")
+        buffer.refresh()
+        for number, version in enumerate(versions):
+            play(buffer, [version], 1)
+            buffer.annotate_episode(prompt=number)
+        assert set(np.concatenate([buffer.sample(2).index for _ in range(40)]).tolist()) == drawn
+        windows, standing = buffer.engine.streams.windows(), buffer.draws.standing
+        ids, _ = groups.sample(np.random.default_rng(0), windows, standing, len(drawn))
+        assert set(ids.tolist()) == drawn
+        other.close()
+
+
 def test_unknown_facts_are_refused_by_name(tmp_path: pathlib.Path) -> None:
     sampler = dr.Recent(by="versoin", within=2)
     with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=30, sampler=sampler) as buffer:

@@ -36,11 +36,11 @@ def wanted(buffer: dr.ReplayBuffer, size: int, within: float | None = None) -> l
     newest = max((one.facts.get("version", -1e9) for one in buffer.episodes), default=0)
     for one in buffer.episodes:
         value = one.facts.get("prompt")
-        if isinstance(value, str | int | float | bool):
+        if isinstance(value, str | int | float | bool) and (one.terminated or one.truncated):
             groups[type(value) is bool, value].append(one)
     found = []
     for episodes in groups.values():
-        whole = [one for one in episodes if one.ended and one.complete_start]
+        whole = [one for one in episodes if one.complete_start]
         fresh = [one for one in whole if within is None or one.facts.get("version", -1e18) >= newest - within]
         if len(episodes) == len(fresh) == size:
             found.append([
@@ -159,6 +159,33 @@ def test_groups_are_drawn_with_the_same_probability(tmp_path: pathlib.Path) -> N
     assert chi_square(np.concatenate(firsts), chances) <= 1
 
 
+def test_an_episode_without_a_flag_is_of_no_group(tmp_path: pathlib.Path) -> None:
+    """It goes on, or was cut by close, or by the begin of the next one: another episode takes its place."""
+    other = dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=99, sampler=dr.Groups("prompt", 2), seed=0)
+    play(other, 2, ends=False, prompt="a")  # this writer never comes back
+    other.close()
+    with dr.ReplayBuffer.open(tmp_path / "a", stream="b") as buffer:
+        first = 1 << 48
+        play(buffer, 3, ends=False, prompt="a")
+        play(buffer, 1)
+        with pytest.raises(NotEnoughDataError, match="0 groups can be drawn"):
+            buffer.sample(1)
+        play(buffer, 2, prompt="a")
+        play(buffer, 2, ends=False, prompt="a")
+    with dr.ReplayBuffer.open(tmp_path / "a", stream="b") as buffer:
+        play(buffer, 4, prompt="b")
+        with pytest.raises(NotEnoughDataError, match="0 groups can be drawn"):
+            buffer.sample(1)
+        play(buffer, 5, prompt="a")
+        expected = [first + row for row in (4, 5, *range(12, 17))]
+        assert buffer.sample(1).index.tolist() == expected
+        play(buffer, 1, ends=False, prompt="a")
+        assert buffer.sample(1).index.tolist() == expected
+        play(buffer, 1, prompt="a")
+        with pytest.raises(InputError, match="3 episodes have 'a' as their fact 'prompt', and a group has 2"):
+            buffer.sample(1)
+
+
 def test_groups_are_used_as_often_as_is_asked(tmp_path: pathlib.Path) -> None:
     sampler = dr.Counting(dr.Groups("prompt", 2), max_times_sampled=2)
     times: collections.Counter[int] = collections.Counter()
@@ -178,6 +205,18 @@ def test_groups_are_used_as_often_as_is_asked(tmp_path: pathlib.Path) -> None:
         with pytest.raises(NotEnoughDataError):
             buffer.sample(1)
         buffer.close()
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_draws_within_a_selection_cannot_split_a_group(tmp_path: pathlib.Path, most: int | None) -> None:
+    sampler = dr.Counting(dr.Groups("prompt", 2), max_times_sampled=most)
+    with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=99, sampler=sampler, seed=0) as buffer:
+        for _ in range(2):
+            play(buffer, 5, prompt="a")
+        with pytest.raises(InputError, match="a draw of single items would split; sample without within"):
+            buffer.sample(4, within=buffer.select("prompt = 'a'"))
+        assert not buffer.times_sampled(buffer.items()).any()
+        assert buffer.sample(1).index.tolist() == list(range(10))
 
 
 @pytest.mark.parametrize("most", [None, 1])
