@@ -12,7 +12,8 @@ from gymnasium.spaces import GraphInstance
 
 import diskreplay as dr
 from diskreplay import ragged
-from diskreplay.errors import CorruptionError, InputError, SchemaError
+from diskreplay.engine.appender import Appender
+from diskreplay.errors import CheckpointError, CorruptionError, InputError, SchemaError
 from diskreplay.ops import combine, compact, convert, diff
 from diskreplay.ops.verify import verify
 
@@ -258,6 +259,32 @@ def test_stores_are_merged_split_and_compared(path: str, tmp_path: pathlib.Path)
     assert found is not None
     for name in ("both", "alone", "a", "b"):
         assert verify(tmp_path / name).ok
+
+
+def test_items_without_rows_stay_with_their_checkpoint(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with dr.ReplayBuffer.create(path, CHOICE, CHOICE, capacity=50, columns={"tokens": ((None,), np.int32)}) as rb:
+        rb.add(0, 0, 0.0, 1, True, False, tokens=[])
+        rb.checkpoint("none")
+        zeros, ends = np.zeros(3, int), np.ones(3, bool)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Appender, "add_run", stop)  # between the items and the first row
+            rb.extend(zeros, zeros, zeros * 0.0, zeros, ends, ~ends, tokens=[[1] * 9] * 3)
+        rb.annotate_episode(rb.episodes[0], success=True)
+        rb.checkpoint("some")
+    with pytest.raises(CheckpointError, match=r"\['some'\] still need"):
+        dr.ReplayBuffer.open(path, checkpoint="none")
+    with dr.ReplayBuffer.open(path, checkpoint="some", mode="r") as rb:
+        assert len(rb) == 1
+    with dr.ReplayBuffer.open(path) as rb:
+        rb.drop_checkpoint("some")
+    with dr.ReplayBuffer.open(path, checkpoint="none") as rb:
+        rb.add(0, 0, 0.0, 1, True, False, tokens=[2, 3])
+        rb.commit()
+        assert rb.get(rb.items()).extra["tokens"].lists()[1].tolist() == [2, 3]
+    assert not verify(path).problems
 
 
 def test_forged_spans_are_refused(path: str) -> None:
