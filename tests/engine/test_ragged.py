@@ -317,6 +317,22 @@ def test_a_mixture_pads_to_the_longest_of_all(path: str, tmp_path: pathlib.Path)
             assert tokens.mask[:, 0 if side == "right" else -1].all()
 
 
+def test_a_mixture_joins_lists(path: str, tmp_path: pathlib.Path) -> None:
+    with create(path, ragged="lists") as one, create(tmp_path / "two", ragged="lists") as two:
+        for rb, sizes in ((one, [1, 5, 3]), (two, [20, 2, 0])):
+            for size in sizes:
+                rb.add(ZERO, 0, float(size), ZERO, True, False, tokens=np.full(size, size), points=np.zeros((1, 3)))
+        mixture = dr.Mixture([one, two])
+        batch = mixture.sample(6)
+        for shown in (batch, mixture.get(batch.index)):
+            assert isinstance(shown.extra["tokens"], dr.Lists)
+            found = [row.tolist() for row in shown.extra["tokens"]]
+            assert found == [[size] * size for size in shown.reward.astype(int).tolist()]
+    with dr.ReplayBuffer.open(path, ragged="lists") as one, dr.ReplayBuffer.open(tmp_path / "two") as two:
+        with pytest.raises(InputError, match="do not fit"):
+            dr.Mixture([one, two])
+
+
 def test_padding_is_as_it_says() -> None:
     lists = ragged.Lists(np.arange(1, 10), np.array([0, 3, 3, 9]))
     assert [row.tolist() for row in lists] == [[1, 2, 3], [], [4, 5, 6, 7, 8, 9]]
