@@ -108,21 +108,31 @@ class Appender:
         row = self.arguments.row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
         self.check(1)
         if self._ragged is not None:
+            pending = self._take_up(self._ragged)
             with self.change:
-                row = self._ragged.place(row, self._pending())
+                row = self._ragged.place(row, pending)
         self.add_row(row)
 
-    def _pending(self) -> list[Any] | None:
-        """Return the frames of the pending observation by leaf, None if there is none."""
-        return self.buffers.pending() if self.log.pending else None
+    def _take_up(self, ragged: RaggedRows) -> bool:
+        """Make the pending observations the newest values of ragged columns, and tell whether there are any."""
+        if self.log.pending:
+            ragged.take_up(self.buffers.pending())
+        return self.log.pending
 
     def steps(self, values: Row) -> Steps:
         """Return many checked steps, after the items of ragged columns were appended."""
         self.check(len(values.terminated))
-        if self._ragged is not None:
-            with self.change:
-                values = self._ragged.place_steps(values, self._pending())
-        return Steps.of(values)
+        return Steps.of(values if self._ragged is None else self._placed(self._ragged, values))
+
+    def _placed(self, ragged: RaggedRows, values: Row) -> Row:
+        """Append the items of many checked steps, and return the steps with their spans."""
+        pending = self._take_up(ragged)
+        placed: list[Row] = []
+        with self.change:
+            for step in range(len(values.terminated)):
+                placed.append(ragged.place(values.step(step), pending))
+                pending = True
+        return ragged.with_spans(values, placed)
 
     def add_row(self, row: Row) -> None:
         """Add one row whose arguments were checked."""

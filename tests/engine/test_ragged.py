@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pathlib
 from typing import Any
 
@@ -13,9 +14,10 @@ from gymnasium.spaces import GraphInstance
 import diskreplay as dr
 from diskreplay import ragged
 from diskreplay.engine.appender import Appender
-from diskreplay.errors import CheckpointError, CorruptionError, InputError, SchemaError
+from diskreplay.errors import CheckpointError, CorruptionError, InputError, ReadFailedError, SchemaError
 from diskreplay.ops import combine, compact, convert, diff
 from diskreplay.ops.verify import verify
+from diskreplay.testing import FaultyFiles
 
 VECTOR, CHOICE = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
 COLUMNS: dict[str, Any] = {"tokens": ((None,), np.int32), "points": ((None, 3), np.float32)}
@@ -259,6 +261,36 @@ def test_stores_are_merged_split_and_compared(path: str, tmp_path: pathlib.Path)
     assert found is not None
     for name in ("both", "alone", "a", "b"):
         assert verify(tmp_path / name).ok
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_read_that_fails_once_stops_no_writer(path: str, many: bool) -> None:
+    """The first row after opening looks at the pending observation, which stands on disk if it is long."""
+    space = spaces.Sequence(spaces.Box(0, 99, (), np.int32), stack=True)
+    values = [np.full(20_000, step, np.int32) for step in range(8)]
+    files = FaultyFiles()
+
+    def add_one(rb: dr.ReplayBuffer, step: int) -> None:
+        if many:
+            no = np.zeros(1, bool)
+            rb.extend(values[step : step + 1], [0], [0.0], values[step + 1 : step + 2], no, no)
+        else:
+            rb.add(values[step], 0, 0.0, values[step + 1], False, False)
+
+    with dr.ReplayBuffer.create(path, space, CHOICE, capacity=50, files=files) as rb:
+        for step in range(5):
+            add_one(rb, step)
+    with dr.ReplayBuffer.open(path, files=files) as rb:
+        files.fail_at(0, errno.EIO, names=["pread"], times=1)
+        with pytest.raises(ReadFailedError):
+            add_one(rb, 5)
+        assert len(rb) == 5
+        for step in (5, 6):
+            add_one(rb, step)
+        batch = rb.get(rb.items())
+        assert batch.obs.values[:, 0].tolist() == list(range(7))
+        assert batch.next_obs.values[:, -1].tolist() == list(range(1, 8))
+        assert len(rb.episodes) == 1
 
 
 def test_items_without_rows_stay_with_their_checkpoint(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
