@@ -41,6 +41,8 @@ from diskreplay.storage.stream import StreamWriter
 Array = NDArray[Any]
 
 FLAGS = TERMINATED, TRUNCATED, VALID
+PLACED_STEPS = 256
+"""The steps whose items are appended in one go; then readers have their turn."""
 
 
 class Appender:
@@ -128,10 +130,13 @@ class Appender:
         """Append the items of many checked steps, and return the steps with their spans."""
         pending = self._take_up(ragged)
         placed: list[Row] = []
-        with self.change:
-            for step in range(len(values.terminated)):
-                placed.append(ragged.place(values.step(step), pending))
-                pending = True
+        count = len(values.terminated)
+        for at in range(0, count, PLACED_STEPS):
+            given = [values.step(step) for step in range(at, min(at + PLACED_STEPS, count))]
+            with self.change:
+                for row in given:
+                    placed.append(ragged.place(row, pending))
+                    pending = True
         return ragged.with_spans(values, placed)
 
     def add_row(self, row: Row) -> None:

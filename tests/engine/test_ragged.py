@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import pathlib
 from typing import Any
@@ -13,7 +14,8 @@ from gymnasium.spaces import GraphInstance
 
 import diskreplay as dr
 from diskreplay import ragged
-from diskreplay.engine.appender import Appender
+from diskreplay.engine.appender import PLACED_STEPS, Appender
+from diskreplay.engine.ragged_rows import RaggedRows
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, ReadFailedError, SchemaError
 from diskreplay.ops import combine, compact, convert, diff
 from diskreplay.ops.verify import verify
@@ -293,6 +295,42 @@ def test_a_read_that_fails_once_stops_no_writer(path: str, many: bool) -> None:
         assert len(rb.episodes) == 1
 
 
+def test_extend_lets_readers_in_between(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed: list[int] = []
+    place = RaggedRows.place
+
+    def counted(rows: RaggedRows, *given: Any) -> Any:
+        placed[-1] += 1
+        return place(rows, *given)
+
+    class Counted(contextlib.AbstractContextManager[None]):
+        def __init__(self, change: Any) -> None:
+            self.change = change
+
+        def __enter__(self) -> None:
+            placed.append(0)
+            self.change.__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            self.change.__exit__(*error)
+
+    count = 2 * PLACED_STEPS + 1
+    space = spaces.Sequence(spaces.Box(0, 9999, (), np.int32), stack=True)
+    values = [np.array([step, 1], np.int32) for step in range(count + 1)]
+    zeros, no = np.zeros(count, int), np.zeros(count, bool)
+    with dr.ReplayBuffer.create(path, space, CHOICE, capacity=5_000) as rb:
+        monkeypatch.setattr(RaggedRows, "place", counted)
+        monkeypatch.setattr(rb.engine.appender, "change", Counted(rb.engine.appender.change))
+        rb.extend(values[:-1], zeros, zeros * 0.0, values[1:], no, no)
+        assert [steps for steps in placed if steps] == [PLACED_STEPS, PLACED_STEPS, 1]
+        batch = rb.get(rb.items())
+        assert batch.obs.values[:, 0].tolist() == list(range(count))
+        assert batch.next_obs.values[:, 0].tolist() == list(range(1, count + 1))
+        assert len(rb.episodes) == 1
+        items = rb.engine.streams.writer.items["obs"].end
+        assert items == 2 * (count + 1), "each observation is stored once, over the slices' borders too"
+
+
 def test_items_without_rows_stay_with_their_checkpoint(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*given: Any) -> None:
         raise KeyboardInterrupt
@@ -301,9 +339,10 @@ def test_items_without_rows_stay_with_their_checkpoint(path: str, monkeypatch: p
         rb.add(0, 0, 0.0, 1, True, False, tokens=[])
         rb.checkpoint("none")
         zeros, ends = np.zeros(3, int), np.ones(3, bool)
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patched:
             patched.setattr(Appender, "add_run", stop)  # between the items and the first row
-            rb.extend(zeros, zeros, zeros * 0.0, zeros, ends, ~ends, tokens=[[1] * 9] * 3)
+            with pytest.raises(KeyboardInterrupt):
+                rb.extend(zeros, zeros, zeros * 0.0, zeros, ends, ~ends, tokens=[[1] * 9] * 3)
         rb.annotate_episode(rb.episodes[0], success=True)
         rb.checkpoint("some")
     with pytest.raises(CheckpointError, match=r"\['some'\] still need"):
@@ -360,9 +399,12 @@ def test_a_mixture_joins_lists(path: str, tmp_path: pathlib.Path) -> None:
             assert isinstance(shown.extra["tokens"], dr.Lists)
             found = [row.tolist() for row in shown.extra["tokens"]]
             assert found == [[size] * size for size in shown.reward.astype(int).tolist()]
-    with dr.ReplayBuffer.open(path, ragged="lists") as one, dr.ReplayBuffer.open(tmp_path / "two") as two:
-        with pytest.raises(InputError, match="do not fit"):
-            dr.Mixture([one, two])
+    with (
+        dr.ReplayBuffer.open(path, ragged="lists") as one,
+        dr.ReplayBuffer.open(tmp_path / "two") as two,
+        pytest.raises(InputError, match="do not fit"),
+    ):
+        dr.Mixture([one, two])
 
 
 def test_padding_is_as_it_says() -> None:
