@@ -136,6 +136,11 @@ class Lists:
         return torch.nested.nested_tensor_from_jagged(tensor(self.values), tensor(self.offsets))
 
 
+def in_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that takes the arrays of :class:`Lists` one by one, and every other array whole."""
+    return lambda value: Lists(*map(function, value.parts)) if isinstance(value, Lists) else function(value)
+
+
 Form = Pad | Literal["lists"]
 """The form that a ragged column has in a batch."""
 Forms = Form | Mapping[str, Form]

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.ragged import Lists
+from diskreplay.ragged import Lists, in_parts
 from diskreplay.views.batch import Arrays, map_arrays, rebuilt
 
 Array = NDArray[Any]
@@ -135,7 +135,7 @@ class Sender:
 
     def send(self, batch: Any) -> Transfer:
         """Begin to send a batch: one of this package, or a mapping of tensors on the CPU."""
-        batch = rebuilt(batch, _in_parts(np.asarray))
+        batch = rebuilt(batch, in_parts(np.asarray))
         loads = _loads(batch)
         offsets = np.cumsum([0, *(-(-load.bytes // self.ALIGNED) * self.ALIGNED for load in loads)]).tolist()
         block = self._free_block(offsets[-1])
@@ -255,13 +255,8 @@ def _follow(obs: Array, following: Array, axis: int) -> bool:
 def _leaves(value: Any) -> list[Array]:
     """Return the arrays of a nested value."""
     found: list[Array] = []
-    map_arrays(_in_parts(found.append), value)
+    map_arrays(in_parts(found.append), value)
     return found
-
-
-def _in_parts(function: Any) -> Any:
-    """Return a function that takes the arrays of lists one by one."""
-    return lambda value: Lists(*map(function, value.parts)) if isinstance(value, Lists) else function(value)
 
 
 def _tensors(batch: Any, tensor: Any) -> Any:

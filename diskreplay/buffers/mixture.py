@@ -40,6 +40,7 @@ from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotE
 from diskreplay.ids import Ids, checked_ids
 from diskreplay.interrupts import Lock, held_back
 from diskreplay.paths import PathLike
+from diskreplay.ragged import Lists
 from diskreplay.remote.place import named, place
 from diskreplay.sampling.composed import has_priorities, with_parts
 from diskreplay.sampling.groups import Groups
@@ -483,6 +484,8 @@ def _layout(name: str, value: Any) -> list[tuple[str, str]]:
     """Return the name, and the dtype and shape of an item, of each array of a nested value."""
     if value is None:
         return [(name, "None")]
+    if isinstance(value, Lists):
+        value = value.parts
     if isinstance(value, Mapping | tuple):
         members = value.items() if isinstance(value, Mapping) else enumerate(value)
         return [found for key, part in members for found in _layout(f"{name}/{key}" if name else str(key), part)]

@@ -4,7 +4,8 @@ On the CPU JAX uses the memory of a numpy array, where it lies well, and later w
 is copied first. A GPU that torch can use, too, is sent batches by :mod:`diskreplay.buffers.device`, and the tensors are
 handed on by DLPack: each is memory of its own, which lives as long as JAX's array. Else ``jax.device_put`` moves them.
 
-``index`` stays a numpy array: ids need 64 bits, which JAX's integers have only if it was told so. It imports jax.
+``index`` stays a numpy array: ids need 64 bits, which JAX's integers have only if it was told so. Lists stay
+lists, of arrays of JAX. It imports jax.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import jax
 import numpy as np
 
 from diskreplay.errors import InputError
+from diskreplay.ragged import Lists, in_parts
 from diskreplay.views.batch import rebuilt
 
 
@@ -68,7 +70,7 @@ class Exporter:
     def take(self, sent: tuple[Any, Any]) -> Any:
         """Return the batch for the calling thread."""
         transfer, narrow = sent
-        return _but_ids(self._sender.take(transfer), narrow, jax.dlpack.from_dlpack)
+        return _but_ids(self._sender.take(transfer), narrow, _exported)
 
 
 def _fitting(value: Any) -> Any:
@@ -76,7 +78,18 @@ def _fitting(value: Any) -> Any:
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
+def _exported(tensor: Any) -> Any:
+    """Return the array of a tensor; lists of a nested one, which DLPack does not know."""
+    if tensor.is_nested:
+        return in_parts(jax.dlpack.from_dlpack)(Lists(tensor.values(), tensor.offsets()))
+    return jax.dlpack.from_dlpack(tensor)
+
+
 def _but_ids(batch: Any, held: Any, function: Any) -> Any:
-    """Return a batch with a function applied to all arrays but its ids, which are those of a batch that is held."""
+    """Return a batch with a function applied to all arrays but its ids, which are those of a batch that is held.
+
+    Arrays of lists are taken one by one.
+    """
+    function = in_parts(function)
     ids = batch["index"] if "index" in batch else None  # noqa: SIM401  batches have no get
     return rebuilt(batch, lambda value: np.asarray(held["index"]) if value is ids else function(value))

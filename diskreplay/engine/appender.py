@@ -41,6 +41,8 @@ from diskreplay.storage.stream import StreamWriter
 Array = NDArray[Any]
 
 FLAGS = TERMINATED, TRUNCATED, VALID
+PLACED_STEPS = 256
+"""The steps whose items are appended in one go; then readers have their turn."""
 
 
 class Appender:
@@ -108,21 +110,34 @@ class Appender:
         row = self.arguments.row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
         self.check(1)
         if self._ragged is not None:
+            pending = self._take_up(self._ragged)
             with self.change:
-                row = self._ragged.place(row, self._pending())
+                row = self._ragged.place(row, pending)
         self.add_row(row)
 
-    def _pending(self) -> list[Any] | None:
-        """Return the frames of the pending observation by leaf, None if there is none."""
-        return self.buffers.pending() if self.log.pending else None
+    def _take_up(self, ragged: RaggedRows) -> bool:
+        """Make the pending observations the newest values of ragged columns, and tell whether there are any."""
+        if self.log.pending:
+            ragged.take_up(self.buffers.pending())
+        return self.log.pending
 
     def steps(self, values: Row) -> Steps:
         """Return many checked steps, after the items of ragged columns were appended."""
         self.check(len(values.terminated))
-        if self._ragged is not None:
+        return Steps.of(values if self._ragged is None else self._placed(self._ragged, values))
+
+    def _placed(self, ragged: RaggedRows, values: Row) -> Row:
+        """Append the items of many checked steps, and return the steps with their spans."""
+        pending = self._take_up(ragged)
+        placed: list[Row] = []
+        count = len(values.terminated)
+        for at in range(0, count, PLACED_STEPS):
+            given = [values.step(step) for step in range(at, min(at + PLACED_STEPS, count))]
             with self.change:
-                values = self._ragged.place_steps(values, self._pending())
-        return Steps.of(values)
+                for row in given:
+                    placed.append(ragged.place(row, pending))
+                    pending = True
+        return ragged.with_spans(values, placed)
 
     def add_row(self, row: Row) -> None:
         """Add one row whose arguments were checked."""

@@ -39,6 +39,10 @@ class Row(NamedTuple):
             *frames, *self.actions, self.reward, self.terminated, self.truncated, self.valid, start, *self.extras
         ]  # fmt: skip
 
+    def step(self, at: int) -> Row:
+        """Return one of many steps, which are the first axis of each value."""
+        return Row(*([part[at] for part in value] if isinstance(value, list) else value[at] for value in self))
+
 
 class Arguments:
     """The rules for the arguments of ``add`` to one stream."""

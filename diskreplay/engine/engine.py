@@ -153,7 +153,8 @@ class Engine:
                 change = self.lock.change
                 change.stop = self.streams.writer.stop
                 items, log = self.streams.writer.items, written.log
-                ragged = RaggedRows(store.schema, items, log.num_envs, written.read_span) if items else None
+                read = functools.partial(written.read_span, lock=self.lock)
+                ragged = RaggedRows(store.schema, items, log.num_envs, read) if items else None
                 self.appender = Appender(
                     store.schema, self.streams.writer, log, written.facts, change, freedoms, ragged
                 )

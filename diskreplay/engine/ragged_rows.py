@@ -32,14 +32,12 @@ class NewItems:
     """The items of one ragged column on their way into its array.
 
     Attributes:
-        spans: the span of each environment's newest value; None before the first.
-        values: these values.
+        newest: the span of each environment's newest value, and this value; None before the first.
     """
 
     def __init__(self, column: ColumnWriter, num_envs: int) -> None:
         self.column = column
-        self.spans: list[Span | None] = [None] * num_envs
-        self.values: list[Array | None] = [None] * num_envs
+        self.newest: list[tuple[Span, Array] | None] = [None] * num_envs
         self._near = column.column.shard_rows // NEAR_SHARE
 
     def put(self, env: int, value: Array, pending: bool = False) -> Span:
@@ -47,19 +45,18 @@ class NewItems:
 
         ``pending`` tells that this newest value is the pending observation.
         """
-        span, before = self.spans[env], self.values[env]
         end = self.column.end
-        if (
-            span is not None
-            and before is not None
-            and (pending or end - span[0] <= self._near)
-            and len(before) == len(value)
-            and before.tobytes() == value.tobytes()
-        ):
-            return span
+        if (newest := self.newest[env]) is not None:
+            span, before = newest
+            if (
+                (pending or end - span[0] <= self._near)
+                and len(before) == len(value)
+                and before.tobytes() == value.tobytes()
+            ):
+                return span
         self.column.append(value)
-        self.spans[env] = span = end, end + len(value)
-        self.values[env] = value.copy()
+        span = end, end + len(value)
+        self.newest[env] = span, value.copy()
         return span
 
 
@@ -69,7 +66,7 @@ class RaggedRows:
     Args:
         schema, columns, num_envs: the stream's schema, its arrays of items by the names of their columns, and how many
             environments it has.
-        read: a function that returns the items of a span of a column.
+        read: a function that returns the items of a span of a column; it takes ``engine.lock`` itself.
     """
 
     def __init__(
@@ -91,16 +88,25 @@ class RaggedRows:
             if new.column.end >= MAX_ITEMS:
                 raise StateError(f"the ragged column {name!r} of this stream can have no more items; go on in another")
 
-    def place(self, row: Row, pending: Sequence[Any] | None) -> Row:
+    def take_up(self, pending: Sequence[Any]) -> None:
+        """Make the pending observations, given by leaf, the newest values, as they are not yet after opening.
+
+        This may read the disk: call it before the change in which rows are placed, which a failed read would cut short.
+        """
+        for leaf, name, new in self._obs:
+            for env, (start, stop) in enumerate(np.reshape(pending[leaf], (-1, 2)).tolist()):
+                newest = new.newest[env]
+                if newest is None or newest[0] != (start, stop):
+                    new.newest[env] = (start, stop), self._read(name, (start, stop))
+
+    def place(self, row: Row, pending: bool) -> Row:
         """Append the items of a checked row, and return the row with their spans.
 
-        ``pending`` is the pending observation by leaf, or None if there is none.
+        ``pending`` tells that there are pending observations, which are the newest values.
         """
         obs, following, actions, extras = list(row.obs), list(row.next_obs), list(row.actions), list(row.extras)
-        for leaf, name, new in self._obs:
-            if pending is not None:
-                self._take_up(name, new, np.reshape(pending[leaf], (-1, 2)).tolist())
-            obs[leaf] = self._spans(new, obs[leaf], pending is not None)
+        for leaf, _, new in self._obs:
+            obs[leaf] = self._spans(new, obs[leaf], pending)
             following[leaf] = self._spans(new, following[leaf])
         for at, _, new in self._actions:
             actions[at] = self._spans(new, actions[at])
@@ -108,34 +114,20 @@ class RaggedRows:
             extras[at] = self._spans(new, extras[at])
         return row._replace(obs=obs, next_obs=following, actions=actions, extras=extras)
 
-    def _take_up(self, name: str, new: NewItems, spans: list[list[int]]) -> None:
-        """Make the pending observations the newest values, as they are not yet after opening."""
-        for env, (start, stop) in enumerate(spans):
-            if new.spans[env] != (start, stop):
-                new.values[env] = self._read(name, (start, stop))
-                new.spans[env] = start, stop
-
     def _spans(self, new: NewItems, given: Any, pending: bool = False) -> Array:
         """Return the spans of one row, ``([num_envs,] 2)``."""
         if self._num_envs == 1:
             return np.array(new.put(0, given, pending), np.int64)
         return np.array([new.put(env, value, pending) for env, value in enumerate(given)], np.int64)
 
-    def place_steps(self, values: Row, pending: Sequence[Any] | None) -> Row:
-        """Return many checked steps as :meth:`place` does one; the first axis of each array of spans is the steps."""
-        rows: list[Row] = []
-        for step in range(len(values.terminated)):
-            given = (
-                [part[step] for part in value] if isinstance(value, list) else value[step] for value in values
-            )  # fmt: skip
-            rows.append(self.place(Row(*given), pending))
-            pending = rows[-1].next_obs
+    def with_spans(self, values: Row, placed: Sequence[Row]) -> Row:
+        """Return many steps with the spans of their placed rows; the first axis of each array is the steps."""
         found = values
         for what, group in (
             ("obs", self._obs), ("next_obs", self._obs), ("actions", self._actions), ("extras", self._extras),
         ):  # fmt: skip
             column = list(getattr(values, what))
             for at, _, _ in group:
-                column[at] = np.array([getattr(row, what)[at] for row in rows], np.int64).reshape(self._shape)
+                column[at] = np.array([getattr(row, what)[at] for row in placed], np.int64).reshape(self._shape)
             found = found._replace(**{what: column})
         return found

@@ -26,7 +26,9 @@ NEVER = 1 << 62
 
 
 class RowBuffers:
-    """The places of one stream's rows. Callers hold ``engine.write_lock`` and, but for :meth:`load`, ``engine.lock``.
+    """The places of one stream's rows.
+
+    Callers hold ``engine.write_lock`` and, but for :meth:`load` and :meth:`pending`, ``engine.lock``.
 
     Attributes:
         load_at: the row from which on :meth:`load` is to be called.

@@ -47,7 +47,7 @@ class Steps:
 
     def row(self, at: int) -> Row:
         """Return one step as the arguments of ``add``."""
-        return Row(*([part[at] for part in value] if isinstance(value, list) else value[at] for value in self.values))
+        return self.values.step(at)
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """Return the first step of each run, and one past its last; for steps without stacks."""

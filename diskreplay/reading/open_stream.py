@@ -16,6 +16,7 @@ from diskreplay.index.episodes import KeptEpisodes
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
+from diskreplay.interrupts import Lock
 from diskreplay.ragged import Lists
 from diskreplay.reading import observations, ragged_reads
 from diskreplay.reading.bytelog import CONTENTS, ByteLog
@@ -125,16 +126,24 @@ class OpenStream:
     def read_items(self, name: str, spans: Array) -> Lists:
         """Return the items of spans ``(n, 2)`` of a ragged column; the caller holds the lock."""
         reads = Reads()
-        at = [(self, np.arange(len(spans)))]
-        found = ragged_reads.read(reads, self.schema.ragged[name], spans, at, "lists")
+        found = self._look_up(reads, name, spans)
         reads.finish()
-        assert isinstance(found, Lists)
         return found
 
-    def read_span(self, name: str, span: tuple[int, int]) -> Array:
-        """Return the items of one span, as :meth:`read_items`."""
-        values: Array = self.read_items(name, np.array([span], np.int64)).values
+    def read_span(self, name: str, span: tuple[int, int], lock: Lock) -> Array:
+        """Return the items of one span; the lock is held while they are looked up, and not while they are read."""
+        reads = Reads()
+        with lock:
+            found = self._look_up(reads, name, np.array([span], np.int64))
+        reads.finish()
+        values: Array = found.values
         return values
+
+    def _look_up(self, reads: Reads, name: str, spans: Array) -> Lists:
+        """Return the items of spans, which are complete once ``reads`` is finished."""
+        found = ragged_reads.read(reads, self.schema.ragged[name], spans, [(self, np.arange(len(spans)))], "lists")
+        assert isinstance(found, Lists)
+        return found
 
     def spans(self) -> Spans:
         """Return the episodes of the window, up to date."""

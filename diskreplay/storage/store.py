@@ -390,16 +390,18 @@ class Store:
         return StreamWriter(self.files, self.stream_path(name), self.schema, self._cuts(name), choose)
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:
-        """Raise CheckpointError if other checkpoints need rows that going back to this one would discard.
+        """Raise CheckpointError if other checkpoints need rows, or items, that going back to this one would discard.
 
         ``dropped`` names those that are to be dropped before.
         """
         cut = checkpoint.cut[name]
+        # What a log has where the cut names none of it is spared; items are written from the cut's last one on.
+        items = (ragged.items.name for ragged in self.schema.ragged.values())
+        grown = {*items, *(path for path in cut.logs if path in cut.tails)}
         later = [
             c.name for c in self.checkpoints() if name in c.cut and c.name not in dropped
-            and (c.cut[name].end > cut.end or any(
-                path in cut.tails and c.cut[name].log_span(path)[1] > cut.log_span(path)[1] for path in cut.logs
-            ))
+            and (c.cut[name].end > cut.end
+                 or any(c.cut[name].log_span(path)[1] > cut.log_span(path)[1] for path in grown))
         ]  # fmt: skip
         if later:
             raise CheckpointError(

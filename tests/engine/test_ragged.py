@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import pathlib
 from typing import Any
 
@@ -12,9 +14,12 @@ from gymnasium.spaces import GraphInstance
 
 import diskreplay as dr
 from diskreplay import ragged
-from diskreplay.errors import CorruptionError, InputError, SchemaError
+from diskreplay.engine.appender import PLACED_STEPS, Appender
+from diskreplay.engine.ragged_rows import RaggedRows
+from diskreplay.errors import CheckpointError, CorruptionError, InputError, ReadFailedError, SchemaError
 from diskreplay.ops import combine, compact, convert, diff
 from diskreplay.ops.verify import verify
+from diskreplay.testing import FaultyFiles
 
 VECTOR, CHOICE = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
 COLUMNS: dict[str, Any] = {"tokens": ((None,), np.int32), "points": ((None, 3), np.float32)}
@@ -260,6 +265,99 @@ def test_stores_are_merged_split_and_compared(path: str, tmp_path: pathlib.Path)
         assert verify(tmp_path / name).ok
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_read_that_fails_once_stops_no_writer(path: str, many: bool) -> None:
+    """The first row after opening looks at the pending observation, which stands on disk if it is long."""
+    space = spaces.Sequence(spaces.Box(0, 99, (), np.int32), stack=True)
+    values = [np.full(20_000, step, np.int32) for step in range(8)]
+    files = FaultyFiles()
+
+    def add_one(rb: dr.ReplayBuffer, step: int) -> None:
+        if many:
+            no = np.zeros(1, bool)
+            rb.extend(values[step : step + 1], [0], [0.0], values[step + 1 : step + 2], no, no)
+        else:
+            rb.add(values[step], 0, 0.0, values[step + 1], False, False)
+
+    with dr.ReplayBuffer.create(path, space, CHOICE, capacity=50, files=files) as rb:
+        for step in range(5):
+            add_one(rb, step)
+    with dr.ReplayBuffer.open(path, files=files) as rb:
+        files.fail_at(0, errno.EIO, names=["pread"], times=1)
+        with pytest.raises(ReadFailedError):
+            add_one(rb, 5)
+        assert len(rb) == 5
+        for step in (5, 6):
+            add_one(rb, step)
+        batch = rb.get(rb.items())
+        assert batch.obs.values[:, 0].tolist() == list(range(7))
+        assert batch.next_obs.values[:, -1].tolist() == list(range(1, 8))
+        assert len(rb.episodes) == 1
+
+
+def test_extend_lets_readers_in_between(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed: list[int] = []
+    place = RaggedRows.place
+
+    def counted(rows: RaggedRows, *given: Any) -> Any:
+        placed[-1] += 1
+        return place(rows, *given)
+
+    class Counted(contextlib.AbstractContextManager[None]):
+        def __init__(self, change: Any) -> None:
+            self.change = change
+
+        def __enter__(self) -> None:
+            placed.append(0)
+            self.change.__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            self.change.__exit__(*error)
+
+    count = 2 * PLACED_STEPS + 1
+    space = spaces.Sequence(spaces.Box(0, 9999, (), np.int32), stack=True)
+    values = [np.array([step, 1], np.int32) for step in range(count + 1)]
+    zeros, no = np.zeros(count, int), np.zeros(count, bool)
+    with dr.ReplayBuffer.create(path, space, CHOICE, capacity=5_000) as rb:
+        monkeypatch.setattr(RaggedRows, "place", counted)
+        monkeypatch.setattr(rb.engine.appender, "change", Counted(rb.engine.appender.change))
+        rb.extend(values[:-1], zeros, zeros * 0.0, values[1:], no, no)
+        assert [steps for steps in placed if steps] == [PLACED_STEPS, PLACED_STEPS, 1]
+        batch = rb.get(rb.items())
+        assert batch.obs.values[:, 0].tolist() == list(range(count))
+        assert batch.next_obs.values[:, 0].tolist() == list(range(1, count + 1))
+        assert len(rb.episodes) == 1
+        items = rb.engine.streams.writer.items["obs"].end
+        assert items == 2 * (count + 1), "each observation is stored once, over the slices' borders too"
+
+
+def test_items_without_rows_stay_with_their_checkpoint(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with dr.ReplayBuffer.create(path, CHOICE, CHOICE, capacity=50, columns={"tokens": ((None,), np.int32)}) as rb:
+        rb.add(0, 0, 0.0, 1, True, False, tokens=[])
+        rb.checkpoint("none")
+        zeros, ends = np.zeros(3, int), np.ones(3, bool)
+        with monkeypatch.context() as patched:
+            patched.setattr(Appender, "add_run", stop)  # between the items and the first row
+            with pytest.raises(KeyboardInterrupt):
+                rb.extend(zeros, zeros, zeros * 0.0, zeros, ends, ~ends, tokens=[[1] * 9] * 3)
+        rb.annotate_episode(rb.episodes[0], success=True)
+        rb.checkpoint("some")
+    with pytest.raises(CheckpointError, match=r"\['some'\] still need"):
+        dr.ReplayBuffer.open(path, checkpoint="none")
+    with dr.ReplayBuffer.open(path, checkpoint="some", mode="r") as rb:
+        assert len(rb) == 1
+    with dr.ReplayBuffer.open(path) as rb:
+        rb.drop_checkpoint("some")
+    with dr.ReplayBuffer.open(path, checkpoint="none") as rb:
+        rb.add(0, 0, 0.0, 1, True, False, tokens=[2, 3])
+        rb.commit()
+        assert rb.get(rb.items()).extra["tokens"].lists()[1].tolist() == [2, 3]
+    assert not verify(path).problems
+
+
 def test_forged_spans_are_refused(path: str) -> None:
     with create(path) as rb:
         for step in range(6):
@@ -288,6 +386,25 @@ def test_a_mixture_pads_to_the_longest_of_all(path: str, tmp_path: pathlib.Path)
             assert np.array_equal(tokens.values != 0, tokens.mask)
             assert (tokens.mask.sum(axis=1) == tokens.length).all()
             assert tokens.mask[:, 0 if side == "right" else -1].all()
+
+
+def test_a_mixture_joins_lists(path: str, tmp_path: pathlib.Path) -> None:
+    with create(path, ragged="lists") as one, create(tmp_path / "two", ragged="lists") as two:
+        for rb, sizes in ((one, [1, 5, 3]), (two, [20, 2, 0])):
+            for size in sizes:
+                rb.add(ZERO, 0, float(size), ZERO, True, False, tokens=np.full(size, size), points=np.zeros((1, 3)))
+        mixture = dr.Mixture([one, two])
+        batch = mixture.sample(6)
+        for shown in (batch, mixture.get(batch.index)):
+            assert isinstance(shown.extra["tokens"], dr.Lists)
+            found = [row.tolist() for row in shown.extra["tokens"]]
+            assert found == [[size] * size for size in shown.reward.astype(int).tolist()]
+    with (
+        dr.ReplayBuffer.open(path, ragged="lists") as one,
+        dr.ReplayBuffer.open(tmp_path / "two") as two,
+        pytest.raises(InputError, match="do not fit"),
+    ):
+        dr.Mixture([one, two])
 
 
 def test_padding_is_as_it_says() -> None:

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
@@ -107,6 +108,45 @@ def test_priorities_are_updated_by_the_ids_of_a_batch(path: str) -> None:
             batch = next(loader)
             buffer.update_priorities(batch.index, jax.numpy.abs(batch.reward))
             assert np.array_equal(buffer.get(batch.index).obs, batch.obs)
+
+
+@pytest.fixture(params=[(1, 5, 3), (4, 4), (7,)])
+def lists(path: str, request: pytest.FixtureRequest) -> Iterator[dr.ReplayBuffer]:
+    """A buffer whose rows have several lengths, one length, or that has one row."""
+    choice = gymnasium.spaces.Discrete(10)
+    columns = {"tokens": ((None,), np.int32)}
+    with dr.ReplayBuffer.create(path, choice, choice, capacity=9, columns=columns, ragged="lists") as buffer:
+        for size in request.param:
+            buffer.add(0, 0, float(size), 0, True, False, tokens=np.full(size, size))
+        yield buffer
+
+
+def check_lists(placed: Any, count: int) -> None:
+    tokens = placed.extra["tokens"]
+    assert isinstance(tokens, dr.Lists)
+    assert all(isinstance(part, jax.Array) for part in tokens.parts)
+    sizes = np.asarray(placed.reward).astype(int).tolist()
+    assert len(sizes) == count
+    assert [row.tolist() for row in tokens] == [[size] * size for size in sizes]
+    assert isinstance(placed.index, np.ndarray)
+
+
+def test_lists_are_lists_of_arrays_of_jax(lists: dr.ReplayBuffer) -> None:
+    with lists.loader(len(lists), device=CPU) as loader:
+        check_lists(next(loader), len(lists))
+    with to_device(iter([lists.sample(len(lists))]), CPU) as batches:
+        check_lists(next(batches), len(lists))
+
+
+def test_nested_tensors_are_handed_on_as_lists(lists: dr.ReplayBuffer) -> None:
+    pytest.importorskip("torch", reason="torch is in the torch and interop extras")
+    from interop.test_device import LateLink
+
+    from diskreplay.buffers.device import Sender
+
+    exporter = to_jax.Exporter(Sender(LateLink()))
+    for sent in exporter.sent(lists.sample(len(lists)) for _ in range(4)):
+        check_lists(exporter.take(sent), len(lists))
 
 
 def test_a_sharding_is_a_device(reader: dr.ReplayBuffer) -> None:
