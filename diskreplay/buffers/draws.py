@@ -26,6 +26,10 @@ from diskreplay.views.batch import SomeBatch
 from diskreplay.views.view import Explains, View
 
 
+class Unmarked(Exception):
+    """The signal that draws count, and that what is on disk does not say yet that there are newer counts."""
+
+
 class Draws(Generic[SomeBatch]):
     """The draws of batches of one store; a hook of its engine, whose lock guards every call.
 
@@ -42,7 +46,7 @@ class Draws(Generic[SomeBatch]):
         view, shown, sampler, updated: the arguments of these names; ``updated`` changes.
         priorities: the sampler, if it has some, or another state.
         counting: the sampler, or what it is made of, that counts draws; None if none does.
-        ready: True if priorities may be updated; see :mod:`diskreplay.buffers.keeping`.
+        ready: True if priorities may be updated, and draws counted; see :mod:`diskreplay.buffers.keeping`.
     """
 
     def __init__(self, engine: Engine, view: View, shown: View[SomeBatch], sampler: Sampler, updated: bool) -> None:
@@ -65,7 +69,10 @@ class Draws(Generic[SomeBatch]):
     # Drafts of batches, as `Engine.read` takes them
 
     def draft(self, batch_size: int, reads: Reads) -> SomeBatch:
-        """Return as many items as asked for, drawn by the sampler; raise NotEnoughDataError if fewer are held."""
+        """Return as many items as asked for, drawn by the sampler; raise NotEnoughDataError if fewer are held.
+
+        Raises Unmarked as :meth:`draw` does.
+        """
         held = len(self._streams)
         if batch_size > held:
             raise NotEnoughDataError(
@@ -85,7 +92,7 @@ class Draws(Generic[SomeBatch]):
         return self.shown.draft(self._schema, self._streams.all, *drawn, self._rng, reads)
 
     def draft_within(self, batch_size: int, within: Selection, reads: Reads) -> SomeBatch:
-        """Return items of a selection, drawn uniformly."""
+        """Return items of a selection, drawn uniformly; raise Unmarked as :meth:`draw` does."""
         streams = self._streams.all
         self.check_selection(within)
         whole = len(streams) == 1 and within.ranges.least >= streams[0].log.first_id
@@ -98,6 +105,7 @@ class Draws(Generic[SomeBatch]):
         if self.counting is None:
             ids, _ = draw(standing, batch_size)
         else:
+            self._check_marked()
             with self._alone:
                 ids, _ = self.counting.counted(draw, self._streams.windows(), standing, batch_size)
             self.updated = True
@@ -111,12 +119,24 @@ class Draws(Generic[SomeBatch]):
     # The sampler
 
     def draw(self, count: int, rng: Any = None) -> tuple[Ids, NDArray[np.float32]]:
-        """Have the sampler draw ids and weights, ``(count,)`` each, by the store's generator if ``rng`` is None."""
+        """Have the sampler draw ids and weights, ``(count,)`` each, by the store's generator if ``rng`` is None.
+
+        Raises Unmarked, with nothing drawn, while draws may not be counted.
+        """
+        self._check_marked()
         with self._alone:
             drawn = self.sampler.sample(rng or self._rng, self._streams.windows(), self.standing, count)
         if self.counting is not None:
             self.updated = True
         return drawn
+
+    def _check_marked(self) -> None:
+        """Raise Unmarked while draws may not be counted.
+
+        Only the lock tells: a thread that waits for it may come in just after the counts were copied to be kept.
+        """
+        if self.counting is not None and not self.ready:
+            raise Unmarked
 
     def times_sampled(self, ids: Ids) -> NDArray[np.int64]:
         """Return how often ids ``(B,)`` were drawn, int64 ``(B,)``; raise InputError if the sampler does not count."""

@@ -37,7 +37,7 @@ def kept_at_close(sampler: Sampler) -> bool:
 class Keeping:
     """The kept state of the sampler of a store that is written; the lock of writers guards every call.
 
-    ``draws.ready`` says whether priorities may be updated: what is on disk promises nothing of them.
+    ``draws.ready`` says whether priorities may be updated, and draws counted: what is on disk promises nothing of them.
 
     Args:
         engine: the store.
@@ -119,9 +119,9 @@ class Keeping:
                     raise
                 except Exception as error:  # of a sampler's own code, which must not keep the store from being closed
                     return f"the state of {draws.sampler!r} is not kept: {error!r}"
-                draws.ready = companion is not None  # who updates now waits, and puts a mark over it
             else:
                 document = None
+            draws.ready = companion is not None  # who draws or updates now waits, and puts a mark over it
         if document is not None:
             with engine.write_lock.exclusive:
                 kept.replace(writer, document, arrays)

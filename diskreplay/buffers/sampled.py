@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Generic
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import notebooks
 from diskreplay.buffers import copies, owners, shuffle
-from diskreplay.buffers.draws import Draws
+from diskreplay.buffers.draws import Draws, Unmarked
 from diskreplay.buffers.keeping import Keeping
 from diskreplay.buffers.loader import MOST_BEGUN, Loader, begun_ahead, endless, loading
 from diskreplay.buffers.opening import APPEND
@@ -37,6 +37,8 @@ from diskreplay.schema import Schema
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import SomeBatch
 from diskreplay.views.view import View
+
+Made = TypeVar("Made")
 
 
 def _kept(schema: Schema, view: View | None = None, sampler: Sampler | None = None) -> dict[str, Any]:
@@ -170,16 +172,16 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 weights of one, whatever the sampler is.
 
         Raises:
-            InputError: for a selection of another buffer, or from before a checkpoint was returned to; and for any where
+            InputError: for a selection of another buffer, or from before a checkpoint was returned to; for any where
                 the sampler counts draws of groups.
             NotEnoughDataError: when fewer are in the buffer.
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
         batch_size = check_count("batch_size", batch_size)
-        self.before_draw()
+        engine, draws = self.engine, self.draws
         if within is not None:
-            return self.engine.read(self.draws.draft_within, batch_size, within)
-        return self.engine.read(self.draws.draft, batch_size)
+            return once_marked([self], lambda: engine.read(draws.draft_within, batch_size, within))
+        return once_marked([self], lambda: engine.read(draws.draft, batch_size))
 
     def times_sampled(self, index: Any) -> NDArray[np.int64]:
         """Return how often transitions were drawn; the sampler must be a :class:`~diskreplay.Counting`.
@@ -197,7 +199,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 return self.draws.times_sampled(ids)
 
     def before_draw(self) -> None:
-        """See to it that nobody finds counts from before a draw; :meth:`sample` calls it.
+        """See to it that nobody finds counts from before a draw; see :func:`once_marked`.
 
         Raises what :meth:`update_priorities` raises where it puts a mark on disk.
         """
@@ -305,3 +307,16 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             return shuffle.Pass(engine, draws.shown, batch_size, pool_bytes, drop_last, among)
 
         return Passes(begin, epochs)
+
+
+def once_marked(parts: Sequence[SampledBuffer[Any]], draw: Callable[[], Made]) -> Made:
+    """Return what ``draw()`` gives, which draws from some buffers.
+
+    Before the first draw that a buffer counts, and after its counts were kept, it puts a mark on disk, and draws again.
+    """
+    while True:
+        try:
+            return draw()
+        except Unmarked:
+            for part in parts:
+                part.before_draw()

@@ -24,6 +24,7 @@ from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpiso
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.compat.location import Location, close_with
+from diskreplay.compat.sampler_draws import draw
 from diskreplay.compat.stores import OPEN_OPTIONS, check_checkpoint, closed_on_failure, numbered
 from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError
 from diskreplay.paths import PathLike, checked_path
@@ -251,11 +252,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             raise NotEnoughDataError("the buffer is empty; add some episodes")
         found: list[tuple[Held, int, int, float]] = []
         self._drawn_in_vain = 0
-        store.before_draw()
         for _ in range(ROUNDS):
-            with store.engine.lock:
-                store.engine.check_open()
-                ids, weights = store.draws.draw(count - len(found))
+            ids, weights = draw(store, count - len(found))
             for place, id, weight in zip(self._index.at(ids), ids.tolist(), weights.tolist(), strict=True):
                 if place is not None and fits(*place):
                     found.append((*place, id, weight))

@@ -25,7 +25,9 @@ from helpers.own_samplers import Newest, Rarest
 from helpers.priority_model import chi_square
 
 import diskreplay as dr
-from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, SamplerWarning
+from diskreplay.compat import sampler_draws
+from diskreplay.errors import ClosedError, EvictedError, InputError, NotEnoughDataError, SamplerWarning
+from diskreplay.storage import kept
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
 
@@ -235,6 +237,70 @@ def test_counts_over_several_streams(tmp_path: pathlib.Path) -> None:
         assert len(set(one.tolist() + two.tolist() + three.tolist())) == 25
     for actor in actors:
         actor.close()
+
+
+def draws_of(buffer: dr.ReplayBuffer) -> dict[str, Callable[[], Any]]:
+    """Each way to draw five transitions; each returns their index."""
+    mixture, everything = dr.Mixture([buffer]), buffer.select("length >= 1")
+    return {
+        "sample": lambda: buffer.sample(5).index,
+        "within": lambda: buffer.sample(5, within=everything).index,
+        "mixture": lambda: mixture.sample(5).index,
+        "adapter": lambda: sampler_draws.draw(buffer, 5)[0],
+    }
+
+
+@pytest.mark.parametrize("ends", ["close", "keep"])
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("way", ["sample", "within", "mixture", "adapter"])
+def test_a_draw_while_counts_are_kept_is_not_forgotten(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, way: str, before: int, ends: str
+) -> None:
+    """A thread has seen that a mark is on disk, and comes to draw when the counts have been copied."""
+    drawn: list[int] = []
+    tried, asked = threading.Event(), threading.Event()
+
+    def draw() -> None:
+        with contextlib.suppress(ClosedError):
+            drawn.extend(draws_of_buffer().tolist())
+        tried.set()
+
+    def before_update() -> None:
+        if asked.is_set():
+            tried.set()
+            marks()
+        asked.set()
+
+    def during(write: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            if not thread.ident:
+                thread.start()
+                tried.wait()
+            write(*arguments)
+
+        return call
+
+    buffer, thread = create(tmp_path / "a", dr.Counting(dr.Uniform(), 1)), threading.Thread(target=draw)
+    add(buffer, 20)
+    buffer.commit()
+    buffer.before_draw()
+    if before:
+        drawn.extend(buffer.sample(before).index.tolist())
+    draws_of_buffer, marks = draws_of(buffer)[way], buffer.before_update
+    with monkeypatch.context() as patch:
+        patch.setattr(buffer, "before_update", before_update)
+        for name in ("replace", "remove"):
+            patch.setattr(kept, name, during(getattr(kept, name)))
+        if ends == "close":
+            buffer.close()
+        else:  # as the end of a program does, which leaves the buffer open
+            with buffer.engine.write_lock:
+                buffer.engine.keep()
+        thread.join()
+    assert len(drawn) == before + 5 * (ends == "keep")
+    buffer.close()
+    with dr.ReplayBuffer.open(tmp_path / "a") as buffer:
+        assert np.flatnonzero(buffer.times_sampled(buffer.items())).tolist() == sorted(drawn)
 
 
 @pytest.mark.long
