@@ -1,11 +1,13 @@
 """The state of a sampler that closing keeps, and with which the next opening to write goes on (docs/design/0029).
 
 It counts for the rows that it was kept with, until priorities are updated: before the first update since, a mark takes
-its place on disk. So whoever opens the store finds what fits its rows, or is told that there was more.
+its place on disk. Counts of draws without priorities count for later rows, too, of which none was drawn yet. So whoever
+opens the store finds what fits its rows, or is told that there was more.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
@@ -46,7 +48,7 @@ class Keeping:
         take: have a new sampler go on from what is kept, or warn that it cannot.
 
     Attributes:
-        found: the state on disk, if it fits the rows that the store was opened at.
+        found: the state on disk, if it was kept with just the rows that the store was opened at.
     """
 
     def __init__(self, engine: Engine, draws: Draws, writer: StreamWriter, take: bool) -> None:
@@ -56,6 +58,7 @@ class Keeping:
         self.found: Checkpoint | None = None
         self._rows: kept.Rows | None = {}
         """The rows on disk, none for those of a mark or of something damaged; None if nothing is there."""
+        usable: Checkpoint | None = None
         self._taken = False
         """True if the sampler knows what is on disk, and nothing else."""
         try:
@@ -66,8 +69,10 @@ class Keeping:
                 return
             if not there.cut:
                 why = "the program that updated them ended without close; a checkpoint has those of its time"
-            elif self._rows == kept.rows(_cut(engine)):
-                self.found = there
+            elif self._rows == (now := kept.rows(_cut(engine))):
+                self.found = usable = there
+            elif not has_priorities(draws.sampler) and kept.went_on(kept.rows(there.cut), now):
+                usable = there
             else:
                 why = "rows were committed since they were kept, by a program that kept none"
         except CorruptionError as error:
@@ -77,9 +82,10 @@ class Keeping:
             return
         what = WHAT if has_priorities(sampler) else COUNTS
         try:
-            if self.found is not None:
-                self._taken = resume_sampler(sampler, draws.view, self.found.state, self.arrays, what)
-                draws.updated = self._taken and self.found.state.get(UPDATED, True)
+            if usable is not None:
+                arrays = functools.partial(kept.read_arrays, writer.files, writer.path, usable)
+                self._taken = resume_sampler(sampler, draws.view, usable.state, arrays, what)
+                draws.updated = self._taken and usable.state.get(UPDATED, True)
                 return
         except CorruptionError as error:
             why = str(error)

@@ -38,6 +38,14 @@ def rows(cut: Mapping[str, Commit]) -> Rows:
     return {name: (one.stream, one.timeline, one.begin, one.end) for name, one in cut.items() if one.end}
 
 
+def went_on(before: Rows, now: Rows) -> bool:
+    """Tell whether each stream has gone on from its rows of before: some may be evicted or new, none is another."""
+    return all(
+        name in now and now[name][:2] == one[:2] and now[name][2] >= one[2] and now[name][3] >= one[3]
+        for name, one in before.items()
+    )
+
+
 def read(files: fs.Files, stream: str) -> Checkpoint | None:
     """Return what is kept in the stream at a path, or None; raise CorruptionError if it cannot be read."""
     try:
