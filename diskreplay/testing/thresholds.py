@@ -82,6 +82,7 @@ THRESHOLDS = (
     Threshold("engine.compiled_row", "LOOK_EVERY", 1, "it is looked whether that is worth it"),
     Threshold("engine.compiled_row", "STAGED_BYTES", 8, "a larger value is not copied before it is compared"),
     Threshold("loading", "IN_BACKGROUND", 0, "compiled code is waited for where it is first asked for"),
+    Threshold("engine.appender", "PLACED_STEPS", 2, "the items of many steps are appended slice by slice"),
     Threshold("engine.steps", "COMPARED_BYTES", 16, "steps are compared piece by piece"),
     Threshold("buffers.shuffle", "POOL_SLACK", 1, "a round's chunks do not all fit into the pool"),
     Threshold("buffers.shuffle", "POOL_SPARE_BYTES", 100, "the context's chunks do not fit into the pool"),

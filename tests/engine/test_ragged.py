@@ -14,7 +14,8 @@ from gymnasium.spaces import GraphInstance
 
 import diskreplay as dr
 from diskreplay import ragged
-from diskreplay.engine.appender import PLACED_STEPS, Appender
+from diskreplay.engine import appender
+from diskreplay.engine.appender import Appender
 from diskreplay.engine.ragged_rows import RaggedRows
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, ReadFailedError, SchemaError
 from diskreplay.ops import combine, compact, convert, diff
@@ -314,7 +315,8 @@ def test_extend_lets_readers_in_between(path: str, monkeypatch: pytest.MonkeyPat
         def __exit__(self, *error: Any) -> None:
             self.change.__exit__(*error)
 
-    count = 2 * PLACED_STEPS + 1
+    slice_steps = appender.PLACED_STEPS
+    count = 2 * slice_steps + 1
     space = spaces.Sequence(spaces.Box(0, 9999, (), np.int32), stack=True)
     values = [np.array([step, 1], np.int32) for step in range(count + 1)]
     zeros, no = np.zeros(count, int), np.zeros(count, bool)
@@ -322,7 +324,7 @@ def test_extend_lets_readers_in_between(path: str, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(RaggedRows, "place", counted)
         monkeypatch.setattr(rb.engine.appender, "change", Counted(rb.engine.appender.change))
         rb.extend(values[:-1], zeros, zeros * 0.0, values[1:], no, no)
-        assert [steps for steps in placed if steps] == [PLACED_STEPS, PLACED_STEPS, 1]
+        assert [steps for steps in placed if steps] == [slice_steps, slice_steps, 1]
         batch = rb.get(rb.items())
         assert batch.obs.values[:, 0].tolist() == list(range(count))
         assert batch.next_obs.values[:, 0].tolist() == list(range(1, count + 1))
