@@ -107,7 +107,8 @@ class StreamLog:
         self.next_older_patches: dict[tuple[int, int], int] = {}
         """For each row and environment whose next observation has its whole stack in patches: the number of a patch.
 
-        It is the patch with the frame before the newest one, and has offset 2; the patch with the newest frame has offset 1.
+        It is the patch with the frame before the newest one, and has offset 2. The patch with the newest frame
+        has offset 1.
         """
         self.begin = 0
         self.end = 0

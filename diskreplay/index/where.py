@@ -96,8 +96,8 @@ class Where:
     def __init__(self, text: str) -> None:
         """Parse a condition.
 
-        If it is not in the language, raise InputError, which names the character where parsing stopped. If it is no text,
-        or too long, raise InputError, too.
+        If it is not in the language, raise InputError, which names the character where parsing stopped. If it is no
+        text, or too long, raise InputError, too.
         """
         if not isinstance(text, str):
             raise InputError(f"where must be text such as \"return > 100 and tag = 'expert'\", got {text!r}")
