@@ -61,7 +61,7 @@ def annotate(appender: Appender, episode: Episode | None, env: int | None, given
 class _Change(NamedTuple):
     """The new facts of an episode of one environment; without a place, of the episode that its next step begins.
 
-    The place is the facts noted before, the episode's first row, and the first row of the next episode, if any.
+    The place is the facts noted before, the episode's first row, and its stop, if it has one.
     """
 
     env: int

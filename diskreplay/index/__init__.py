@@ -2,7 +2,8 @@
 
 This room opens no file of a store, and takes no lock. Its callers hold ``engine.lock``, which guards what is in RAM.
 
-- Tables hold the rows of the window and its context. A row's position in a table follows from the row's number.
+- A ``Table`` (``ring.py``) of rows holds those of the window and its context; row ``r`` stands at position
+  ``r % length``.
 - Entering a record of a log of bytes (``ByteLog``) twice has the same effect as entering it once.
 - Only modules that are loaded late import ``jit``, because that imports numba.
 """

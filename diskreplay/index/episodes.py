@@ -186,7 +186,8 @@ class _EpisodesMade:
 class KeptEpisodes:
     """The episodes of a stream's window, kept between calls.
 
-    Callers hold ``engine.lock``. They must not change what is returned. It may change with the next call after a step.
+    Callers hold ``engine.lock``. They must not change what is returned. The returned list and arrays may change at the
+    next call after the window or the facts have changed.
     """
 
     def __init__(self, log: StreamLog, facts: EpisodeFacts) -> None:
@@ -216,7 +217,7 @@ class KeptEpisodes:
         """
         made = self._caught_up()
         found = made.values.pop(name, None) or Sliding(values_of(self.facts().tolist(), name).arrays())
-        for oldest in list(made.values)[: len(made.values) + 1 - MOST_VALUES]:
+        for oldest in list(made.values)[: max(0, len(made.values) + 1 - MOST_VALUES)]:
             del made.values[oldest]
         made.values[name] = found
         return FactValues(*found.arrays())
@@ -276,10 +277,11 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
-    """Return the first row of the episode that contains ``row``, the next episode's first row, and a flag.
+    """Return the first row of the episode that contains ``row``, its stop, and a flag.
 
-    The flag is False if the episode began before the window; the first value is then the window's first row. The
-    second value is None if the environment's next episode has not begun yet.
+    The flag is False if the episode began before the window; the first value is then the window's first row. The stop
+    is the first row after ``row`` that does not continue the row before it, whether it is a transition or not; it is
+    None if there is none yet.
     """
     start, complete = log.begin, False
     for high in range(row + 1, log.begin, -LOOKED_ROWS):

@@ -72,9 +72,10 @@ class FactValues:
     def compared(
         self, test: Callable[[Any, Any], Any], literal: Any, unlike: bool, others: Callable[[list[Any]], list[bool]]
     ) -> Mask:
-        """Tell for which values ``test(value, literal)`` holds; ``others`` tells it for those that Python compares.
+        """Tell which values match, which means that ``test(value, literal)`` holds.
 
-        With ``unlike`` it also holds for values of another kind, but never for null or a missing fact.
+        If ``unlike`` is True, numbers and flags of another kind than the literal match, too. ``others`` decides about
+        the values that Python compares. A missing fact never matches.
         """
         kind = kind_of(literal)
         if kind == OTHER and type(literal) is int:  # no number of the array can be compared with it exactly

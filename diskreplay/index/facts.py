@@ -1,12 +1,12 @@
 """The facts of a stream's episodes in RAM: what a program says of them, such as seeds, tags and outcomes.
 
 On disk the facts are in a log of bytes: lines of JSON, ``[row, stop, env, {facts}]``. A line describes the episode of
-environment ``env`` that contains ``row``. Its ``stop`` is one past the episode's last row, or null if the environment's
-next episode had not begun when the line was written. If several lines have the same row and environment, the last one
+environment ``env`` that contains ``row``. Its ``stop`` is one past the episode's last row, or null if no row had been
+added after the episode when the line was written. If several lines have the same row and environment, the last one
 counts. A line is dead if its episode has left the window: its ``stop`` is not above the window's first row.
 
-A program may give facts before an episode's first step. They wait until that step notes them
-(:meth:`EpisodeFacts.begins`).
+A program may give facts before an episode's first step. They wait until the row of that step is added; then
+:meth:`EpisodeFacts.begins` notes them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_NAME = 64
 """The most characters of a fact's name."""
 MAX_SEED = (1 << 64) - 1
 SHARED_LENGTH = 64
-"""Equal texts of at most this many characters share one object; each fact has its own copy of a longer text."""
+"""Equal texts of at most this many characters share one object; equal texts that are longer need not."""
 NOWHERE = -1
 
 Bytes = NDArray[np.uint8]
@@ -80,13 +80,19 @@ class EpisodeFacts:
         self._noted: dict[int, Noted] = {}
         """The noted facts, by row and environment in one number (:meth:`key`)."""
         self._open: dict[int, int] = {}
-        """By environment: the :meth:`key` of its newest noted episode, if its next episode has not begun."""
+        """By environment: the :meth:`key` of its newest noted episode, if that has no stop yet."""
         self._waiting: dict[int, Facts] = {}
-        """By environment: the facts of the episode that its next step begins; an empty dict if none were given."""
+        """By environment for which `begin_episode` was called: the facts of the episode that its next step begins.
+
+        They are an empty dict if the call gave none. Other environments have no entry.
+        """
         self._unwritten: dict[int, None] = {}
         """By :meth:`key`: episodes that changed since their last line was written; some may be forgotten by now."""
         self.changed: int | None = None
-        """The lowest row of the episodes whose facts have changed since a caller set this to None."""
+        """The lowest row of the episodes whose facts have changed since a caller set this to None.
+
+        What :meth:`begins` notes does not count, because it is about episodes that begin or stop at a new row.
+        """
 
     def __len__(self) -> int:
         return len(self._noted)
@@ -102,7 +108,7 @@ class EpisodeFacts:
     # Giving
 
     def wait(self, envs: Sequence[int], facts: Facts) -> None:
-        """Set the facts of the episodes that the next steps of these environments begin; they replace waiting facts."""
+        """Have ``facts`` wait for the next episode of each of these environments, in place of facts that wait."""
         self._waiting = {**self._waiting, **dict.fromkeys(envs, facts)}
 
     def waiting(self, env: int) -> Facts | None:
@@ -175,12 +181,12 @@ class EpisodeFacts:
     # The log of bytes
 
     def restart(self) -> None:
-        """Forget the facts that came from the log of bytes."""
+        """Forget all noted facts, written or not; facts that wait are kept."""
         self._change(0)
         self._noted, self._open, self._unwritten = {}, {}, {}
 
     def records(self, data: Bytes, at: int) -> Iterator[Noted]:
-        """Yield the complete lines in ``data``, the bytes of the log of bytes from byte ``at`` on.
+        """Yield the complete lines in ``data``, whose first byte is byte ``at`` of the log of bytes.
 
         Raises ValueError for a bad line.
         """
@@ -228,7 +234,10 @@ class EpisodeFacts:
         self._unwritten.pop(key, None)
 
     def news(self, at: int) -> tuple[Bytes, list[Noted]]:
-        """Return lines for the facts that are not yet written, and the records of these lines from byte ``at`` on."""
+        """Return lines for the facts that are not yet written, and the records of these lines.
+
+        They will be these records when they are appended at byte ``at``.
+        """
         # If an episode left the window before it had a line, none is written. If it has one, a newer line must say
         # where the episode stopped.
         known = {key: one for key in self._unwritten if (one := self._noted.get(key)) is not None}
@@ -252,7 +261,10 @@ class EpisodeFacts:
         return one.line() if lives else b""
 
     def living_bytes(self) -> int:
-        """Return the size in bytes of all lines that still count; forget the facts of all other episodes."""
+        """Forget the facts of episodes that have left the window; return the size of the others' newest lines.
+
+        The size is in bytes.
+        """
         self._noted = {key: one for key, one in self._noted.items() if self._lives(one)}
         return sum(one.size for one in self._noted.values())
 

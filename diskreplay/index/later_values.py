@@ -87,7 +87,7 @@ class LaterValues:
             self.log.table.arrays[name][:] = 0
 
     def records(self, data: Bytes, at: int) -> Iterator[ValueBlock]:
-        """Yield the complete blocks in ``data``, the bytes of the log of bytes from byte ``at`` on.
+        """Yield the complete blocks in ``data``, whose first byte is byte ``at`` of the log of bytes.
 
         Raises ValueError for a bad block.
         """

@@ -39,14 +39,14 @@ def place_of(name: str) -> str:
 
 
 class Standing(enum.IntEnum):
-    """The standing of a row of one environment: can it be sampled?"""
+    """The standing of an id: can it be an item?"""
 
     NEVER = 0
-    """The row is not a transition, and will never be one."""
+    """It is not an item, and will never be one."""
     NOW = 1
-    """The row is a transition."""
+    """It is an item."""
     LATER = 2
-    """The row may become a transition once more rows have been added."""
+    """It may become an item once more rows have been added."""
 
 
 NEVER, NOW, LATER = (int(standing) for standing in Standing)
@@ -101,14 +101,14 @@ class StreamLog:
         self.older_patches: dict[tuple[int, int], int] = {}
         """For each row and environment with start code PATCHES: the number of a patch.
 
-        It is the first of the patches that hold the row's older frames. It has offset -1: it holds the frame just
-        before the row.
+        It is the patch with the frame just before the row, and has offset -1. The patches after it have the frames
+        before that one.
         """
         self.next_older_patches: dict[tuple[int, int], int] = {}
-        """For each row and environment whose next stack is kept in patches: the number of its patch of offset 2.
+        """For each row and environment whose next observation has its whole stack in patches: the number of a patch.
 
-        A next stack is kept in patches if it is not the row's own stack moved on by one frame. The patch of offset 2
-        holds the frame before the newest one in the next stack.
+        It is the patch with the frame before the newest one, and has offset 2. The patch with the newest frame
+        has offset 1.
         """
         self.begin = 0
         self.end = 0
@@ -356,7 +356,7 @@ class StreamLog:
         return found
 
     def history(self, rows: Ids, envs: Ids, frames: int) -> Ids:
-        """Return how many of the ``frames`` rows before each row belong to the same episode: 0 to ``frames``."""
+        """Return how many of the last ``frames`` rows before each row belong to the row's episode: 0 to ``frames``."""
         if not frames:
             return np.zeros(len(rows), np.int64)
         # Positions before row 0 hold arbitrary values. These do not count, because row 0 continues nothing.

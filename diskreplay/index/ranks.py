@@ -7,8 +7,8 @@
 3. Each node counts the nodes in its left subtree. With these counts a walk down from the root finds the k-th entry.
 4. To insert a node, go down to where its random number belongs, and split the subtree there into the nodes before and
    the nodes after the new one. To remove a node, join its two subtrees. Both change counts only along one path.
-5. An entry's node stands at the entry's slot in one array, so inserting allocates nothing. A node has 32 bytes, half a
-   cache line.
+5. Each entry has a slot (:mod:`.slots`). Its node stands at that position of one array, so inserting allocates nothing.
+   A node has 32 bytes, half a cache line.
 6. To add many entries at once, sort all entries and build a new tree, which takes linear time after the sort.
 """
 
@@ -43,7 +43,8 @@ REBUILD_SHARE = 8
 class Ranks:
     """The ranks of priorities at up to ``slots`` slots.
 
-    No slot has an entry at first, and only slots that were written take memory.
+    No slot has an entry at first. Only slots that were written take memory, but :meth:`grow` writes all slots that
+    there were.
     """
 
     def __init__(self, slots: int) -> None:

@@ -72,7 +72,7 @@ def refuse_columns(where: Where, columns: Collection[str], every: Sequence[KeptE
 
 
 def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]) -> list[bool]:
-    """Tell which episodes of a list a condition selects; ``streams`` has the streams' names by their numbers."""
+    """Tell for each episode of a list whether a condition selects it; ``streams`` has streams' names by number."""
 
     def column(name: str) -> Sequence[Any] | NDArray[Any] | FactValues:
         if name == "return":
@@ -93,7 +93,10 @@ def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]
 
 
 def _warn_of_unknown(where: Where, episodes: Sequence[Episode]) -> None:
-    """Warn, by MisuseWarning, of each fact that a condition names and no episode has."""
+    """Warn, by MisuseWarning, of each fact that a condition names and no episode has.
+
+    The facts in :data:`TOLD` get no warning. If there are no episodes, no fact gets one.
+    """
     known = {name for episode in episodes for name in episode.facts}
     for name in sorted(where.facts - known - TOLD) if episodes else ():
         more = OWN.difference(WORDS) | TOLD

@@ -46,7 +46,10 @@ def between(base: int, lanes: int, rows: int, start: int, stop: int) -> Ints:
 def sorted_out(
     base: int, lanes: int, rows: int, ids: Ints, standings: NDArray[np.int8]
 ) -> tuple[Ints, Ints, Ints]:  # fmt: skip
-    """Return the ids of one stream whose standing is NOW, their slots, and the numbers of the ids at LATER."""
+    """Sort ids of one stream by their standings.
+
+    Return those whose standing is NOW, their slots, and the numbers in the stream of those whose standing is LATER.
+    """
     added, slots, later = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
     count = waiting = 0
     for k in range(len(ids)):

@@ -7,7 +7,8 @@ log only when a view asks, so adding rows costs nothing. To catch up:
 1. It handles all new rows at once. A running maximum forwards finds first rows; a running minimum backwards finds
    stops.
 2. If a new row ends a span that was open, it writes the stop to the span's older rows.
-3. The last assignment makes the new rows valid. If a call is interrupted before it, the next call repeats the work.
+3. The last assignment, to ``_end``, says that the new rows are done. If a call is interrupted before it, the next call
+   repeats the work.
 """
 
 from __future__ import annotations

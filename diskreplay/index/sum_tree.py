@@ -101,7 +101,7 @@ class WideSumTree:
             masses: the mass of a new id in each lane, float64 ``(lanes,)`` or longer.
 
         Returns True if the window has moved. It returns False and changes nothing if a new id's standing is not NOW, if
-        ``standings`` has not one entry for each new id, or if the window would move back.
+        there are not exactly as many ``standings`` as new ids, or if the window would move back.
         """
         done = advance(self._sums, self._mins, self._offsets, table, row, first, stop, standings, masses)
         return bool(done)

@@ -4,7 +4,8 @@ A condition is parsed here, and is never run as Python. It consists of compariso
 ``and``, ``or``, ``not`` and parentheses.
 
 ==============================================  ======================================================================
-``return``, ``length``, ``environment``         numbers; the first two are of the episode's steps in the window
+``return``, ``length``                          numbers, of the episode's steps in the window
+``environment`` (``env``)                       the environment's number
 ``end``                                         ``'terminated'``, ``'truncated'``, ``'both'``, ``'cut'``, ``'running'``
 ``stream``                                      the stream's name
 ``seed``, ``success``, ``tags`` (``tag``)       facts, as are all other names; ``scene.floor``: a member of an object
@@ -12,10 +13,10 @@ A condition is parsed here, and is never run as Python. It consists of compariso
 ``12``, ``-0.5``, ``1e3``, ``'it''s'``, ``"a"``  literals; also ``true``, ``false`` and ``null``
 ==============================================  ======================================================================
 
-If an episode does not have a fact, or its value is null, ``fact = null`` is true. Every other comparison is false, one
-with ``!=`` too. ``in`` is true only if null is listed, and ``not in`` is its opposite. An exception is ``tags``: an
-episode without tags counts as one with an empty list. Two values of different kinds, such as a text and a number, are
-not equal, and neither is less than the other.
+If an episode does not have a fact, or its value is null, ``fact = null`` is true. Every other comparison of such a fact
+is false, even one with ``!=``. For such a fact ``in`` is true only if null is listed. ``not in`` is always the opposite
+of ``in``. An exception is ``tags``: an episode without tags counts as one with an empty list. Two values of different
+kinds, such as a text and a number, are not equal, and neither is less than the other.
 
 If a fact is a list, a comparison with ``!=`` is true if it is true for every element, and any other comparison if it is
 true for at least one. But a list itself is not null, even if null is in it, so ``fact != null`` is true. The name of a
@@ -39,7 +40,7 @@ from diskreplay.index.fact_values import MISSING, NONE, FactValues, Mask
 MAX_LENGTH = 4096
 """The most characters of a condition."""
 LARGEST_BITS = 1023
-"""The most bits of an integer; a larger one could not be compared with floats."""
+"""The most bits of an integer. Each such integer fits into a float64; of those with one bit more only some would."""
 MAX_DEPTH = 64
 """The most levels of parentheses and ``not``."""
 
@@ -93,7 +94,11 @@ class Where:
     """
 
     def __init__(self, text: str) -> None:
-        """Parse a condition; raise InputError, which says at which character, if it is not in the language."""
+        """Parse a condition.
+
+        If it is not in the language, raise InputError, which names the character where parsing stopped. If it is no
+        text, or too long, raise InputError, too.
+        """
         if not isinstance(text, str):
             raise InputError(f"where must be text such as \"return > 100 and tag = 'expert'\", got {text!r}")
         if len(text) > MAX_LENGTH:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 import diskreplay as dr
 from diskreplay.index import episodes as module
+from diskreplay.index.fact_values import FactValues, values_of
 from diskreplay.testing import SimulatedDisk
 
 PATH = "/a.replay"
@@ -119,3 +122,24 @@ def test_an_episode_keeps_the_facts_that_it_was_found_with() -> None:
         assert old.facts == {"note": 1}, "a copy"
         assert hash(old) == hash(buffer.episodes[0])
         assert repr(old).endswith("ended=True, facts={'note': 1})")
+
+
+def test_the_values_of_sixteen_facts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those of eight were."""
+    made: list[str] = []
+
+    def counted(known: Sequence[dict[str, Any]], name: str) -> FactValues:
+        made.append(name)
+        return values_of(known, name)
+
+    monkeypatch.setattr(module, "values_of", counted)
+    names = [f"fact_{number}" for number in range(module.MOST_VALUES + 1)]
+    with created(SimulatedDisk(), 1, 20) as buffer:
+        add(buffer, np.random.default_rng(0), 1.0)
+        buffer.annotate_episode(**dict.fromkeys(names, 1))
+        kept = buffer.engine.streams.all[0].episodes
+        for name in [*names, *names[1:]]:
+            kept.values(name)
+        assert made == names, "each was made once"
+        kept.values(names[0])
+        assert made == [*names, names[0]], "the oldest had made room"
