@@ -15,6 +15,7 @@ from diskreplay.checks import check_count, checked_number
 from diskreplay.compat import given, sampler_draws
 from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.rows import ids_of, read_once
+from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.disk_buffer import (
     DiskBuffer,
     fit_flags,
@@ -101,8 +102,9 @@ class OffPolicyBuffer(DiskBuffer, Buffer):
             "columns": {name: (shape, np.float32) for name, shape in self._auxiliary.values()},
         }  # fmt: skip
         self.engine = open_off_policy(self, options, create)
-        self._integers = functools.partial(integers, self.engine, self._own_draws)
-        self._keeper = Keeper(self.engine, ram)
+        with closed_on_failure(self.engine):
+            self._integers = functools.partial(integers, self.engine, self._own_draws)
+            self._keeper = Keeper(self.engine, ram)
         with self._keeper.opening(self):
             self._keeper.restore()
         ring, lead = self._ring, (self.n_envs, self.n_size)  # not ourselves: the buffer would never be forgotten

@@ -21,6 +21,7 @@ from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.positions import RingPositions
 from diskreplay.compat.rows import column, ids_of, read_once
+from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.disk_buffer import DiskBuffer, integers, open_off_policy, stored_space
 from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
 from diskreplay.compat.xuance.memory import Buffer, EpisodeBuffer, Shapes, space_shape
@@ -76,9 +77,10 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
             "columns": {STEP: ((), np.int32), LAST: ((), bool)}, "sampler": Uniform(),
         }  # fmt: skip
         self.engine = open_off_policy(self, options, create)
-        self._integers = functools.partial(integers, self.engine, options.get("seed") is not None)
-        self._episodes = FinishedEpisodes(self.engine, self.n_size, functools.partial(_ended, self.engine))
-        self._keeper = Keeper(self.engine, ring=RingPositions(self._episodes.held, self.n_size))
+        with closed_on_failure(self.engine):
+            self._integers = functools.partial(integers, self.engine, options.get("seed") is not None)
+            self._episodes = FinishedEpisodes(self.engine, self.n_size, functools.partial(_ended, self.engine))
+            self._keeper = Keeper(self.engine, ring=RingPositions(self._episodes.held, self.n_size))
         with self._keeper.opening(self):
             self._keeper.restore()
 

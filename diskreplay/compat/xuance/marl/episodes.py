@@ -25,6 +25,7 @@ from diskreplay.compat.given import number
 from diskreplay.compat.keeper import Assignment, Keeper, RamState, set_item
 from diskreplay.compat.positions import RingPositions, ring_array
 from diskreplay.compat.rows import column, read_once
+from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
 from diskreplay.compat.xuance.fields import Field, look_up
 from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed
@@ -174,8 +175,9 @@ class EpisodeRing(MultiAgentBuffer):
                 STEP: ((), np.int32), FILLED: ((), bool),
             },
         )  # fmt: skip
-        self._keeper = CollectedEpisodes(self.engine, self._table(), self.n_envs, self.buffer_size)
-        self._data = self._keeper.data
+        with closed_on_failure(self.engine):
+            self._keeper = CollectedEpisodes(self.engine, self._table(), self.n_envs, self.buffer_size)
+            self._data = self._keeper.data
         with self._keeper.opening(self):
             if not self._keeper.restore():
                 self._recover()

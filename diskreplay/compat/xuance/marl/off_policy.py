@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.checks import check_count
 from diskreplay.compat.keeper import Keeper
+from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.fields import Field, arrays, picked
 from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, take_step, team_reward
 from diskreplay.compat.xuance.marl.step_store import REWARDS, TERMINALS, open_steps
@@ -51,7 +52,8 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
             self.state_space, mean_action=self._mean_action,
             columns={REWARDS: (self.rew_space, np.float32), TERMINALS: (self.done_space, bool)},
         )  # fmt: skip
-        self._keeper = Keeper(self.engine)
+        with closed_on_failure(self.engine):
+            self._keeper = Keeper(self.engine)
         with self._keeper.opening(self):
             self._keeper.restore()
         ring = self._ring  # not ourselves: the buffer would never be forgotten
