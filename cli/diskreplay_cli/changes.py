@@ -34,7 +34,8 @@ class IdFile(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
             return value
         try:
             if str(value).endswith(".npy"):
-                return np.load(value, allow_pickle=False)
+                with pathlib.Path(value).open("rb") as file:
+                    return np.lib.format.read_array(file, allow_pickle=False)
             lines = list(map(str.strip, pathlib.Path(value).read_text("utf-8").splitlines()))
         except (OSError, ValueError, EOFError) as error:
             self.fail(f"{value!r} cannot be read as ids: {error}", param, ctx)
