@@ -15,11 +15,12 @@ INPUTS := pyproject.toml constraints.txt
 OLDEST := .venv-oldest
 BROWSER := .venv-browser
 DISTRIBUTED := .venv-distributed
+ROBOTS := .venv-robots
 
 # One process for each processor; worksteal: the slow tests lie together in the order of files.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --durations 10
 
-.PHONY: help demo quick test exhaustive interop distributed browser lowest lint docs bench house clean
+.PHONY: help demo quick test exhaustive interop distributed robots browser lowest lint docs bench house clean
 # Two pips must not write to one environment at the same time.
 .NOTPARALLEL:
 
@@ -38,11 +39,11 @@ quick: $(VENV)/.dev-stamp ## Run some tests in their quick form, as in: make qui
 
 # One case of each long family, less of what is random or exhaustive.
 test: $(VENV)/.dev-stamp ## Run all tests in their quick form, in about two minutes.
-	DISKREPLAY_TEST_EFFORT=0.1 DISKREPLAY_TEST_BUDGET=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed
+	DISKREPLAY_TEST_EFFORT=0.1 DISKREPLAY_TEST_BUDGET=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed --ignore=tests/robots
 
 # With DISKREPLAY_TEST_EFFORT=20 random examples are tried so many times as often.
 exhaustive: $(VENV)/.dev-stamp ## Run every case of these tests, whole.
-	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed
+	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed --ignore=tests/robots
 
 # tests/interop exchanges files with the oldest pyarrow that is allowed, too. Two processes at the most, each with whole
 # modules: torch and its peers take gigabytes.
@@ -53,6 +54,10 @@ interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp build/suites/.stamp ## Run the 
 # object store, once for all tests. The paths of its sockets must be short.
 distributed: $(DISTRIBUTED)/.stamp ## Run the tests with Ray and with object storage.
 	TMPDIR=$${TMPDIR:-/tmp} DISKREPLAY_TEST_EFFORT=0.1 $(DISTRIBUTED)/bin/python -m pytest tests/distributed
+
+# LeRobot, in an environment of its own: it pins much, and what its datasets do not need is left out. Nothing is fetched.
+robots: $(ROBOTS)/.stamp ## Run the tests with LeRobot, which makes and reads datasets of robots.
+	HF_HUB_OFFLINE=1 DISKREPLAY_TEST_EFFORT=0.1 $(ROBOTS)/bin/python -m pytest tests/robots
 
 # Chromium is installed where that may be done.
 browser: $(BROWSER)/.stamp ## Run the tests of the page of report and view, in Chromium.
@@ -84,7 +89,7 @@ house: $(VENV)/.dev-stamp ## Print how much one must know to change the code: im
 
 # Leaves benchmarks/.frames alone: gigabytes that take minutes to record again.
 clean: ## Remove what these targets have made, but for recorded frames.
-	rm -rf $(VENV) $(OLDEST) $(BROWSER) $(DISTRIBUTED) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(BROWSER) $(DISTRIBUTED) $(ROBOTS) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find cli diskreplay tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # $(call new_environment,folder); what it lacks is said in one line.
@@ -150,6 +155,14 @@ $(BROWSER)/.stamp: $(INPUTS)
 $(DISTRIBUTED)/.stamp: pyproject.toml constraints-distributed.txt
 	$(call new_environment,$(DISTRIBUTED))
 	$(DISTRIBUTED)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-distributed.txt -e '.[distributed]'
+	touch $@
+
+$(ROBOTS)/.stamp: pyproject.toml constraints-robots.txt
+	$(call new_environment,$(ROBOTS))
+	$(ROBOTS)/bin/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints-robots.txt \
+		-e '.[robots]'
+	$(ROBOTS)/bin/python -m pip install -qq --disable-pip-version-check --no-compile --no-deps -c constraints-robots.txt \
+		lerobot torchvision
 	touch $@
 
 $(VENV)/.bench-stamp: $(INPUTS) | $(VENV)/.build-stamp

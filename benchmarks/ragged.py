@@ -2,7 +2,8 @@
 
 1. `sample(256)` of rows of 1,000 int32, of a ragged column that is padded or given as lists, beside a fixed column of
    shape (1000,), and beside NumPy, which takes the same rows from an array in RAM. All decoded values are in the cache;
-   then nothing is cached, and chunks are read from the page cache. Ways alternate in one run.
+   then nothing is cached, and chunks are read from the page cache. Ways alternate in one run, and compiled code is
+   loaded before it, as it is in a program that has drawn some hundred batches.
 2. Rows of 10 to 100,000 items: what a returned item costs, in time, and in bytes read from the store's files.
 
     python benchmarks/ragged.py [--steps 20000] [--rounds 101]
@@ -21,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 import diskreplay as dr
+from diskreplay.reading import compiled
 
 STEPS, ROUNDS = 20_000, 101
 BATCH, WIDTH = 256, 1_000
@@ -94,6 +96,7 @@ def main() -> None:
     parser = harness.parser(__doc__, STEPS)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"batches of each way (default {ROUNDS})")
     asked = parser.parse_args()
+    assert compiled.KERNEL.now() is not None, "there is no kernel here"
     with harness.scratch() as folder:
         figures = beside(folder, asked.steps, asked.rounds)
         rows = [by_length(folder, length, asked.rounds) for length in LENGTHS]

@@ -51,7 +51,10 @@ if TYPE_CHECKING:
     from diskreplay.sampling.sampler_mixture import SamplerMixture
     from diskreplay.sampling.uniform import Uniform
     from diskreplay.schema import Codec, Column, Schema, Start
-    from diskreplay.views.batch import Batch, EpisodeBatch, HindsightBatch, RolloutBatch, SequenceBatch
+    from diskreplay.video import Video
+    from diskreplay.video_encoding import VideoEncoder
+    from diskreplay.views.batch import Batch, DeltaBatch, EpisodeBatch, HindsightBatch, RolloutBatch, SequenceBatch
+    from diskreplay.views.delta_timestamps import DeltaTimestamps
     from diskreplay.views.hindsight import Hindsight
     from diskreplay.views.padded_episodes import PaddedEpisodes
     from diskreplay.views.sequence import Sequence
@@ -64,6 +67,8 @@ _HOMES = {
     "Codec": "schema",
     "Column": "schema",
     "Counting": "sampling.counting",
+    "DeltaBatch": "views.batch",
+    "DeltaTimestamps": "views.delta_timestamps",
     "Episode": "index.episodes",
     "EpisodeBatch": "views.batch",
     "Groups": "sampling.groups",
@@ -95,6 +100,8 @@ _HOMES = {
     "Transition": "views.transition",
     "Uniform": "sampling.uniform",
     "VectorRecord": "recording",
+    "Video": "video",
+    "VideoEncoder": "video_encoding",
     "errors": "errors",
     "final_observations": "buffers.autoreset",
     "open": "buffers.kinds",
@@ -110,6 +117,8 @@ __all__ = [
     "Codec",
     "Column",
     "Counting",
+    "DeltaBatch",
+    "DeltaTimestamps",
     "Episode",
     "EpisodeBatch",
     "Groups",
@@ -141,6 +150,8 @@ __all__ = [
     "Transition",
     "Uniform",
     "VectorRecord",
+    "Video",
+    "VideoEncoder",
     "errors",
     "final_observations",
     "open",

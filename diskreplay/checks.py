@@ -14,7 +14,7 @@ MAX_KEY_BYTES = 128
 
 def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> int:
     """Return ``value`` as an int in ``[least, most]``; raise InputError otherwise."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+    if type(value) is not int and (isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer)):
         raise InputError(f"{what} must be an integer, got {value!r}")
     if not least <= value <= most:
         raise InputError(f"{what} must be {least} to {most}, got {value}")

@@ -170,12 +170,12 @@ class held_back:  # reads as a word: `with held_back():`
             _let_go()
 
 
-def uninterrupted(call: Call) -> Call:
-    """Make ``call`` a block, as it makes several changes."""
+def uninterrupted(call: Call, block: type[held_back] = held_back) -> Call:
+    """Make each call of ``call`` a block, as it makes several changes."""
 
     @functools.wraps(call)
     def held(*arguments: Any, **options: Any) -> Any:
-        with held_back():
+        with block():
             return call(*arguments, **options)
 
     return cast(Call, held)

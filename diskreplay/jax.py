@@ -13,18 +13,18 @@ from diskreplay.errors import InputError
 
 
 def to_device(batches: Iterable[Any], device: Any = None, *, prefetch: int = 2) -> Loader[Any]:
-    """Return batches of JAX's arrays, made by a thread of their own while the program learns from those before.
+    """Return an iterator over the batches as arrays of JAX; a thread makes them while the program learns.
 
-    As ``loader(n, device=jax.devices()[0])`` of a buffer, for what gives batches otherwise: ``buffer.shuffled(n)``.
-    Close what is given, or leave its ``with`` block, where it is left early. The ``index`` of a batch stays a numpy
-    array; of other arrays those of 64 bits get 32, unless JAX has ``jax_enable_x64``.
+    Use it for iterators such as ``buffer.shuffled(n)``. To sample, use ``buffer.loader(n, device=jax.devices()[0])``.
+    If you stop before the last batch, close the iterator, or use it in a ``with`` block. The ``index`` of a batch stays
+    a numpy array. Other arrays with 64 bits a value get 32, unless ``jax_enable_x64`` is set.
 
     Args:
-        batches: this package's, or mappings of arrays.
-        device: one of ``jax.devices()``, the first if None; or a sharding that suits every array.
-        prefetch: batches on the device that may wait.
+        batches: batches of this package, or mappings of arrays.
+        device: one of ``jax.devices()``, or a sharding that suits every array; the first device if None.
+        prefetch: the most batches that wait on the device.
 
-    Raises InputError for what is no device of JAX.
+    Raises InputError if ``device`` is no device or sharding of JAX.
     """
     check_count("prefetch", prefetch, most=1 << 16)
     device = jax.devices()[0] if device is None else device

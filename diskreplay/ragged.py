@@ -83,7 +83,7 @@ class Padded(NamedTuple):
 class Lists:
     """Ragged rows one after another, as in a list array of Arrow: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
 
-    ``lists[3]`` is one row. ``lists[:8]`` and ``lists[mask]`` are :class:`Lists` of some rows.
+    ``lists[3]`` is one row. ``lists[:8]`` and ``lists[mask]`` are :class:`Lists` of some rows; slices are no copies.
 
     Attributes:
         values: the items of all rows, ``(n, *item_shape)``, with the dtype of the column.
@@ -103,6 +103,10 @@ class Lists:
         if isinstance(key, int | np.integer):
             first, last = self.offsets[:-1][key], self.offsets[1:][key]
             return self.values[first:last]
+        if isinstance(key, slice) and key.step in (None, 1):  # a view, as of an array
+            start, stop, _ = key.indices(len(self))
+            offsets = self.offsets[start : max(start, stop) + 1]
+            return Lists(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
         rows = np.arange(len(self))[key]
         first, length = self.offsets[rows], self.length[rows]
         offsets = offsets_of(length)
@@ -120,7 +124,9 @@ class Lists:
 
     def pad(self, how: Pad | None = None) -> Padded:
         """Return the padded rows; if ``how`` is None, they are padded to the longest."""
-        how = how or PADDED
+        how = PADDED if how is None else how
+        if not isinstance(how, Pad):
+            raise InputError(f"how must be Pad(...), got {how!r:.100}")
         width = how.width(self.length)
         length = np.minimum(self.length, width)
         mask = how.mask(length, width)
@@ -141,6 +147,54 @@ def in_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: Lists(*map(function, value.parts)) if isinstance(value, Lists) else function(value)
 
 
+def is_lists(value: Any) -> bool:
+    """Tell whether a value is :class:`Lists`, or the nested tensor of :meth:`Lists.nested`."""
+    return isinstance(value, Lists) or getattr(value, "is_nested", False) is True
+
+
+def entries(rows: Any, key: Any, count: int) -> Any:
+    """Return the rows of some of a batch's ``count`` entries, which all have the same number of rows."""
+    total = len(rows) if isinstance(rows, Lists) else rows.size(0)
+    steps = total // max(count, 1)
+    if isinstance(rows, Lists) and steps == 1:
+        return rows[key]
+    if hasattr(key, "cpu"):
+        key = np.asarray(key.cpu())
+    chosen = np.arange(total).reshape(count, steps)[key].reshape(-1)
+    return rows[chosen] if isinstance(rows, Lists) else _nested_rows(rows, chosen.tolist())
+
+
+def _nested_rows(rows: Any, chosen: list[int]) -> Any:
+    """Return some rows of a nested tensor, of which torch gives none by itself."""
+    import torch
+
+    offsets, every = rows.offsets(), rows.unbind()
+    length = offsets.diff()[chosen]
+    values = torch.cat([every[row] for row in chosen]) if chosen else rows.values()[:0]
+    return torch.nested.nested_tensor_from_jagged(values, torch.nn.functional.pad(length.cumsum(0), (1, 0)))
+
+
+def rows_of(given: Padded | Lists, what: str) -> Lists:
+    """Return rows that a program gives as lists; raise InputError, which names ``what``, if their parts do not fit."""
+    if isinstance(given, Padded):
+        values, mask, length = map(np.asarray, given)
+        fits = mask.dtype == bool and mask.ndim > 0 and values.shape[: mask.ndim] == mask.shape
+        if not fits or not np.array_equal(np.count_nonzero(mask, axis=-1), length):
+            raise InputError(
+                f"{what}: the mask of padded rows must have an entry for each item, and length must count those that "
+                f"are True, got values {values.shape}, a mask {mask.shape} of {mask.dtype} and length {length!s:.80}"
+            )
+        return given.lists()
+    offsets, items = np.asarray(given.offsets), len(given.values)
+    whole = offsets.ndim == 1 and offsets.dtype.kind in "iu" and len(offsets) > 0
+    if not whole or offsets[0] < 0 or offsets[-1] > items or (offsets[1:] < offsets[:-1]).any():
+        raise InputError(
+            f"{what}: the offsets of lists must be integers that never decrease, from 0 to at most the {items:,} "
+            f"values, got {offsets!s:.80}"
+        )
+    return Lists(given.values, offsets)
+
+
 Form = Pad | Literal["lists"]
 """The form that a ragged column has in a batch."""
 Forms = Form | Mapping[str, Form]
@@ -155,10 +209,10 @@ def offsets_of(length: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def check_forms(given: Any, names: Mapping[str, Any] | None = None) -> None:
     """Raise InputError if ``given`` is not a form of ragged columns, or names a column that is not in ``names``."""
-    for name, form in given.items() if isinstance(given, Mapping) else [("", given)]:
+    for name, form in given.items() if isinstance(given, Mapping) else [(None, given)]:
         if not isinstance(form, Pad) and not (isinstance(form, str) and form == "lists"):
             raise InputError(f"ragged must be Pad(...), 'lists', or one of these by column, got {form!r}")
-        if name and names is not None and name not in names:
+        if name is not None and names is not None and name not in names:
             raise InputError(f"ragged: there is no ragged column {name!r}; the store has {sorted(names)}")
 
 
@@ -167,14 +221,20 @@ def form_of(forms: Forms, name: str) -> Form:
     return forms.get(name, PADDED) if isinstance(forms, Mapping) else forms
 
 
-def joined(parts: list[Any]) -> Any:
-    """Return the rows of several batches as one. Padded rows keep their side, and get the longest length."""
+def pads_left(forms: Forms, name: str) -> bool:
+    """Tell whether a column is padded on the left. ``name`` may also be that of a batch's array, such as next_obs/a."""
+    column = name.removeprefix("extra/") if name.startswith("extra/") else name.removeprefix("next_")
+    form = form_of(forms, column)
+    return isinstance(form, Pad) and form.side == "left"
+
+
+def joined(parts: list[Any], left: bool = False) -> Any:
+    """Return the rows of several batches as one. Padded rows get the longest length; ``left`` tells their side."""
     if isinstance(parts[0], Lists):
         length = np.concatenate([part.length for part in parts])
         return Lists(np.concatenate([part.values for part in parts]), offsets_of(length))
     width = max(part.mask.shape[-1] for part in parts)
     length = np.concatenate([part.length for part in parts])
-    left = any(part.mask.shape[-1] and bool((~part.mask[..., 0] & (part.length > 0)).any()) for part in parts)
     shape = (*length.shape, width, *parts[0].values.shape[parts[0].mask.ndim :])
     values = np.zeros(shape, parts[0].values.dtype)
     mask = np.zeros(shape[: length.ndim + 1], bool)

@@ -13,14 +13,15 @@ import enum
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 
 from diskreplay import spaces
-from diskreplay.checks import check_count, check_flag, check_key
+from diskreplay.checks import check_count, check_key
 from diskreplay.errors import CorruptionError, InputError, SchemaError
+from diskreplay.video import MAX_VALUE_BYTES, Video
 
 FORMAT_VERSION = 1
 """The version of a store without ragged columns, whose bytes are what they always were."""
@@ -47,19 +48,8 @@ DTYPES = frozenset(
 )
 """The dtypes of the Zarr v3 core specification."""
 
-CHUNK_BYTES = 128 << 10
-"""The decoded bytes of a chunk: few enough for a CPU's second-level cache."""
-SHARD_BYTES = 64 << 20
-"""The decoded bytes that a shard should have."""
 RESIDENT_ROW_BYTES = 1 << 10
 RESIDENT_COLUMN_BYTES = 128 << 20
-MAX_CHUNK_ROWS = 4096
-DISK_CHUNK_ROWS = 128
-"""The most rows of a chunk of a column on disk, because a sample decodes a whole chunk."""
-MAX_SHARD_ROWS = 65536
-MAX_SHARDS = 4096
-LEAST_SHARD_ROWS = 16
-"""The least rows of a shard if nothing else was set, however short the window is."""
 MAX_SET_ROWS = 1 << 24
 """The most rows that a chunk or shard may be set to have."""
 PLACE_CHUNK_ROWS, PLACE_SHARD_ROWS = 1024, 16384
@@ -81,8 +71,6 @@ LOGS = {INFO: "info", LATER: "later"}
 """The arrays that are logs of bytes, each made when something is first logged, and their names in a commit record."""
 ITEMS = "ragged"
 """The group of a stream with the items of its ragged columns."""
-ITEMS_CHUNK_BYTES, ITEMS_SHARD_BYTES = 32 << 10, 32 << 20
-"""The decoded bytes of a chunk and of a shard of items: a short row decodes one chunk."""
 MAX_ROW_BYTES = 1 << 30
 """The most bytes of the items of one row."""
 KNOWN = "_known"
@@ -212,7 +200,7 @@ class Column:
 
         ``resident`` was chosen for the window that the store was made with, and a stream may have grown since.
         """
-        return self.resident and (self.name in ALWAYS_RESIDENT or _is_small(self.item_bytes, window))
+        return self.resident and (self.name in ALWAYS_RESIDENT or is_small(self.item_bytes, window))
 
     def to_json(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -232,6 +220,11 @@ class Column:
             name, shape, np.dtype(stored["dtype"]), stored["chunk_rows"], stored["shard_rows"],
             Codec.parse(stored["codec"]), stored["resident"],
         )  # fmt: skip
+
+
+def is_small(item: int, window: int) -> bool:
+    """Tell whether values of ``item`` bytes, of a window of ``window`` transitions, are held in RAM."""
+    return item <= RESIDENT_ROW_BYTES and item * window <= RESIDENT_COLUMN_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,11 +251,13 @@ class RaggedColumn:
         name: of the column of spans.
         items: the array of all items, one behind another, with rows of one environment.
         longest: the most items of a row, or None.
+        video: the facts of a video column, whose items are the bytes of packets; None for any other.
     """
 
     name: str
     items: Column
     longest: int | None = None
+    video: Video | None = None
 
     @property
     def most(self) -> int:
@@ -273,13 +268,15 @@ class RaggedColumn:
     def to_json(self) -> dict[str, Any]:
         stored = self.items.to_json()
         del stored["resident"]
-        return {**stored, "name": self.name, "longest": self.longest}
+        video = {} if self.video is None else {"video": self.video.to_json()}
+        return {**stored, "name": self.name, "longest": self.longest, **video}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> RaggedColumn:
         name, longest = stored["name"], stored["longest"]
         items = Column.from_json({**stored, "name": f"{ITEMS}/{name}", "resident": False})
-        return cls(name, items, None if longest is None else check_count("longest", longest, least=0))
+        video = Video.from_json(stored["video"]) if "video" in stored else None
+        return cls(name, items, None if longest is None else check_count("longest", longest, least=0), video)
 
 
 SPAN_SHAPE, SPAN_DTYPE = (2,), np.dtype(np.int64)
@@ -348,6 +345,7 @@ class Schema:
     def _check_ragged(self) -> None:
         leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
         varying = {name for name, space in leaves.items() if spaces.is_ragged(space, name)}
+        varying |= self._check_video(leaves).keys() & leaves.keys()
         if varying != self.ragged.keys() & leaves.keys():
             raise SchemaError(f"the ragged columns must be those of the ragged spaces {sorted(varying)} and extra ones")
         if not self.ragged:
@@ -364,6 +362,23 @@ class Schema:
         if ITEMS in {column.name for column in (*self.columns, *self.later)}:
             raise SchemaError(f"{ITEMS!r} cannot be a column of a store with ragged columns; choose another name")
 
+    def _check_video(self, leaves: Mapping[str, gymnasium.Space[Any]]) -> dict[str, Video]:
+        """Return the facts of the video columns by name; ``leaves`` are those of the spaces."""
+        found = self.videos
+        for name, video in found.items():
+            pictures = gymnasium.spaces.Box(0, 255, video.shape, np.uint8)
+            if (space := leaves.get(name, pictures)) != pictures or name.partition("/")[0] == ACTION:
+                raise SchemaError(
+                    f"video: {name!r} must be an observation leaf Box(0, 255, {video.shape}, uint8), or a column "
+                    f"({video.shape}, uint8), got {space}"
+                )
+            items, most = self.ragged[name].items, self.ragged[name].most
+            if (items.shape, items.dtype) != ((), np.dtype(np.uint8)) or most > MAX_VALUE_BYTES:
+                raise SchemaError(f"video: the items of {name!r} must be bytes, at most {MAX_VALUE_BYTES:,} a row")
+        if found and self.num_envs != 1:
+            raise SchemaError(f"video: a store with video has one environment a stream, got num_envs={self.num_envs}")
+        return found
+
     @property
     def format_version(self) -> int:
         """The least version of a reader that reads the store rightly."""
@@ -379,6 +394,11 @@ class Schema:
         """The columns of the leaves of the action space."""
         first = len(self.stacks)
         return self.columns[first : first + len(spaces.leaves(self.action_tree))]
+
+    @property
+    def videos(self) -> dict[str, Video]:
+        """The facts of the columns that hold video, by name."""
+        return {name: column.video for name, column in self.ragged.items() if column.video is not None}
 
     @property
     def logs(self) -> dict[str, Column]:
@@ -480,12 +500,6 @@ def check_continuity(given: Any) -> Continuity:
     raise InputError(f"continuity must be 'observations' or 'flags', got {given!r}")
 
 
-def later_column(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], window: int) -> Column:
-    """Return a column that is written later, which has no array of its own, and so no chunks."""
-    item = math.prod(shape) * dtype.itemsize
-    return Column(name, shape, dtype, 1, 1, Codec("none"), _is_small(item, window))
-
-
 def _later_to_json(column: Column) -> dict[str, Any]:
     stored = column.to_json()
     return {key: stored[key] for key in ("name", "shape", "dtype", "resident")}
@@ -509,290 +523,3 @@ def refuse_ragged(schema: Schema, what: str) -> None:
             f"{what} cannot take ragged columns, and the store has {sorted(schema.ragged)}: use ReplayBuffer itself, "
             "or columns of one length, padded"
         )
-
-
-Field = tuple[str, tuple[int | None, ...], np.dtype[Any]]
-"""Name, shape and dtype of a column whose chunks and codec are still to be chosen; None first in a ragged one."""
-
-
-@dataclasses.dataclass(frozen=True)
-class StoreSpec:
-    """The spec of a new store, in the words of ``ReplayBuffer.create``, which :func:`build` checks.
-
-    Attributes:
-        provenance: the origin of the steps.
-        settings: the settings that the buffer's class keeps in the store, by name.
-    """
-
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
-    _: dataclasses.KW_ONLY
-    capacity: int
-    num_envs: int = 1
-    frame_stack: int | Mapping[str, int] = 1
-    stack_axis: Literal["auto", 0, -1] | None = "auto"
-    stack_padding: Literal["zero", "reset"] = "zero"
-    reward_dtype: Any = np.float32
-    columns: Mapping[str, Any] | None = None
-    later: Mapping[str, Any] | None = None
-    codec: str | Codec | Mapping[str, str | Codec] | None = None
-    chunk_rows: int | Mapping[str, int] | None = None
-    shard_rows: int | Mapping[str, int] | None = None
-    finite: bool = False
-    continuity: Continuity = "observations"
-    provenance: Mapping[str, Any] | None = None
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-def build(spec: StoreSpec) -> Schema:
-    """Return the schema of a new store; raise SchemaError or InputError if the spec breaks a rule."""
-    observation_space, action_space, stack_padding = spec.observation_space, spec.action_space, spec.stack_padding
-    num_envs = check_count("num_envs", spec.num_envs, most=1 << 20)
-    capacity = check_count("capacity", spec.capacity)
-    if capacity < num_envs:
-        raise InputError(
-            f"capacity counts transitions (rows x environments) and must hold at least one row of "
-            f"{num_envs} environments, got {capacity}"
-        )
-    if not isinstance(observation_space, gymnasium.Space) or not isinstance(action_space, gymnasium.Space):
-        raise SchemaError("observation_space and action_space must be Gymnasium spaces")
-    if stack_padding not in ("zero", "reset"):
-        raise InputError(f"stack_padding must be 'zero' or 'reset', got {stack_padding!r}")
-    given = _leaf_fields(observation_space, OBS)
-    longest = _longest(observation_space, OBS) | _longest(action_space, ACTION)
-    stacks, frames = _stacked(given, spec.frame_stack, spec.stack_axis)
-    extras = _extras(spec.columns, "columns")
-    fields = [*frames, *_leaf_fields(action_space, ACTION), *_always(spec.reward_dtype), *extras]
-    for name, _, _ in extras:
-        if isinstance(space := (spec.columns or {})[name], gymnasium.Space):
-            longest |= _longest(space, name)
-    later = _extras(spec.later, "later")
-    for name, shape, _ in later:
-        if None in shape:
-            raise SchemaError(f"later: {name!r} cannot be ragged; write values of one length, or give it in columns=")
-    names, obs_names = [name for name, _, _ in fields], [name for name, _, _ in frames]
-    settings = {what: getattr(spec, what) for what in ("codec", "chunk_rows", "shard_rows")}
-    for what, setting in settings.items():
-        if isinstance(setting, Mapping):
-            _check_names(what, set(setting), names)
-    built = tuple(
-        _spans(field[0], num_envs, capacity // num_envs)
-        if None in field[1]
-        else _column(field, num_envs, capacity // num_envs, **_settings_of(field[0], obs_names, settings))
-        for field in fields
-    )
-    padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
-    return Schema(
-        observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity,
-        finite=check_flag("finite", spec.finite), continuity=check_continuity(spec.continuity),
-        later=tuple(later_column(name, cast(tuple[int, ...], shape), dtype, capacity) for name, shape, dtype in later),
-        ragged={
-            field[0]: RaggedColumn(
-                field[0], _items_column(field, **_settings_of(field[0], obs_names, settings)), longest.get(field[0])
-            )
-            for field in fields if None in field[1]
-        },
-    )  # fmt: skip
-
-
-def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
-    """Return the leaves of a space, as its values are given."""
-    fields: list[Field] = [
-        (key, *spaces.column_layout(leaf, key)) for key, leaf in spaces.named_leaves(space, name).items()
-    ]
-    count = sum(math.prod(size for size in shape if size) for _, shape, _ in fields)
-    if count > spaces.MAX_ELEMENTS:
-        raise SchemaError(
-            f"{name}: a value may have {spaces.MAX_ELEMENTS:,} elements, all leaves together, got {count:,}"
-        )
-    return fields
-
-
-def _stacked(
-    given: list[Field], frame_stack: int | Mapping[str, int], axis: Literal["auto", 0, -1] | None
-) -> tuple[list[Stack], list[Field]]:
-    """Return the stack of each observation leaf, and the field of its single frames, which are what is stored."""
-    stacks, fields = [], []
-    for name, shape, dtype in given:
-        stack, shape = _stack_of(name, shape, _frames_of(name, frame_stack), axis)
-        stacks.append(stack)
-        fields.append((name, shape, dtype))
-    if isinstance(frame_stack, Mapping):
-        names = [name for name, _, _ in given]
-        _check_names("frame_stack", {key if key in names else f"{OBS}/{key}" for key in frame_stack}, names)
-    return stacks, fields
-
-
-def _always(reward_dtype: Any) -> list[Field]:
-    """Return the columns that every store has beside observations and actions."""
-    try:
-        reward = np.dtype(reward_dtype)
-    except TypeError as error:
-        raise SchemaError(f"reward_dtype must be a floating point type, got {reward_dtype!r}") from error
-    if reward.kind != "f":
-        raise SchemaError(f"reward_dtype must be a floating point type, got {reward}")
-    dtypes = [reward, *[np.dtype(bool)] * 3, np.dtype(np.uint8)]
-    return [(name, (), dtype) for name, dtype in zip(ALWAYS_RESIDENT, dtypes, strict=True)]
-
-
-def _extras(columns: Mapping[str, Any] | None, what: str) -> list[Field]:
-    """Return the user's own columns, of the argument ``what``."""
-    if columns is not None and not isinstance(columns, Mapping):
-        raise InputError(f"{what} must be a mapping of names to dtypes, got {columns!r}")
-    return [_extra(name, value, what) for name, value in (columns or {}).items()]
-
-
-def _column(
-    field: Field, num_envs: int, rows: int, codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None
-) -> Column:  # fmt: skip
-    """Return a column of a window of ``rows`` rows; what is None is chosen to suit it."""
-    name, shape, dtype = field
-    what = f"of column {name!r}"
-    chunk_rows, shard_rows = (
-        None if rows_given is None else check_count(f"{setting} {what}", rows_given, most=MAX_SET_ROWS)
-        for setting, rows_given in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows))
-    )
-    item = math.prod(cast(tuple[int, ...], shape)) * dtype.itemsize
-    resident = _is_small(item, rows * num_envs) or name in ALWAYS_RESIDENT
-    chunk_width = item * num_envs if resident else item
-    if shard_rows is None:
-        least = chunk_rows if chunk_rows is not None else max(1, rows // MAX_SHARDS)
-        wanted = min(SHARD_BYTES // (item * num_envs), MAX_SHARD_ROWS, rows // 4)
-        shards = _power_of_two(max(wanted, least, LEAST_SHARD_ROWS))
-        shard_rows = shards if chunk_rows is None else chunk_rows * max(1, shards // chunk_rows)
-    if chunk_rows is None:
-        wanted = min(CHUNK_BYTES // chunk_width, MAX_CHUNK_ROWS if resident else DISK_CHUNK_ROWS)
-        chunk_rows = math.gcd(_power_of_two(max(wanted, 1)), shard_rows)
-    if codec is None:
-        codec = Codec("zstd", 1) if resident else Codec("lz4hc", 4)
-    return Column(name, cast(tuple[int, ...], shape), dtype, chunk_rows, shard_rows, Codec.parse(codec), resident)
-
-
-def _spans(name: str, num_envs: int, rows: int) -> Column:
-    """Return the column of the spans of a ragged column, which is resident however long the window is."""
-    column = _column((name, SPAN_SHAPE, SPAN_DTYPE), num_envs, rows, None, None, None)
-    return dataclasses.replace(column, resident=True)
-
-
-def _items_column(
-    field: Field, codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None
-) -> Column:  # fmt: skip
-    """Return the array of the items of a ragged column; its rows are items."""
-    name, shape, dtype = field[0], cast(tuple[int, ...], field[1][1:]), field[2]
-    item = math.prod(shape) * dtype.itemsize
-    for what, rows in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
-        if rows is not None:
-            check_count(f"{what} of column {name!r}", rows, most=MAX_SET_ROWS)
-    if chunk_rows is None:
-        chunk_rows = _power_of_two(max(ITEMS_CHUNK_BYTES // item, 1))
-        if shard_rows is not None:
-            chunk_rows = math.gcd(chunk_rows, shard_rows)
-    if shard_rows is None:
-        wanted = min(ITEMS_SHARD_BYTES // item, MAX_SET_ROWS)
-        shard_rows = chunk_rows * max(1, wanted // chunk_rows)
-    codec = Codec("lz4hc", 4) if codec is None else Codec.parse(codec)
-    return Column(f"{ITEMS}/{name}", shape, dtype, chunk_rows, shard_rows, codec, False)
-
-
-def _longest(space: gymnasium.Space[Any], name: str) -> dict[str, int]:
-    """Return the most items of the ragged leaves of a space that have a most, by name."""
-    found = {key: spaces.longest(leaf) for key, leaf in spaces.named_leaves(space, name).items()}
-    return {key: most for key, most in found.items() if most is not None}
-
-
-def _is_small(item: int, window: int) -> bool:
-    """Tell whether values of ``item`` bytes, of a window of ``window`` transitions, are held in RAM."""
-    return item <= RESIDENT_ROW_BYTES and item * window <= RESIDENT_COLUMN_BYTES
-
-
-def _power_of_two(value: int) -> int:
-    """Return the largest power of two that is not above ``value``."""
-    return 1 << (value.bit_length() - 1)
-
-
-def _settings_of(name: str, obs_names: list[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of one column: a mapping names columns, anything else is meant for the observations."""
-    return {
-        what: setting.get(name) if isinstance(setting, Mapping) else setting if name in obs_names else None
-        for what, setting in settings.items()
-    }
-
-
-def _check_names(what: str, given: set[str], known: list[str]) -> None:
-    unknown = sorted(given - set(known))
-    if unknown:
-        raise InputError(f"{what}: there is no column {unknown[0]!r}; the columns are {known}")
-
-
-def _frames_of(name: str, frame_stack: int | Mapping[str, int]) -> int:
-    if isinstance(frame_stack, Mapping):
-        value = frame_stack.get(name, frame_stack.get(name.removeprefix(f"{OBS}/"), 1))
-    else:
-        value = frame_stack
-    return check_count(f"frame_stack of {name!r}", value, most=1024)
-
-
-COLOURS = (3, 4)
-"""The numbers of channels of a colour frame."""
-
-
-def _stack_of(
-    name: str, shape: tuple[int | None, ...], frames: int, axis: Literal["auto", 0, -1] | None
-) -> tuple[Stack, tuple[int | None, ...]]:
-    """Return the stack of a leaf, and the shape of its single frame.
-
-    ``"auto"`` takes observations of two or more axes whose first (else last) axis has just ``frames`` entries for
-    stacked; ``stack_axis=None`` says that they are single frames all the same. Where one of the two could as well hold
-    a stack of colour frames, it asks.
-    """
-    if axis not in ("auto", 0, -1, None):
-        raise InputError(f"stack_axis must be 'auto', 0, -1 or None, got {axis!r}")
-    if None in shape and frames > 1:
-        raise SchemaError(
-            f"{name!r} is ragged and cannot have a frame_stack: give the stacks of other leaves by name, as in "
-            "frame_stack={'camera': 4}"
-        )
-    if frames == 1 or axis is None:
-        return Stack(frames), shape
-    if axis == "auto":
-        if len(shape) >= 2 and shape[0] == frames:
-            return Stack(frames, 0), shape[1:]
-        if len(shape) >= 3 and shape[-1] == frames:
-            return Stack(frames, -1), shape[:-1]
-        colours = [at for at in (0, -1) if len(shape) == 3 and shape[at] in [frames * count for count in COLOURS]]
-        if colours:
-            raise SchemaError(
-                f"{name!r}: axis {colours[0]} of shape {shape} may hold a stack of {frames} frames of "
-                f"{cast(int, shape[colours[0]]) // frames} channels each; say stack_axis={colours[0]} if it does, "
-                "stack_axis=None if observations are single frames, which are stacked when they are sampled"
-            )
-        return Stack(frames), shape
-    size = shape[axis] if shape else None
-    if size is None or size % frames:
-        raise InputError(f"{name!r}: axis {axis} of shape {shape} cannot hold a stack of {frames} frames")
-    depth = size // frames
-    if depth == 1:
-        return Stack(frames, axis), shape[1:] if axis == 0 else shape[:-1]
-    return Stack(frames, axis, channels=True), (depth, *shape[1:]) if axis == 0 else (*shape[:-1], depth)
-
-
-def _extra(name: str, value: Any, what: str) -> Field:
-    """Return a user's column from a dtype, ``(shape, dtype)``, or a leaf space."""
-    check_key(name, what)
-    if name in RESERVED:
-        raise SchemaError(f"{what}: {name!r} is a name of the store's own; choose another")
-    if isinstance(value, gymnasium.Space):
-        if not isinstance(spaces.tree(value, name), str):
-            raise SchemaError(f"{what}: {name!r} must be one array; give each part of the {value} a name of its own")
-        return (name, *spaces.column_layout(value, name))
-    try:
-        shape, dtype = value if isinstance(value, tuple) else ((), value)
-        varies = len(shape) > 0 and shape[0] is None
-        sizes = f"shape of {name!r}" + ", but for a first None," * (None in shape)
-        fixed = tuple(check_count(sizes, n) for n in shape[varies:])
-        layout = (None, *fixed) if varies else fixed, np.dtype(dtype)
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise SchemaError(f"{what}: {name!r} must be a dtype, (shape, dtype) or a space, got {value!r}") from error
-    return (name, *layout)

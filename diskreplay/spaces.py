@@ -11,8 +11,9 @@ A :data:`Tree` is that structure with leaf names at its ends; values travel flat
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import gymnasium
@@ -138,7 +139,10 @@ def flatten(structure: Tree, value: Any, what: str) -> list[Any]:
         return [value]
     if isinstance(structure, dict):
         if isinstance(value, spaces.GraphInstance):
-            value = {key: part for key, part in value._asdict().items() if key in structure or part is not None}
+            value = _parts(value, structure, what)
+        elif isinstance(value, list) and value and all(isinstance(one, spaces.GraphInstance) for one in value):
+            graphs = [_parts(one, structure, what) for one in value]  # of several environments, or steps
+            value = {key: [one.get(key) for one in graphs] for key in dict.fromkeys(itertools.chain(*graphs))}
         if not isinstance(value, dict) or value.keys() != structure.keys():
             got = sorted(map(str, value)) if isinstance(value, dict) else type(value).__name__
             raise InputError(f"{what}: must be a dict with the keys {sorted(structure)}, got {got}")
@@ -147,6 +151,24 @@ def flatten(structure: Tree, value: Any, what: str) -> list[Any]:
         raise InputError(f"{what}: must be a tuple of {len(structure)} values, got {type(value).__name__}")
     pairs = enumerate(zip(structure, value, strict=True))
     return [leaf for i, (child, part) in pairs for leaf in flatten(child, part, f"{what}[{i}]")]
+
+
+def _parts(graph: spaces.GraphInstance, structure: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the parts of a graph by name; raise InputError unless it has a link for each edge, from node to node."""
+    parts = {key: part for key, part in graph._asdict().items() if key in structure or part is not None}
+    try:
+        edges, links = (np.asarray(() if part is None else part) for part in (graph.edges, graph.edge_links))
+    except ValueError:
+        return parts  # no arrays: the rules of the two leaves say so
+    if edges.shape[:1] != links.shape[:1]:
+        raise InputError(
+            f"{what}: a graph must have a link for each edge, got edges {edges.shape} and edge_links {links.shape}"
+        )
+    given: Any = graph.nodes
+    nodes = len(given) if hasattr(given, "__len__") else 0
+    if links.dtype.kind in "iu" and links.size and (links.min() < 0 or links.max() >= nodes):
+        raise InputError(f"{what}: edge_links must be numbers of the {nodes} nodes, got {links.min()} to {links.max()}")
+    return parts
 
 
 def unflatten(structure: Tree, values: Sequence[Any]) -> Any:

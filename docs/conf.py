@@ -51,6 +51,7 @@ docs/guide
 docs/compat
 docs/report
 docs/recording
+docs/robots
 docs/torch
 docs/remote
 docs/ray

@@ -12,7 +12,9 @@ import click
 from diskreplay_cli.main import main
 
 TARGET = pathlib.Path(__file__).with_name("cli.md")
-HELP = re.compile(r"\n  -h, --help +Show this message and exit\.")
+SHARED = re.compile(r"\n  (-h, --help +Show this message and exit|--json +Print the facts as one JSON document)\.")
+LISTS = re.compile(r"\n\nCommands:\n.*", re.DOTALL)
+"""The list of a group's commands: the page has a section for each."""
 HEAD = """# The command line
 
 Made by `python docs/make_cli.py`; change the texts in `cli/diskreplay_cli`.
@@ -34,9 +36,10 @@ diskreplay verify --repair pong.replay
 diskreplay compact pong.replay
 ```
 
-`python -m diskreplay` is the same command, and each has `--help`, which the blocks below print. Ctrl-C commits and says
-how to go on; `record --resume` goes on, after a `kill -9` too. Every command that prints facts has `--json`, and none
-replaces a file without `--overwrite`.
+`python -m diskreplay` is the same command. The blocks below are what `--help` prints, without the lists of commands and
+without two options: every command has `--help`, and every command that prints facts has `--json` (one JSON document).
+Ctrl-C commits and says how to go on; `record --resume` goes on, after a `kill -9` too. No command replaces a file
+without `--overwrite`.
 
 ## Completion by the shell
 
@@ -70,8 +73,8 @@ def reference() -> str:
 
 
 def section(title: str, text: str) -> str:
-    """A command's help under its name, without the option that all have."""
-    text = re.sub(r"\n\nOptions:(?=\n\n|$)", "", HELP.sub("", text))
+    """A command's help under its name, without the options and lists that the page has once."""
+    text = re.sub(r"\n\nOptions:(?=\n\n|$)", "", LISTS.sub("", SHARED.sub("", text)))
     return f"## {title}\n\n```text\n{text}\n```\n"
 
 

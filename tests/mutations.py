@@ -95,7 +95,7 @@ def finds(mutation: Mutation, processes: str) -> str:
         for what in ([f"tests/{room}"], ["tests"]):
             command = [
                 sys.executable, "-m", "pytest", "-q", "-x", "-n", processes, "--dist", "worksteal", *what,
-                *(f"--ignore=tests/{other}" for other in ("interop", "browser", "distributed")),
+                *(f"--ignore=tests/{other}" for other in ("interop", "browser", "distributed", "robots")),
             ]  # fmt: skip
             try:
                 done = subprocess.run(

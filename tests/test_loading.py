@@ -211,7 +211,7 @@ def test_a_read_only_installation(installed: pathlib.Path, tmp_path: pathlib.Pat
     assert result(started(installed, XDG_CACHE_HOME=nowhere, HOME=nowhere)) == ["0", "CompilerWarning"]
 
 
-@pytest.mark.long
+@pytest.mark.long("test_a_read_only_installation")
 def test_processes_that_begin_at_once(installed: pathlib.Path) -> None:
     """On machines with different processors, which share what is kept."""
     kinds = [{}, {}, {"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "generic"}]

@@ -22,6 +22,7 @@ ENGINE = [
     PACKAGE / "prefetch.py",
     PACKAGE / "ring.py",
     PACKAGE / "schema.py",
+    PACKAGE / "store_spec.py",
     *(
         file
         for folder in ("storage", "index", "reading", "engine", "buffers", "sampling", "views")
@@ -101,6 +102,11 @@ NO_THRESHOLD = {
     "how long is waited for what other machines do": "engine.pushes.CLOSE_SECONDS",
     "how often is tried again what other processes are in the way of": "engine.checkpointing.PIN_ATTEMPTS",
     "where arrays stand in a block of memory": "reading.resident.ALIGNED",
+    "the blocks of a codec": "reading.decoding.ALIGNED",
+    "how work is divided among threads; no result depends on it": "reading.decoding.PARTS",
+    "what an argument may be; no path depends on it": (
+        "views.delta_timestamps.MOST_ROWS views.delta_timestamps.MOST_TIMES"
+    ),
     "how long a stream is read anew that others change meanwhile": "reading.open_stream.OUTRUN_SECONDS",
 }
 """Why the engine takes no other path there, and the constants of which this holds."""

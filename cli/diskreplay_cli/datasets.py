@@ -8,7 +8,7 @@ import pathlib
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -168,10 +168,14 @@ def export(
 @click.option(
     "--frame-stack", type=click.IntRange(1), metavar="N", help="Frames that a sample stacks.  [default: as SOURCE says]"
 )
+@click.option(
+    "--frames", type=click.Choice(["packets", "decoded"]), default="packets", show_default=True,
+    help="Of videos: as they are, or decoded into ordinary columns.",
+)  # fmt: skip
 @output.json_option
 def import_(
     source: str, path: str, format_name: str | None, append: bool, capacity: int | None, env_id: str | None,
-    frame_stack: int | None, as_json: bool,
+    frame_stack: int | None, frames: Literal["packets", "decoded"], as_json: bool,
 ) -> None:  # fmt: skip
     """Read the dataset SOURCE into a store at PATH.
 
@@ -184,7 +188,7 @@ def import_(
     with counting("importing", added_to(path) if append else written_to(path)) as update:
         result = import_dataset(
             source, path, format_name, append=append, capacity=capacity, observation_space=observation_space,
-            action_space=action_space, frame_stack=frame_stack, progress=update,
+            action_space=action_space, frame_stack=frame_stack, frames=frames, progress=update,
         )  # fmt: skip
     if output.printed_json(result, as_json):
         return
@@ -192,6 +196,8 @@ def import_(
         f"{path}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} from "
         f"{result.format}, {text.size(result.stored_bytes)} on disk, in {result.seconds:.1f} s"
     )
+    if result.resumed:
+        click.echo(f"went on after {text.plural(result.resumed, 'transition')} of an import that was killed")
     if result.evicted:
         click.echo(f"evicted: the oldest {text.plural(result.evicted, 'transition')}, for which there is no room")
     if result.dropped:

@@ -33,7 +33,8 @@ def final_observations(next_obs: Any, info: Mapping[str, Any]) -> Any:
     array with an entry where ``info["_final_obs"]`` is True.
 
     Args:
-        next_obs: the next observations that ``step`` returned, ``(num_envs, *obs_shape)``, nested as the space.
+        next_obs: the next observations that ``step`` returned, ``(num_envs, *obs_shape)``, nested as the space; of a
+            ragged space a list with one for each environment.
         info: the infos that ``step`` returned.
 
     Returns:
@@ -54,7 +55,7 @@ def final_observations(next_obs: Any, info: Mapping[str, Any]) -> Any:
             return {name: put(part, lambda env, name=name: at(env)[name]) for name, part in value.items()}
         if isinstance(value, tuple):
             return tuple(put(part, lambda env, i=i: at(env)[i]) for i, part in enumerate(value))
-        filled = np.array(value)
+        filled = list(value) if isinstance(value, list) else np.array(value)
         for env in ended:
             filled[env] = at(env)
         return filled

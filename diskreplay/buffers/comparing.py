@@ -9,10 +9,11 @@ from diskreplay.errors import InputError, NotAStoreError, StoreNotFoundError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.remote import membership
 from diskreplay.remote.objects import ObjectStore, checked_url, is_url
-from diskreplay.schema import Schema, Start, StoreSpec
+from diskreplay.schema import Schema, Start
 from diskreplay.storage.files import Files
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
+from diskreplay.store_spec import StoreSpec
 
 PADDINGS = {Start.ZEROS: "zero", Start.REPEAT: "reset"}
 """The names that ``create`` has for these start codes."""
@@ -78,6 +79,7 @@ def _schemas(asked: Schema, stored: Schema, spec: StoreSpec) -> list[str]:
         for of in (asked, stored)
     ]
     facts.append(("ragged columns", ragged[0], ragged[1]))
+    facts.append(("video", asked.videos, stored.videos))
     said = {
         "obs": asked.observation_space != stored.observation_space,
         "action": asked.action_space != stored.action_space,

@@ -107,7 +107,7 @@ class Draws(Generic[SomeBatch]):
         else:
             self._check_marked()
             with self._alone:
-                ids, _ = self.counting.counted(draw, self._streams.windows(), standing, batch_size)
+                ids, _ = self.counting.counted(draw, self._rng, self._streams.windows(), standing, batch_size)
             self.updated = True
         return self.shown.draft(self._schema, streams, ids, ones, self._rng, reads)
 
@@ -129,6 +129,11 @@ class Draws(Generic[SomeBatch]):
         if self.counting is not None:
             self.updated = True
         return drawn
+
+    def take_back(self, ids: Ids) -> None:
+        """Have draws of ids ``(B,)`` not counted after all, because no batch came of them."""
+        if self.counting is not None:
+            self.counting.take_back(ids)
 
     def _check_marked(self) -> None:
         """Raise Unmarked while draws may not be counted.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,13 @@ Array = NDArray[Any]
 
 
 class Joint:
-    """The arrays of a batch that is made of parts with ``counts`` items, in their order."""
+    """The arrays of a batch that is made of parts with ``counts`` items, in their order.
 
-    def __init__(self, counts: Sequence[int]) -> None:
+    ``left`` has the names of the arrays that are padded on the left, such as ``next_obs/a``.
+    """
+
+    def __init__(self, counts: Sequence[int], left: Collection[str]) -> None:
+        self._left = left
         self._starts = list(itertools.accumulate(counts, initial=0))
         self._wholes: list[Array] = []
         """The large arrays with the items of all parts, in the order in which they are asked for."""
@@ -55,20 +59,21 @@ class Joint:
         if len(batches) == 1:
             return first
         parts = [vars(batch) for batch in batches]
-        return type(first)(**{name: self._joined([part[name] for part in parts]) for name in parts[0]})
+        return type(first)(**{name: self._joined(name, [part[name] for part in parts]) for name in parts[0]})
 
-    def _joined(self, values: Sequence[Any]) -> Any:
+    def _joined(self, name: str, values: Sequence[Any]) -> Any:
         first = values[0]
         if type(first) is np.ndarray and not self._wholes:  # nearly all of small batches: this is most of the time
             return np.concatenate(values)
         if first is None:
             return None
         if isinstance(first, Mapping):
-            return {name: self._joined([value[name] for value in values]) for name in first}
+            return {key: self._joined(f"{name}/{key}", [value[key] for value in values]) for key in first}
         if isinstance(first, Padded | Lists):
-            return joined(list(values))
+            return joined(list(values), name in self._left)
         if isinstance(first, tuple):
-            return tuple(map(self._joined, zip(*values, strict=True)))
+            members = enumerate(zip(*values, strict=True))
+            return tuple(self._joined(f"{name}/{at}", member) for at, member in members)
         whole = self._whole(values) if self._wholes else None
         return np.concatenate(values) if whole is None else whole
 

@@ -74,7 +74,7 @@ class Keeping:
             elif not has_priorities(draws.sampler) and kept.went_on(kept.rows(there.cut), now):
                 usable = there
             else:
-                why = "rows were committed since they were kept, by a program that kept none"
+                why = "rows were committed since they were kept, by a program that kept none, or the stream went back"
         except CorruptionError as error:
             why = str(error)
         sampler = draws.sampler

@@ -40,7 +40,8 @@ from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotE
 from diskreplay.ids import Ids, checked_ids
 from diskreplay.interrupts import Lock, held_back
 from diskreplay.paths import PathLike
-from diskreplay.ragged import Lists
+from diskreplay.ragged import Forms, Lists, Padded, pads_left
+from diskreplay.reading.reads import Reads
 from diskreplay.remote.place import named, place
 from diskreplay.sampling.composed import has_priorities, with_parts
 from diskreplay.sampling.groups import Groups
@@ -55,6 +56,7 @@ MAX_PARTS = 1 << (63 - PART_SHIFT)
 MAX_STREAMS = 1 << (PART_SHIFT - 48)
 STATE = "mixture"
 """The part of a checkpoint's state that is the mixture's."""
+LEFT = "padded on the left"
 GIVEN, FRACTIONS, READ, KEEPER = "given", "fractions", "read", "keeper"
 
 Made = TypeVar("Made")
@@ -68,7 +70,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     Args:
         parts: open buffers, 1 to 16, of any classes and modes, each with the view and the sampler that it has. Their
-            batches must have the same class, and each field one shape and dtype.
+            batches must have the same class, and each field the same shape, dtype and side of padding in all parts.
         fractions: numbers above 0, one for each part, in proportion to their shares; all equal if None. Where a share
             of a batch is no whole number, batches take turns, so that of all that was ever drawn each part has given
             its share, to less than one.
@@ -92,7 +94,8 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         given = [1.0] * len(parts) if fractions is None else fractions
         self._shares = shares.of("fractions", given, len(parts))
         self._fractions = tuple(float(fraction) for fraction in given)
-        _check_fit(self._parts)
+        self._left = _check_fit(self._parts)
+        """The names of the arrays of a batch that are padded on the left."""
         self._lock = Lock("the mixture")
         """The lock held while what was drawn is counted."""
         self._given = [0] * len(parts)
@@ -206,12 +209,15 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         with self._lock:  # of one draw all parts have been drawn from, or none
             before = self._given
             counts = self._shares.counts(before, batch_size)
-            joint = Joint(counts)
-            drawn = []
-            for number, (part, count) in enumerate(zip(self._parts, counts, strict=True)):
-                if count:
-                    begin = functools.partial(part.engine.begin, part.draws.draft, count, empty=joint.part(number))
-                    drawn.append((number, part, _of_part(number, part, begin)))
+            joint = Joint(counts, self._left)
+            drawn, counted = [], contextlib.ExitStack()
+            with counted:  # calls back only if a part cannot be drawn from
+                for number, (part, count) in enumerate(zip(self._parts, counts, strict=True)):
+                    if count:
+                        draft = functools.partial(_draft, part, counted)
+                        begin = functools.partial(part.engine.begin, draft, count, empty=joint.part(number))
+                        drawn.append((number, part, _of_part(number, part, begin)))
+                counted.pop_all()
             given = self._given = [have + count for have, count in zip(before, counts, strict=True)]
         batches: list[SomeBatch] = []
         try:
@@ -312,10 +318,10 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             batches.append(batch)
         if not batches:
             return self._parts[0].get(own)
-        joined = cast(SomeBatch, Joint([len(batch) for batch in batches]).join(batches))
+        joined = cast(SomeBatch, Joint([len(batch) for batch in batches], self._left).join(batches))
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        found: SomeBatch = joined.map(lambda array: array[back])
+        found: SomeBatch = joined[back]
         return found
 
     def loader(self, batch_size: int, *, prefetch: int = 2, device: Any = None) -> Loader[SomeBatch]:
@@ -372,8 +378,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             for part in others:
                 checkpointing.take(part.engine, wanted, None, lambda: (mark, {}))
             checkpointing.take(keeper.engine, wanted, staged, self._state)
-        for older in checkpointing.outdated(keeper.engine, wanted, lambda one: GIVEN in _held(one)):
-            self.drop_checkpoint(older)
+        checkpointing.drop_outdated(keeper.engine, wanted, self.drop_checkpoint, lambda one: GIVEN in _held(one))
 
     @property
     def restored(self) -> Restored | None:
@@ -462,6 +467,18 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         self.close()
 
 
+def _draft(part: SampledBuffer[SomeBatch], counted: contextlib.ExitStack, count: int, reads: Reads) -> SomeBatch:
+    """Return what a part drafts; ``counted`` then takes its draws back if no batch comes of them."""
+    made = part.draws.draft(count, reads)
+    counted.callback(_take_back, part, made.index)
+    return made
+
+
+def _take_back(part: SampledBuffer[Any], ids: Ids) -> None:
+    with part.engine.lock.exclusive:
+        part.draws.take_back(ids)
+
+
 def _of_part(number: int, part: SampledBuffer[Any], call: Callable[[], Made]) -> Made:
     """Return what a call gives; if a part does not have enough data, the error names it."""
     try:
@@ -470,29 +487,37 @@ def _of_part(number: int, part: SampledBuffer[Any], call: Callable[[], Made]) ->
         raise NotEnoughDataError(f"part {number} of the mixture, {part.path!r}: {error}") from error
 
 
-def _check_fit(parts: Sequence[SampledBuffer[Any]]) -> None:
-    """Raise InputError if the batches of two parts cannot be one; each is asked for an empty batch."""
+def _check_fit(parts: Sequence[SampledBuffer[Any]]) -> frozenset[str]:
+    """Return the names of the arrays that are padded on the left; raise InputError if two batches cannot be one.
+
+    Each part is asked for an empty batch.
+    """
     empty = [part.get(np.empty(0, np.int64)) for part in parts]
+    layouts = [dict(_layout("", vars(batch), part.engine.forms)) for part, batch in zip(parts, empty, strict=True)]
     for number, batch in enumerate(empty[1:], 1):
         of = f"the batches of part {number}, {parts[number].path!r}, do not fit those of part 0, {parts[0].path!r}"
         if type(batch) is not type(empty[0]):
             raise InputError(f"{of}: they are {type(batch).__name__} and {type(empty[0]).__name__}; give one view")
-        ours, theirs = (dict(_layout("", vars(each))) for each in (batch, empty[0]))
+        ours, theirs = layouts[number], layouts[0]
         for name in sorted(ours.keys() | theirs.keys()):
             if ours.get(name) != theirs.get(name):
                 one, other = (each.get(name, "missing") for each in (ours, theirs))
                 raise InputError(f"{of}: {name} is {one} here, and {other} there")
+    return frozenset(name for name, what in layouts[0].items() if what == LEFT)
 
 
-def _layout(name: str, value: Any) -> list[tuple[str, str]]:
-    """Return the name, and the dtype and shape of an item, of each array of a nested value."""
+def _layout(name: str, value: Any, forms: Forms) -> list[tuple[str, str]]:
+    """Return the name, and the dtype and shape of an item, of each array of a nested value, and sides of paddings."""
     if value is None:
         return [(name, "None")]
+    if isinstance(value, Padded):
+        side = LEFT if pads_left(forms, name) else "padded on the right"
+        return [(name, side), *_layout(name, tuple(value), forms)]
     if isinstance(value, Lists):
         value = value.parts
     if isinstance(value, Mapping | tuple):
         members = value.items() if isinstance(value, Mapping) else enumerate(value)
-        return [found for key, part in members for found in _layout(f"{name}/{key}" if name else str(key), part)]
+        return [found for key, part in members for found in _layout(f"{name}/{key}" if name else str(key), part, forms)]
     return [(name, f"{value.dtype} {value.shape[1:]}")]
 
 

@@ -22,16 +22,30 @@ from diskreplay.buffers.options import (
 )
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.engine.inputs import Freedoms
+from diskreplay.errors import InputError
 from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import StoreSpec
+from diskreplay.schema import Schema
 from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.store_spec import StoreSpec
+from diskreplay.views.delta_timestamps import DeltaTimestamps
 from diskreplay.views.view import View
 
 
-def _check(kind: type, stored: Mapping[str, Any], *more: Any, **shown: Any) -> None:
+def _kept(schema: Schema, told: Mapping[str, Any], view: View[Any] | None = None, **shown: Any) -> dict[str, Any]:
+    _check_view(view)
+    return SampledBuffer.RULES.kept(schema, told, view=view, **shown)
+
+
+def _check(kind: type, stored: Mapping[str, Any], *more: Any, view: View[Any] | None = None, **shown: Any) -> None:
     layout.from_json(stored.get(layout.KEY))
-    SampledBuffer.RULES.check(kind, stored, *more, **shown)
+    _check_view(view)
+    SampledBuffer.RULES.check(kind, stored, *more, view=view, **shown)
+
+
+def _check_view(view: View[Any] | None) -> None:
+    if isinstance(view, DeltaTimestamps):
+        raise InputError("several agents' batches have no windows by time: give a Sequence in place of DeltaTimestamps")
 
 
 class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch]):
@@ -40,7 +54,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
     A transition is one step of one environment with all its agents.
     """
 
-    RULES = dataclasses.replace(SampledBuffer.RULES, check=_check, ragged=False)
+    RULES = dataclasses.replace(SampledBuffer.RULES, kept=_kept, check=_check, ragged=False)
     FREEDOMS = Freedoms(alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
 
     def __init__(

@@ -21,8 +21,8 @@ from diskreplay.checks import check_share
 from diskreplay.engine.inputs import Freedoms
 from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import StoreSpec
 from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.store_spec import StoreSpec
 
 Array = NDArray[Any]
 

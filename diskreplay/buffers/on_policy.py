@@ -29,9 +29,10 @@ from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.samples import Samples
-from diskreplay.reading.unroll import unroll
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, StoreSpec
+from diskreplay.reading.unroll import episode_stop, unroll
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID
 from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.store_spec import StoreSpec
 from diskreplay.views.batch import Arrays, map_arrays
 
 Array = NDArray[Any]
@@ -410,12 +411,9 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return begins
 
     def _episodes(self, ids: Ids, length: int) -> SomeBatch:
-        def held(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
-            return stream.spans().stop(rows, envs) - rows
-
         with self.engine.lock:
             self._check_finished()
-            samples, mask = unroll(self.schema, [self._stream], ids, held, length)
+            samples, mask = unroll(self.schema, [self._stream], ids, episode_stop, length)
             batch = self._batch(samples, ids, mask)
         return self._ready(samples, batch)
 

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from diskreplay import schema as schemas
 from diskreplay.buffers import provenance
 from diskreplay.buffers.comparing import is_there
 from diskreplay.buffers.options import Opening, of
@@ -20,9 +19,10 @@ from diskreplay.ragged import check_forms
 from diskreplay.remote import membership
 from diskreplay.remote.objects import ObjectStore, checked_url, is_url
 from diskreplay.remote.place import place
-from diskreplay.schema import Schema, StoreSpec
+from diskreplay.schema import Schema, refuse_ragged
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store, newest
+from diskreplay.store_spec import StoreSpec, build
 
 Buffer = TypeVar("Buffer", bound=StoredBuffer)
 
@@ -36,9 +36,10 @@ def make_buffer(
     kind: type[Buffer], path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any
 ) -> Buffer:
     """Return a buffer of a class over a new store at ``path``, and its one stream; the class's rules take ``shown``."""
-    run, opening, schema = of(Run, options), of(Opening, options), schemas.build(spec)
+    run, opening, schema = of(Run, options), of(Opening, options), build(spec)
     check_ragged(kind, schema, run)
-    kept = {**kind.RULES.kept(schema, **shown), **spec.settings, **provenance.setting(spec.provenance)}
+    told = {**spec.settings, **provenance.setting(spec.provenance)}
+    kept = {**kind.RULES.kept(schema, told, **shown), **told}
     if is_url(path):
         raise InputError(
             f"rows are added to a local store, which is pushed: create(path, ..., remote={checked_url(path)!r})"
@@ -57,9 +58,9 @@ def make_buffer(
 def check_ragged(kind: type[StoredBuffer], schema: Schema, run: Run) -> None:
     """Raise InputError for forms of other columns, SchemaError if a class, or who opens it, takes no ragged columns."""
     if not kind.RULES.ragged:
-        schemas.refuse_ragged(schema, f"a {kind.__name__}")
+        refuse_ragged(schema, f"a {kind.__name__}")
     if run.ragged is None:
-        schemas.refuse_ragged(schema, "what opens the store here")
+        refuse_ragged(schema, "what opens the store here")
     else:
         check_forms(run.ragged, schema.ragged)
 
@@ -84,7 +85,7 @@ def open_or_make_buffer(
     kind: type[Buffer], path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any
 ) -> Buffer:
     """Return a buffer over the store that is there, which must be as the spec says, or over a new one."""
-    run, schema = of(Run, options), schemas.build(spec)
+    run, schema = of(Run, options), build(spec)
 
     def there() -> bool:
         return is_there(path, spec, schema, options["files"], run.remote)

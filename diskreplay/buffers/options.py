@@ -3,7 +3,8 @@
 What each means is said at :meth:`diskreplay.ReplayBuffer.create` and :meth:`diskreplay.ReplayBuffer.open`.
 
 1. An option is a field of the frozen dataclass of what it is about, with its type and its default:
-   :class:`~diskreplay.schema.StoreSpec`, :class:`AgentsSpec`, :class:`Opening` or :class:`~diskreplay.engine.run.Run`.
+   :class:`~diskreplay.store_spec.StoreSpec`, :class:`AgentsSpec`, :class:`Opening` or
+   :class:`~diskreplay.engine.run.Run`.
 2. Type checkers learn from a TypedDict here which options a call takes; ``tests/buffers/test_options.py`` holds its
    types to those of the fields.
 3. :func:`shared` shows them to ``help``; :func:`of` gives each dataclass its own.
@@ -23,8 +24,10 @@ import gymnasium
 from diskreplay.engine.run import Run
 from diskreplay.paths import PathLike
 from diskreplay.ragged import Forms
-from diskreplay.schema import Codec, Continuity, StoreSpec
+from diskreplay.schema import Codec, Continuity
 from diskreplay.storage.files import Files
+from diskreplay.store_spec import StoreSpec
+from diskreplay.video import Video
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
@@ -84,6 +87,7 @@ class StoreOptions(RunOptions, total=False):
 class CreateOptions(StoreOptions, total=False):
     """The options of a new store of one agent."""
 
+    video: Mapping[str, Video] | None
     frame_stack: int | Mapping[str, int]
     stack_axis: Literal["auto", 0, -1] | None
     stack_padding: Literal["zero", "reset"]

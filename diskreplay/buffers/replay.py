@@ -12,7 +12,7 @@ from diskreplay.buffers.options import CreateOptions, EitherOptions, OpenOptions
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import StoreSpec
+from diskreplay.store_spec import StoreSpec
 from diskreplay.views.batch import Batch, SomeBatch
 from diskreplay.views.view import View
 
@@ -61,6 +61,10 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
                 repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
             columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space. With a first
                 axis of None it has another length in each step, as values of Text, Sequence and Graph spaces have.
+            video: the columns that hold video, with the facts of each: ``{"camera": Video("av1", 640, 480)}``. Such
+                a leaf of the observation, or column, has the shape ``(height, width, 3)`` and dtype uint8. ``add``
+                takes the records of its packets, from the key frame on (:mod:`diskreplay.video`), and a batch shows
+                pictures, decoded by PyAV: ``pip install 'diskreplay[video]'``. Only with one environment.
             later: columns, in the same form, whose values :meth:`write` gives to steps after they were added, such as
                 recurrent states.
             reward_dtype: float32, as most learners want it, or another floating point type.
@@ -177,6 +181,8 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             view, sampler: the view and the sampler; those of the store (or of the checkpoint) if None. A new sampler
                 that is given draws by its own arguments, and goes on with the priorities and counts of the checkpoint,
                 or of ``close``, where they are those of one of its class; where it cannot, a SamplerWarning says so.
+                With mode "r+" and a checkpoint, a used sampler is cleared, and then treated as a new one; otherwise
+                it keeps what it knows.
             mirror: directory for copies of a remote store's shards; one of its own below the user's cache directory if
                 None. Several processes may share it.
             mirror_bytes: the most bytes that the copies may take; 16 GiB if None.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -20,7 +21,7 @@ from diskreplay.buffers.state import (
     UPDATED,
     check_items,
     restore_sampler,
-    resume_sampler,
+    resumption,
     sampler_facts,
     settings,
 )
@@ -41,10 +42,12 @@ from diskreplay.views.view import View
 Made = TypeVar("Made")
 
 
-def _kept(schema: Schema, view: View | None = None, sampler: Sampler | None = None) -> dict[str, Any]:
-    """Return what a new store keeps: its view and its sampler."""
+def _kept(
+    schema: Schema, told: Mapping[str, Any], view: View | None = None, sampler: Sampler | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """Return what a new store keeps beside what it was told: its view and its sampler."""
     owners.check_free(sampler, None)
-    view, sampler = settings({}, view, sampler)
+    view, sampler = settings(told, view, sampler)
     view.check(schema)
     return {"view": view.to_json(), "sampler": sampler_facts(sampler)}
 
@@ -80,20 +83,24 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         view.check(store.schema)
         prepare(drawing)
         priorities = drawing if isinstance(drawing, Prioritized) else None
+        resume: Callable[[], object] | None = None
         if checkpoint and given is None:
             check_items(drawing, view, state.get("view", {}), checkpoint.name)
             restore_sampler(drawing, state.get("priorities"), store.read_arrays(checkpoint), checkpoint.name)
         elif checkpoint:
-            resume_sampler(
+            # With a stream, rows are taken back whose ids others get: one that was used may know them.
+            resume = resumption(
                 drawing, view, state, lambda: store.read_arrays(checkpoint),
-                f"the state of checkpoint {checkpoint.name!r}",
+                f"the state of checkpoint {checkpoint.name!r}", anew=stream is not None,
             )  # fmt: skip
-        updated = priorities is not None and not priorities.is_new and state.get(UPDATED, True)
         # The sampler's own method: one of ours would make the buffer a reference cycle, and keep it and its lock alive.
         forget = priorities.forget if priorities is not None else lambda stream: None
         super().__init__(store, stream=stream, checkpoint=checkpoint, forget=forget, **options)
         engine = self.engine
         try:
+            if resume is not None:  # not before: a sampler whose store is not opened after all keeps what it knows
+                resume()
+            updated = priorities is not None and not priorities.is_new and state.get(UPDATED, True)
             self.draws = Draws(engine, view, self._showing(view), drawing, updated)
             engine.hooks.append(self.draws)
             self.keeping: Keeping | None = None
@@ -157,7 +164,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         some = np.unique(np.linspace(0, len(items) - 1, notebooks.THUMBNAILS).astype(np.int64))
         try:
             batch = self.get(items[some])
-        except DiskReplayError as error:
+        except (DiskReplayError, ImportError) as error:  # the latter where video cannot be decoded
             return notebooks.heading(f"no pictures: {error}")
         return notebooks.pictures("obs", batch.obs, batch.leading_axes, getattr(batch, "mask", None))
 
@@ -292,6 +299,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             within: episodes to keep to, of :meth:`select`.
             pool_bytes: the bytes of decoded frames that are shuffled together.
             drop_last: leave out a last batch that is smaller.
+
+        Raises InputError, from ``next`` too, for a selection of another buffer, or from before a checkpoint was
+        returned to.
         """
         batch_size = check_count("batch_size", batch_size)
         epochs = check_count("epochs", epochs)
@@ -303,8 +313,10 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 draws.check_selection(within)
 
         def begin() -> Iterator[SomeBatch]:
-            among = within.holds if within is not None else None
-            return shuffle.Pass(engine, draws.shown, batch_size, pool_bytes, drop_last, among)
+            given = engine, draws.shown, batch_size, pool_bytes, drop_last
+            if within is None:
+                return shuffle.Pass(*given)
+            return shuffle.Pass(*given, within.holds, functools.partial(draws.check_selection, within))
 
         return Passes(begin, epochs)
 

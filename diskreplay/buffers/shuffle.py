@@ -29,8 +29,10 @@ from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.tables import Tables
+from diskreplay.schema import Schema
+from diskreplay.storage.column import ColumnReader
 from diskreplay.views.batch import SomeBatch
-from diskreplay.views.view import View
+from diskreplay.views.view import Scattered, View
 
 POOL_BYTES = 128 << 20
 POOL_SLACK = 3
@@ -65,14 +67,16 @@ class Cursor:
 class Pass(Iterator[SomeBatch]):
     """The batches of one pass, as the module's docstring says; the engine's lock is taken for each batch.
 
-    What left the window is left out; so is what ``among`` says no to.
+    What left the window is left out; so is what ``among`` says no to. ``check`` is called with the lock held, before
+    rows are looked at; it raises an error if the pass may not go on.
     """
 
     def __init__(
         self, engine: Engine, view: View[SomeBatch], batch_size: int, pool_bytes: int, drop_last: bool,
-        among: Callable[[Ids], NDArray[np.bool_]] | None = None,
+        among: Callable[[Ids], NDArray[np.bool_]] | None = None, check: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         self._engine = engine
+        self._check = check
         self._pool = ChunkCache(POOL_SLACK * pool_bytes + POOL_SPARE_BYTES)
         self._seen: Sequence[OpenStream] = ()
         self._over_pool: Sequence[OpenStream] = ()
@@ -106,12 +110,14 @@ class Pass(Iterator[SomeBatch]):
     def _streams(self) -> list[OpenStream]:
         """Return the streams as they are open now, which a refresh may replace; the caller holds the lock."""
         self._engine.check_open()
+        self._check()
         return self._engine.streams.all
 
     def _pooled(self) -> Sequence[OpenStream]:
         """Return the streams with the pool as their cache; the caller holds the lock."""
         seen = self._streams()
         if list(seen) != list(self._seen):
+            self._pool = ChunkCache(self._pool.budget_bytes)  # the old chunks of streams opened anew would stay in it
             self._over_pool = [stream.with_cache(self._pool) for stream in seen]
             self._tables = Tables(self._over_pool)
             self._seen = seen
@@ -128,7 +134,7 @@ class Pass(Iterator[SomeBatch]):
                 ids = ids[self._among(ids)]
             waiting = np.concatenate([waiting, _shuffled(streams, ids, self._view, engine.rng)])
             with contextlib.suppress(CorruptionError):  # the batch that needs it will say so
-                _load(self._pool, streams, waiting, engine.schema.context, self._view.reach)
+                _load(self._pool, streams, waiting, engine.schema, self._view)
         moved = [dataclasses.replace(cursor, row=row) for cursor, row in zip(cursors, rows, strict=True)]
         return [cursor for cursor in moved if cursor.row < cursor.stop], waiting
 
@@ -173,12 +179,15 @@ def in_windows(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:
     return present
 
 
-def _load(pool: ChunkCache, streams: Sequence[OpenStream], ids: Ids, context: int, reach: int) -> None:
+def _load(pool: ChunkCache, streams: Sequence[OpenStream], ids: Ids, schema: Schema, view: View) -> None:
     """Decode the chunks of a round's rows, their context and the next observation after them, into the pool.
 
-    Chunks that no row of this round needs are dropped first; the last of the round before is still needed. The next
-    round reads the chunk after each that is read now.
+    First, chunks that no row of this round needs are dropped in all streams, so that every stream has their room. The
+    last of the round before is still needed. The next round reads the chunk after each that is read now.
     """
+    needed: list[tuple[ColumnReader, Ids]] = []
+    shown = view.rows_shown(schema) if isinstance(view, Scattered) else {}
+    context, reach = schema.context, view.reach
     for stream in streams:
         rows, envs = stream.log.locate(ids[stream_of(ids) == stream.log.stream])
         for column in (*stream.disk.patches.values(), *stream.disk.items.values()):
@@ -186,13 +195,17 @@ def _load(pool: ChunkCache, streams: Sequence[OpenStream], ids: Ids, context: in
         for column in stream.large_columns():
             chunk_rows, groups = column.column.chunk_rows, column.groups
             steps = np.append(np.arange(-context, reach, chunk_rows), reach)
+            if (own := shown.get(column.column.name)) is not None:
+                steps = np.add.outer(own, np.append(np.arange(-context, 0, chunk_rows), 0)).ravel()
             wanted = np.clip(rows[:, None] + steps, stream.log.floor, stream.log.end - 1) // chunk_rows
             lanes = np.unique(wanted * groups + envs[:, None] // column.group_envs)
-            chunk, group = np.divmod(lanes, groups)
-            pool.drop_but(column, chunk, group)
-            committed = column.committed // chunk_rows
-            on_disk = chunk < committed
-            gather.load(column, chunk[on_disk], group[on_disk], pool)
-            chunk, group = np.divmod(np.setdiff1d(lanes + groups, lanes), groups)
-            on_disk = chunk < committed
-            gather.advise(column, chunk[on_disk], group[on_disk])
+            pool.drop_but(column, *np.divmod(lanes, groups))
+            needed.append((column, lanes))
+    for column, lanes in needed:
+        committed, groups = column.committed // column.column.chunk_rows, column.groups
+        chunk, group = np.divmod(lanes, groups)
+        on_disk = chunk < committed
+        gather.load(column, chunk[on_disk], group[on_disk], pool)
+        chunk, group = np.divmod(np.setdiff1d(lanes + groups, lanes), groups)
+        on_disk = chunk < committed
+        gather.advise(column, chunk[on_disk], group[on_disk])

@@ -23,12 +23,16 @@ from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.schema import DTYPES
 from diskreplay.storage.metadata import plain
+from diskreplay.storage.store import PROVENANCE
 from diskreplay.views import registry
 from diskreplay.views.transition import Transition
-from diskreplay.views.view import View
+from diskreplay.views.view import Completes, View
 
 UPDATED = "updated"
 """The key that tells whether a sampler was ever given priorities; where it is missing, it may have been."""
+WRONG_STATE = (KeyError, TypeError, ValueError, AttributeError)
+"""What a sampler's ``restore`` may raise where the state is none of its own."""
+NOT_TAKEN_OVER = "its priorities cannot be taken over: {}"
 
 
 def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | None) -> tuple[View, Sampler]:
@@ -44,6 +48,8 @@ def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | No
         ) from error
     if not isinstance(view, View) or isinstance(view, type):
         raise InputError(f"view must be one such as Transition(), Sequence(20) or PaddedEpisodes(100), got {view!r}")
+    if isinstance(view, Completes):
+        view = view.completed(stored.get(PROVENANCE) or {})
     conforming.check(sampler)
     sampler_facts(sampler)
     return view, sampler
@@ -80,16 +86,31 @@ def resume_sampler(
 ) -> bool:
     """Have a sampler go on from a stored state, or warn that it begins anew; return True if it goes on.
 
-    One without a state has nothing to go on with. One that was used before keeps what it knows.
+    One without a state has nothing to go on with. One that was used before keeps what it knows. The arguments are those
+    of :func:`resumption`.
+    """
+    return resumption(sampler, view, stored, arrays, what)()
+
+
+def resumption(
+    sampler: Sampler, view: View, stored: Mapping[str, Any], arrays: Callable[[], dict[str, NDArray[Any]]], what: str,
+    *, anew: bool = False,
+) -> Callable[[], bool]:  # fmt: skip
+    """Read all that a sampler needs to go on from a stored state, and return a function that has it go on.
+
+    Until that function is called the sampler stays as it is. It warns if the sampler begins anew, and returns True if
+    it goes on.
 
     Args:
         sampler, view: the sampler and the view in use now.
         stored: ``sampler``, ``view`` and ``priorities`` of a checkpoint, or of what closing kept.
         arrays: reads the arrays that go with it.
         what: the words for that state, for messages.
+        anew: True if a sampler that was used before is to forget what it knows.
     """
-    if not isinstance(sampler, Prioritized) or not sampler.is_new:
-        return False
+    if not isinstance(sampler, Prioritized) or not (sampler.is_new or anew):
+        return lambda: False
+    why, found = "", dict[str, NDArray[Any]]()
     try:
         kinds = samplers.kinds(stored["sampler"])
         if kinds != samplers.kinds(sampler.to_json()) or stored["priorities"] is None:
@@ -97,12 +118,24 @@ def resume_sampler(
         elif not registry.same_items(stored["view"], view.to_json()):
             why = f"its priorities are those of items of {stored['view']}, not of {view!r}"
         else:
-            sampler.restore(stored["priorities"], arrays())
-            return True
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"its priorities cannot be taken over: {error}"
-    begins_anew(sampler, what, why)
-    return False
+            found = arrays()
+    except WRONG_STATE as error:
+        why = NOT_TAKEN_OVER.format(error)
+
+    def resume() -> bool:
+        reason = why
+        if anew:
+            sampler.clear()
+        if not reason:
+            try:
+                sampler.restore(stored["priorities"], found)
+                return True
+            except WRONG_STATE as error:
+                reason = NOT_TAKEN_OVER.format(error)
+        begins_anew(sampler, what, reason)
+        return False
+
+    return resume
 
 
 def begins_anew(sampler: Sampler, what: str, why: str) -> None:
@@ -128,5 +161,5 @@ def restore_sampler(sampler: Sampler, facts: Any, arrays: dict[str, NDArray[Any]
     if isinstance(sampler, Prioritized) and facts is not None:
         try:
             sampler.restore(facts, arrays)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except WRONG_STATE as error:
             raise CorruptionError(f"the priorities of checkpoint {name!r} cannot be read: {error!r}") from error

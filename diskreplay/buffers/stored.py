@@ -55,8 +55,8 @@ class Rules:
 
     Attributes:
         modes: the modes in which the class opens a store.
-        kept: a function, called with the schema and ``shown``, that returns what a new store keeps of them in its
-            settings.
+        kept: a function, called with the schema, the other settings of a new store and ``shown``, that returns what
+            the store keeps of ``shown`` in its settings.
         check: a function, called with the class, the settings and the schema of an existing store, its path,
             ``take_over`` and ``shown``. It raises NotAStoreError for another class's store, and InputError if ``shown``
             do not go with the store.
@@ -65,7 +65,7 @@ class Rules:
     """
 
     modes: tuple[str, ...] = ("r", "r+")
-    kept: Callable[..., dict[str, Any]] = lambda schema: {}
+    kept: Callable[..., dict[str, Any]] = lambda schema, told: {}
     check: Callable[..., object] = lambda kind, stored, schema, path, take_over: None
     grows: bool = True
     ragged: bool = False

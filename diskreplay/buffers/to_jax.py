@@ -1,11 +1,14 @@
-"""Batches as arrays of JAX, made by the loader's thread while the program learns from the ones before.
+"""Batches as arrays of JAX. The loader's thread makes them while the program learns from earlier ones.
 
-On the CPU JAX uses the memory of a numpy array, where it lies well, and later writes would show in JAX's array: so each
-is copied first. A GPU that torch can use, too, is sent batches by :mod:`diskreplay.buffers.device`, and the tensors are
-handed on by DLPack: each is memory of its own, which lives as long as JAX's array. Else ``jax.device_put`` moves them.
+- On the CPU, JAX may use the memory of a numpy array. Later writes to that memory would change JAX's array, so each
+  array is copied first.
+- If torch can use the GPU, too, :mod:`diskreplay.buffers.device` sends the batches, and JAX takes the tensors over by
+  DLPack. Each tensor has memory of its own, which lives as long as JAX's array. Otherwise ``jax.device_put`` copies the
+  arrays.
+- ``index`` stays a numpy array: ids need 64 bits, but JAX's integers have 32 by default.
+- :class:`~diskreplay.ragged.Lists` stay lists; their values and offsets are arrays of JAX.
 
-``index`` stays a numpy array: ids need 64 bits, which JAX's integers have only if it was told so. Lists stay
-lists, of arrays of JAX. It imports jax.
+This module imports jax.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from diskreplay.views.batch import rebuilt
 
 
 def jax_sender_to(target: Any) -> Placer | Exporter:
-    """Return what sends batches to a device of JAX, or where a sharding says."""
+    """Return an object that sends batches to a device of JAX, or to the devices of a sharding."""
     if isinstance(target, jax.Device) and target.platform == "gpu":
         with contextlib.suppress(ImportError, InputError):  # no torch, or one without this GPU
             from diskreplay.buffers.device import Sender, sender_to
@@ -35,40 +38,40 @@ def jax_sender_to(target: Any) -> Placer | Exporter:
 
 
 class Placer:
-    """Has JAX place copies of a batch's arrays."""
+    """Sends batches with ``jax.device_put``, as copies of their arrays."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
 
     def sent(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Place batches as they are asked for."""
+        """Yield each batch as arrays of JAX, made when the batch is asked for."""
         return (_but_ids(batch, batch, lambda each: jax.device_put(np.array(each), self._target)) for batch in batches)
 
     def take(self, sent: Any) -> Any:
-        """Return the batch."""
+        """Return the batch, which needs nothing more."""
         return sent
 
 
 class Exporter:
-    """Hands tensors that were sent by way of torch on to JAX."""
+    """Sends batches with torch, and has JAX take the tensors over by DLPack."""
 
     def __init__(self, sender: Any) -> None:
         self._sender = sender
         self._narrow: collections.deque[Any] = collections.deque()
 
     def sent(self, batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """Send batches as they are asked for."""
+        """Yield a transfer of each batch, begun when it is asked for, and the batch itself."""
         with contextlib.closing(self._sender.sent(map(self._narrowed, batches))) as transfers:
             for transfer in transfers:
                 yield transfer, self._narrow.popleft()
 
     def _narrowed(self, batch: Any) -> Any:
-        """Return a batch in dtypes that JAX has, and keep it for its ids."""
+        """Return the batch in dtypes that JAX has; keep it, because its ids are needed later."""
         self._narrow.append(_but_ids(batch, batch, _fitting))
         return self._narrow[-1]
 
     def take(self, sent: tuple[Any, Any]) -> Any:
-        """Return the batch for the calling thread."""
+        """Return the batch as arrays of JAX, which the calling thread may use."""
         transfer, narrow = sent
         return _but_ids(self._sender.take(transfer), narrow, _exported)
 

@@ -27,7 +27,7 @@ from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat import given
 from diskreplay.compat.disk_array import DiskArray
-from diskreplay.compat.first_step import FirstStepRing, FrameStack, Hold
+from diskreplay.compat.first_step import FirstStepRing, FrameStack, Hold, OnRing, OnVectorRing
 from diskreplay.compat.keeper import newest_checkpoint
 from diskreplay.compat.rows import ids_of, ignore_resets
 from diskreplay.compat.sampler_draws import draw
@@ -88,7 +88,7 @@ class PrioritizedBatch(NamedTuple):
     discounts: torch.Tensor
 
 
-class ReplayBuffer:
+class ReplayBuffer(OnVectorRing):
     """CleanRL's ``cleanrl_utils.buffers.ReplayBuffer`` with its rows on disk.
 
     Args:
@@ -149,25 +149,9 @@ class ReplayBuffer:
         settings = {"cache_bytes": cache_bytes, "seed": 0}
         self._ring = _ring(path, checkpoint, frame_stack, facts, settings, options)
 
-    @property
-    def store(self) -> Store | None:
-        return self._ring.store
-
-    @property
-    def pos(self) -> int:
-        return self._ring.pos
-
-    @property
-    def full(self) -> bool:
-        return self._ring.full
-
     def size(self) -> int:
         """Return the number of rows held."""
         return self.buffer_size if self.full else self.pos
-
-    def close(self) -> None:
-        """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
-        self._ring.close()
 
     @uninterrupted
     def reset(self) -> None:
@@ -239,19 +223,11 @@ class ReplayBuffer:
         return self._ring.array(lambda batch: batch.action, (self.action_dim,), _flat(self.action_space).dtype)
 
     @property
-    def rewards(self) -> DiskArray:
-        return self._ring.array(lambda batch: batch.reward, (), np.float32)
-
-    @property
     def dones(self) -> DiskArray:
         return self._ring.array(lambda batch: batch.terminated | batch.truncated, (), np.float32)
 
-    @property
-    def timeouts(self) -> DiskArray:
-        return self._ring.array(lambda batch: batch.truncated, (), np.float32)
 
-
-class PrioritizedReplayBuffer:
+class PrioritizedReplayBuffer(OnRing):
     """The prioritized n-step buffer of CleanRL's ``rainbow_atari.py``, for one environment, with its rows on disk.
 
     n-step returns stay within an episode. Priorities come back when the store is opened again after ``close()`` or an
@@ -305,24 +281,12 @@ class PrioritizedReplayBuffer:
         self._ring = _ring(path, checkpoint, frame_stack, facts, settings, options)
 
     @property
-    def store(self) -> Store | None:
-        return self._ring.store
-
-    @property
-    def pos(self) -> int:
-        return self._ring.pos
-
-    @property
     def size(self) -> int:
         return 0 if self.store is None else len(self.store)
 
     @property
     def max_priority(self) -> float:
         return 1.0 if self.store is None else float(_sampler(self.store).maxima[0])
-
-    def close(self) -> None:
-        """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
-        self._ring.close()
 
     @uninterrupted
     def add(self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any) -> None:

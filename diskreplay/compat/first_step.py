@@ -195,3 +195,37 @@ class FirstStepRing:
         """Commit, and give the store to the next writer."""
         if self.store is not None:
             self.store.close()
+
+
+class OnRing:
+    """A buffer whose rows are those of a :class:`FirstStepRing`, its attribute ``_ring``."""
+
+    _ring: FirstStepRing
+
+    @property
+    def store(self) -> Store | None:
+        return self._ring.store
+
+    @property
+    def pos(self) -> int:
+        return self._ring.pos
+
+    def close(self) -> None:
+        """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
+        self._ring.close()
+
+
+class OnVectorRing(OnRing):
+    """Such a buffer of several environments, which shows the columns of single steps as arrays."""
+
+    @property
+    def full(self) -> bool:
+        return self._ring.full
+
+    @property
+    def rewards(self) -> DiskArray:
+        return self._ring.array(lambda batch: batch.reward, (), np.float32)
+
+    @property
+    def timeouts(self) -> DiskArray:
+        return self._ring.array(lambda batch: batch.truncated, (), np.float32)

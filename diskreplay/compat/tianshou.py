@@ -296,8 +296,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 checkpointing.take(engine, wanted, None)
             checkpointing.take(first, wanted, staged)
         whole = self.checkpoints
-        for older in checkpointing.outdated(first, wanted, lambda one: one.name in whole):
-            self.drop_checkpoint(older)
+        checkpointing.drop_outdated(first, wanted, self.drop_checkpoint, lambda one: one.name in whole)
 
     @property
     def restored(self) -> Restored | None:

@@ -67,8 +67,16 @@ def make(engine: Engine, wanted: Wanted) -> None:
     """Make a checkpoint, and drop those that it replaces."""
     with staging(engine, wanted.attachments) as staged:
         take(engine, wanted, staged)
-    for older in outdated(engine, wanted):
-        drop(engine, older)
+    drop_outdated(engine, wanted, lambda name: drop(engine, name))
+
+
+def drop_outdated(
+    engine: Engine, wanted: Wanted, drop: Callable[[str], None], counts: Callable[[Checkpoint], bool] | None = None
+) -> None:
+    """Drop the checkpoints that a new one replaces, as :func:`outdated` tells, where nobody else has just done so."""
+    for older in outdated(engine, wanted, counts):
+        with contextlib.suppress(CheckpointError):
+            drop(older)
 
 
 def drop(engine: Engine, name: str) -> None:

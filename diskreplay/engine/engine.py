@@ -100,6 +100,7 @@ class Engine:
         ending: True if the last commit was made, and the store is open only until it is pushed.
         refused: the reason why a copy in a forked process cannot be used, or "".
         call_off: a function that cancels the closing of the store when its buffer is forgotten.
+        settle: a function that waits until another thread has added the rows it was given; :meth:`close` calls it.
         forms: the form that each ragged column has in a batch.
     """
 
@@ -137,6 +138,7 @@ class Engine:
         self.companion: Companion | None = None
         self.keeping: Keeps | None = None
         self.call_off: Callable[[], None] | None = None
+        self.settle: Callable[[], None] = lambda: None
         self.restored = checkpoint
         self.stays_at = checkpoint if stream is None else None
         self.logs: Mapping[str, ByteLog] = {}
@@ -451,6 +453,7 @@ class Engine:
 
     def close(self) -> None:
         """Commit, save the sampler's state, and give files and locks back; raise the errors of a commit."""
+        self.settle()  # before a lock is taken that the other thread needs
         unsent = self.end_pushing()  # before signals wait, because the network may take long
         open_, not_kept = not self.closed, ""
         with self.write_lock:

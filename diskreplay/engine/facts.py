@@ -37,8 +37,8 @@ def annotate(appender: Appender, episode: Episode | None, env: int | None, given
     """Add facts to an episode, or to the newest episode of one environment, or of every environment."""
     log, noted = appender.log, appender.facts
     if episode is not None:
-        there = _row_of(appender, episode, env)
-        found = [_place(appender, episode.env, there, given)]
+        rows = _rows_of(appender, episode, env)
+        found = [_place(appender, episode.env, rows, given)]
     else:
         found = []
         for each in _environments(appender, env):
@@ -46,7 +46,7 @@ def annotate(appender: Appender, episode: Episode | None, env: int | None, given
             if waiting is not None:
                 found.append(_Change(each, None, checked(given, waiting)))
             elif (row := newest(log, each)) is not None:
-                found.append(_place(appender, each, row, given))
+                found.append(_place(appender, each, around(log, row, each), given))
             else:
                 raise InputError(f"environment {each} has no episode yet: begin_episode says what one begins with")
     with appender.change:
@@ -56,6 +56,10 @@ def annotate(appender: Appender, episode: Episode | None, env: int | None, given
             else:
                 before, start, stop = one.place
                 noted.note(before, start, one.env, stop, one.facts)
+
+
+Extent = tuple[int, int | None, bool]
+"""The rows of an episode, as :func:`around` returns them."""
 
 
 class _Change(NamedTuple):
@@ -69,14 +73,14 @@ class _Change(NamedTuple):
     facts: Facts
 
 
-def _place(appender: Appender, env: int, row: int, given: Mapping[str, Any]) -> _Change:
-    start, stop, complete = around(appender.log, row, env)
+def _place(appender: Appender, env: int, rows: Extent, given: Mapping[str, Any]) -> _Change:
+    start, stop, complete = rows
     before = appender.facts.noted(start, env, complete)
     return _Change(env, (before, start, stop), checked(given, before.facts if before else {}))
 
 
-def _row_of(appender: Appender, episode: Episode, env: int | None) -> int:
-    """Return a row of an episode in the window of the written stream; raise InputError if it has none there."""
+def _rows_of(appender: Appender, episode: Episode, env: int | None) -> Extent:
+    """Return where an episode lies in the written stream, by :func:`around`; raise InputError if it is not there."""
     log = appender.log
     if not isinstance(episode, Episode):
         raise InputError(f"the episode must be one of rb.episodes, got {episode!r:.100}")
@@ -91,7 +95,7 @@ def _row_of(appender: Appender, episode: Episode, env: int | None) -> int:
     inside = row < min(episode.stop, log.end) and 0 <= episode.env < log.num_envs
     if not inside or not log.take(VALID, np.array([row]), np.array([episode.env]))[0]:
         raise InputError(f"the episode of rows {episode.start} to {episode.stop} is not in the window (any more)")
-    start, stop, complete = around(log, row, episode.env)
+    found = start, stop, complete = around(log, row, episode.env)
     end = log.end if stop is None else stop
     same_end = end == episode.stop if episode.ended else end >= episode.stop
     if not same_end or (episode.start != start if complete else episode.start > start):
@@ -99,7 +103,7 @@ def _row_of(appender: Appender, episode: Episode, env: int | None) -> int:
             f"the episode of rows {episode.start} to {episode.stop} is of another store, or out of date; take it "
             "from rb.episodes anew"
         )
-    return row
+    return found
 
 
 def _environments(appender: Appender, env: int | None) -> list[int]:

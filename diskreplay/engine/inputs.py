@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
-from diskreplay.ragged import Lists, Padded
+from diskreplay.ragged import Lists, Padded, rows_of
 from diskreplay.schema import Column, RaggedColumn, Schema
+from diskreplay.video import wrong as wrong_video
 
 Array = NDArray[Any]
 
@@ -226,8 +227,10 @@ class ItemsSlot:
         self.name = name
         self.num_envs = num_envs
         self._most = ragged.most
+        self._video = ragged.video
         self._item = item
         self._text = text
+        self._wanted = f"(n, {', '.join(map(str, item.value_shape))})" if item.value_shape else "(n,)"
 
     def check(self, value: Any, counts: Any = True) -> Any:
         """Return a row as an array ``(n, *item_shape)``, of several environments a list of them; raise InputError."""
@@ -247,7 +250,8 @@ class ItemsSlot:
 
     def _rows(self, given: Any, count: int, what: str) -> Sequence[Any]:
         """Return rows one by one."""
-        given = given.lists() if isinstance(given, Padded) else given
+        if isinstance(given, Lists | Padded):
+            given = rows_of(given, self.name)
         if isinstance(given, str) or not hasattr(given, "__len__"):
             raise InputError(f"{self.name}: must be {count} rows, one of each of the {what}, got {given!r:.80}")
         if len(given) != count:
@@ -257,6 +261,8 @@ class ItemsSlot:
     def _row(self, value: Any, counts: bool) -> Array:
         """Return one row."""
         shape, dtype = self._item.value_shape, self._item.dtype
+        if self._video is not None:
+            value = self._packets(value, counts)
         if value is None:  # as the edges of a graph without any
             return np.empty((0, *shape), dtype)
         if self._text is not None and isinstance(value, str):
@@ -264,9 +270,9 @@ class ItemsSlot:
                 raise InputError(f"{self.name}: must be a text of {self._text}, got {value!r:.80}; nothing was added")
             value = np.frombuffer(value.encode("utf-32-le", "surrogatepass"), "<i4").astype(dtype)
         if isinstance(value, str) or not hasattr(value, "__len__"):
-            raise InputError(f"{self.name}: must be an array (n, *{shape}) of {dtype}, got {value!r:.80}")
+            raise InputError(f"{self.name}: must be an array {self._wanted} of {dtype}, got {value!r:.80}")
         if isinstance(value, np.ndarray) and value.shape[1:] != shape:
-            raise InputError(f"{self.name}: must have shape (n, *{shape}), got {value.shape}")
+            raise InputError(f"{self.name}: must have shape {self._wanted}, its items one by one, got {value.shape}")
         if len(value) > self._most:
             raise InputError(
                 f"{self.name}: a row may have {self._most:,} items, got {len(value):,}; nothing was added: cut it, or "
@@ -275,6 +281,25 @@ class ItemsSlot:
         if not len(value):
             return np.empty((0, *shape), dtype)
         return self._item.check_steps(value, len(value), counts)
+
+    def _packets(self, value: Any, counts: bool) -> Array:
+        """Return the records of a row of a video column, which must be one group's, up to the row's frame."""
+        assert self._video is not None
+        if isinstance(value, bytes | bytearray | memoryview):
+            value = np.frombuffer(value, np.uint8)
+        if np.shape(value)[-3:] == self._video.shape:
+            raise InputError(
+                f"{self.name}: holds video, so that a row is the records of its packets, and not the frame itself: "
+                "encode frames with diskreplay.VideoEncoder, or have diskreplay.Record do it"
+            )
+        if value is None or (isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1):
+            row: Array = np.empty(0, np.uint8) if value is None else value
+            if counts and not len(row):
+                raise InputError(f"{self.name}: a transition must have a frame, got no packets; nothing was added")
+            if (problem := wrong_video(self._video, row)) is not None:
+                raise InputError(f"{self.name}: {problem}; nothing was added")
+            return row
+        raise InputError(f"{self.name}: must be bytes, or an array (n,) of uint8, of records, got {value!r:.80}")
 
 
 def _bound(bound: Any, dtype: np.dtype[Any]) -> Any:

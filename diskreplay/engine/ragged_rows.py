@@ -1,10 +1,12 @@
 """Ragged rows on their way into a stream: items are appended to the column's array; a span takes their place.
 
-After that, a row has columns of one shape only. Two rules hold:
+After that, a row has columns of one shape only. Three rules hold:
 
 1. An observation that equals the pending one gets its span. So observations are equal if their spans are.
 2. A value that equals the one before it, in its column and environment, gets the same span, if that is not far behind
    the newest item. So a value that stays the same is stored once, and no old span keeps a shard from being deleted.
+3. Where the value before it ends with the newest item, a value that begins with it gets a span that begins where that
+   one does, and only its rest is appended. So a value that grows is stored once, and pins no more than itself.
 """
 
 from __future__ import annotations
@@ -32,31 +34,30 @@ class NewItems:
     """The items of one ragged column on their way into its array.
 
     Attributes:
-        newest: the span of each environment's newest value, and this value; None before the first.
+        newest: the span of each environment's newest value, and this value's bytes; None before the first.
     """
 
     def __init__(self, column: ColumnWriter, num_envs: int) -> None:
         self.column = column
-        self.newest: list[tuple[Span, Array] | None] = [None] * num_envs
+        self.newest: list[tuple[Span, bytes] | None] = [None] * num_envs
         self._near = column.column.shard_rows // NEAR_SHARE
 
     def put(self, env: int, value: Array, pending: bool = False) -> Span:
-        """Return the span of a value; append its items, unless they equal the newest value of its environment.
+        """Return the span of a value; append those of its items that the newest value of its environment lacks.
 
         ``pending`` tells that this newest value is the pending observation.
         """
-        end = self.column.end
+        end, data = self.column.end, value.tobytes()
+        start = end
         if (newest := self.newest[env]) is not None:
-            span, before = newest
-            if (
-                (pending or end - span[0] <= self._near)
-                and len(before) == len(value)
-                and before.tobytes() == value.tobytes()
-            ):
-                return span
+            (first, stop), before = newest
+            if data == before and (pending or end - first <= self._near):
+                return first, stop
+            if stop == end and data.startswith(before):
+                start, value = first, value[stop - first :]
         self.column.append(value)
-        span = end, end + len(value)
-        self.newest[env] = span, value.copy()
+        span = start, end + len(value)
+        self.newest[env] = span, data
         return span
 
 
@@ -97,7 +98,7 @@ class RaggedRows:
             for env, (start, stop) in enumerate(np.reshape(pending[leaf], (-1, 2)).tolist()):
                 newest = new.newest[env]
                 if newest is None or newest[0] != (start, stop):
-                    new.newest[env] = (start, stop), self._read(name, (start, stop))
+                    new.newest[env] = (start, stop), self._read(name, (start, stop)).tobytes()
 
     def place(self, row: Row, pending: bool) -> Row:
         """Append the items of a checked row, and return the row with their spans.

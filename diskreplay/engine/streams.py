@@ -50,7 +50,9 @@ class Streams:
         """The open streams, in their order; a new list replaces it when a stream is added."""
         self._tables: Tables | None = None
         self._windows: list[tuple[tuple[int, int, int], Window] | None] = []
-        """The last answer of :meth:`windows` for each stream, kept because most of a thousand streams rarely change."""
+        """The window of each stream at the last look, kept because most of a thousand streams rarely change."""
+        self._told: ToldWindows | None = None
+        """The last answer of :meth:`windows`; None if one of them has changed since."""
         self._episodes: list[KeptEpisodes] = []
 
     def open(
@@ -143,7 +145,7 @@ class Streams:
     def _show(self, streams: dict[str, OpenStream]) -> None:
         self._open, self.all = streams, list(streams.values())
         self._tables = None
-        self._windows = [None] * len(self.all)
+        self._windows, self._told = [None] * len(self.all), None
         self._episodes = [stream.episodes for stream in self.all]
 
     def _caught_up(self, stream: OpenStream, newest: Commit) -> bool:
@@ -184,8 +186,11 @@ class Streams:
             log, known = stream.log, windows[at]
             now = log.begin, log.end, log.rows
             if known is None or known[0] != now:
+                self._told = None
                 windows[at] = now, Window(log.first_id, log.stop_id, log.window, log.num_envs)
-        return ToldWindows([window for _, window in cast(list[tuple[Any, Window]], windows)], self._episodes)
+        if self._told is None:
+            self._told = ToldWindows([window for _, window in cast(list[tuple[Any, Window]], windows)], self._episodes)
+        return self._told
 
     def standing(self, view: View, ids: Ids) -> NDArray[np.int8]:
         """Return the standing of ids, which are in the windows, as items of a view."""

@@ -27,6 +27,7 @@ MODULES = {
     "dopamine": "dopamine",
     "robomimic": "robomimic",
     "rlds": "rlds",
+    "lerobot": "lerobot",
     "parquet": "parquet",
     "store": "store",
 }

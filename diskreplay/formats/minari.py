@@ -16,6 +16,7 @@ Nested spaces are nested groups; the parts of a Tuple are ``_index_<i>``. What a
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -25,9 +26,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.errors import InputError
 from diskreplay.formats.core import flat
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
-from diskreplay.formats.core.flat import ArrayLike
+from diskreplay.formats.core.flat import ArrayLike, code_points, utf8
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
@@ -35,6 +37,7 @@ from diskreplay.formats.core.untrusted import declared_count
 from diskreplay.formats.files import hdf5, minari_dataset
 from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, EpisodesFile
 from diskreplay.formats.files.images import EncodedImages
+from diskreplay.ragged import Lists
 
 STORAGE, MAIN = "hdf5", "main_data.hdf5"
 
@@ -46,20 +49,29 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     data = target / "data"
     data.mkdir(parents=True)
     paths, episodes = minari_dataset.leaf_paths(source.layout, STORAGE), 0
+    texts: dict[str, list[bytes]] = collections.defaultdict(list)
     with EpisodesFile(data / MAIN, compression) as out:
         for episode in episode_blocks(source.blocks()):
             group = f"episode_{episode.number}"
             for key, values in _entries(episode, paths):
-                out.append(f"{group}/{key}", values)
+                if isinstance(values, Lists):
+                    texts[key] += utf8(key, values)
+                else:
+                    out.append(f"{group}/{key}", values)
             if episode.ends:
                 out.end_episode()
+                for key, each in texts.items():
+                    if any(b"\0" in text for text in each):
+                        raise InputError(f"minari cannot hold {key}: HDF5 has no text with the character 0")
+                    out.file.create_dataset(f"{group}/{key}", data=each, dtype=h5py.string_dtype())
+                texts.clear()
                 told = minari_dataset.told(source, episode.number)
                 out.file[group].attrs.update({"id": episode.number, "total_steps": episode.stop, **told})
                 episodes = episode.number + 1
     minari_dataset.write_metadata(data, STORAGE, source, episodes)
 
 
-def _entries(episode: EpisodeBlock, paths: Mapping[str, str]) -> Iterator[tuple[str, Array]]:
+def _entries(episode: EpisodeBlock, paths: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     steps = episode.steps
     for name, values in steps.obs.items():
         yield paths[name], values
@@ -83,7 +95,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     main = minari_dataset.data_directory(path) / MAIN
     leaves = {**metadata.declared.obs, **metadata.declared.action}
     paths = minari_dataset.leaf_paths(metadata.declared, STORAGE)
-    shapes = {paths[name]: shape for name, (shape, _) in leaves.items()}
+    shapes = {paths[name]: None if name in metadata.declared.texts else shape for name, (shape, _) in leaves.items()}
     with hdf5.opened(main) if metadata.episodes else contextlib.nullcontext() as file:
 
         def group(number: int) -> h5py.Group:
@@ -110,8 +122,14 @@ def read(path: pathlib.Path) -> Iterator[Source]:
         yield minari_dataset.source(str(main), metadata, arrays, length, told)
 
 
-def _decoded(array: hdf5.Hdf5Array, shape: tuple[int, ...]) -> ArrayLike:
-    """Return an array of values of a shape, or the images that it holds, each encoded in any number of bytes."""
+def _decoded(array: hdf5.Hdf5Array, shape: tuple[int, ...] | None) -> ArrayLike:
+    """Return an array of values of a shape, or the images that it holds, each encoded in any number of bytes.
+
+    Texts, whose shape is None, are read at once.
+    """
+    if shape is None:
+        is_text = len(array.shape) == 1 and h5py.check_string_dtype(array.dtype)
+        return code_points(array.where, array[:]) if is_text else array
     if len(array.shape) == 1:
         encoded = h5py.check_vlen_dtype(array.dtype) == np.uint8
     else:
@@ -128,7 +146,8 @@ def recognise(path: pathlib.Path) -> bool:
 
 FORMATS = (
     Format(
-        "minari", "Minari: a dataset directory, stored as HDF5", "directory", Holds(next_obs=False, facts=True),
+        "minari", "Minari: a dataset directory, stored as HDF5", "directory",
+        Holds(next_obs=False, facts=True, text=True),
         recognise, read, write, COMPRESSIONS,
     ),
 )  # fmt: skip

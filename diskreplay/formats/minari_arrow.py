@@ -26,16 +26,17 @@ from numpy.typing import NDArray
 from diskreplay import spaces
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import array_slice
-from diskreplay.formats.core.flat import ArrayLike
+from diskreplay.formats.core.flat import ArrayLike, code_points, utf8
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.reader import reader
-from diskreplay.formats.core.transitions import Source, Transitions, whole_episodes
+from diskreplay.formats.core.transitions import Source, Transitions, whole, whole_episodes
 from diskreplay.formats.core.untrusted import declared_count, read_json
 from diskreplay.formats.files import minari_dataset
 from diskreplay.formats.files.arrow import damage
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.formats.files.minari_dataset import METADATA
+from diskreplay.ragged import Lists
 from diskreplay.schema import DTYPES
 
 STORAGE, FILE = "arrow", "part-0.arrow"
@@ -77,8 +78,8 @@ def _batch(steps: Transitions, layout: Layout) -> Any:
     """Return an episode as a pyarrow.RecordBatch."""
     import pyarrow
 
-    leaves = {name: np.concatenate([values, steps.next_obs[name][-1:]]) for name, values in steps.obs.items()}
-    leaves |= {name: np.concatenate([values, np.zeros_like(values[:1])]) for name, values in steps.action.items()}
+    leaves = {name: whole([values, steps.next_obs[name][-1:]]) for name, values in steps.obs.items()}
+    leaves |= {name: whole([values, _nothing(values)]) for name, values in steps.action.items()}
     flags = {"rewards": steps.reward, "terminations": steps.terminated, "truncations": steps.truncated}
     columns = {
         "observations": _nested(layout.obs_tree, leaves),
@@ -96,12 +97,19 @@ def _batch(steps: Transitions, layout: Layout) -> Any:
     return pyarrow.RecordBatch.from_pydict(columns)
 
 
-def _nested(tree: spaces.Tree, leaves: Mapping[str, Array]) -> Any:
+def _nothing(values: Any) -> Any:
+    """Return an entry that means nothing, for an array or Lists."""
+    return Lists(values.values[:0], np.zeros(2, np.int64)) if isinstance(values, Lists) else np.zeros_like(values[:1])
+
+
+def _nested(tree: spaces.Tree, leaves: Mapping[str, Any]) -> Any:
     """Return a nested value of every step as an Arrow array."""
     import pyarrow
 
     if isinstance(tree, str):
-        return _leaf(leaves[tree])
+        values = leaves[tree]
+        texts = [text.decode() for text in utf8(tree, values)] if isinstance(values, Lists) else None
+        return _leaf(values) if texts is None else pyarrow.array(texts)
     children = tree.items() if isinstance(tree, dict) else enumerate(tree)
     arrays = {str(key): _nested(child, leaves) for key, child in children}
     return pyarrow.StructArray.from_arrays(list(arrays.values()), names=list(arrays))
@@ -181,6 +189,8 @@ def _leaves(path: str, array: Any, field: Any, where: str) -> Iterator[tuple[str
             yield from _leaves(f"{path}/{child.name}", array.field(at), child, where)
     elif kinds.is_binary(array.type) and not array.null_count:
         yield path, EncodedImages(where, lambda start, stop: array[start:stop].to_pylist(), len(array))
+    elif kinds.is_string(array.type) and path.startswith(("observations", "actions")) and not array[:-1].null_count:
+        yield path, code_points(where, [(text or "").encode() for text in array.to_pylist()])
     elif kinds.is_fixed_size_list(array.type) and _is_number(array.type.value_type) and not array.null_count:
         note = (field.metadata or {}).get(b"shape")
         shape = [array.type.list_size] if note is None else [int(size) for size in note.split(b",") if size]
@@ -203,8 +213,7 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "minari-arrow", "Minari: a dataset directory, stored as Arrow", "directory",
-        Holds(next_obs=False, facts=True, dtypes=DTYPES - {"complex64", "complex128"}), recognise, read, write,
-        COMPRESSIONS,
-        requires=("pyarrow",), extra="arrow",
+        Holds(next_obs=False, facts=True, text=True, dtypes=DTYPES - {"complex64", "complex128"}), recognise, read,
+        write, COMPRESSIONS, requires=("pyarrow",), extra="arrow",
     ),
 )  # fmt: skip

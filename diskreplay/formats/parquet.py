@@ -48,7 +48,7 @@ from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
 from diskreplay.formats.files import images
-from diskreplay.formats.files.arrow import damage
+from diskreplay.formats.files.arrow import damage, number_array
 from diskreplay.formats.files.minari_dataset import refuse_parquet
 from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_readable
 from diskreplay.ragged import Lists
@@ -200,25 +200,13 @@ def _values(values: Any, png: bool, sized: bool = True) -> Any:
     import pyarrow as pa
 
     if isinstance(values, Lists):
-        return pa.ListArray.from_arrays(values.offsets.astype(np.int32), _numbers(values.values, sized))
+        return pa.ListArray.from_arrays(values.offsets.astype(np.int32), number_array(values.values, sized))
     if not images.is_image(values.shape[1:], values.dtype):
-        return _numbers(values, sized)
+        return number_array(values, sized)
     if not png:
         return pa.array([value.tobytes() for value in values], pa.binary())
     pictures = pa.array(images.encoded(values), pa.binary())
     return pa.StructArray.from_arrays([pictures, pa.nulls(len(values), pa.string())], ["bytes", "path"])
-
-
-def _numbers(values: Array, sized: bool) -> Any:
-    import pyarrow as pa
-
-    found = pa.array(np.ascontiguousarray(values).reshape(-1))
-    for length in reversed(values.shape[1:]):
-        if sized:
-            found = pa.FixedSizeListArray.from_arrays(found, length)
-        else:
-            found = pa.ListArray.from_arrays(np.arange(0, len(found) + 1, length, dtype=np.int32), found)
-    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -362,7 +350,12 @@ def _meaning(key: str) -> str:
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """Tell whether a path is Parquet with actions and observations, as far as can be told without pyarrow."""
+    """Tell whether a path is Parquet with actions and observations, as far as can be told without pyarrow.
+
+    A LeRobotDataset, whose rows are not all of it, has a format of its own.
+    """
+    if (path / "meta" / "info.json").is_file():
+        return False
     try:
         import pyarrow.parquet as pq
     except ImportError:

@@ -2,13 +2,14 @@
 
 RLDS is of Ramos et al. 2021, "RLDS: an Ecosystem to Generate, Share and Use Datasets in Reinforcement Learning".
 
-=================================================  =========================================================
+=================================================  =================================================================
 file                                               what it holds
-=================================================  =========================================================
+=================================================  =================================================================
 ``diskreplay-train.tfrecord-00000-of-00001``       TFRecord: one ``tf.train.Example`` an episode
 ``features.json``                                  shape, dtype and encoding of each array
 ``dataset_info.json``                              number of episodes, and the name of the file
-=================================================  =========================================================
+``diskreplay.json``, ``provenance.json``           the layout, and the origin of the steps, which others do not read
+=================================================  =================================================================
 
 Each key of an example is a list over the steps of its episode, of which there are one more than transitions:
 
@@ -30,31 +31,37 @@ key                                of step ``t``
    ``tfds.features.Image`` asks for.
 2. float32, and integers and bools of one axis at most, are lists of numbers. An example knows no other numbers, so all
    else is the bytes of each value: ``tfds.features.Tensor(encoding="bytes")``.
-3. Episodes stand in memory one at a time, encoded.
+3. Values of ragged columns are bytes, too, in a ``Tensor`` whose first size is unknown. Text spaces, and columns that
+   came from texts, are ``Text``.
+4. The facts of an episode are JSON in ``episode_metadata/diskreplay``.
+5. Episodes stand in memory one at a time, encoded.
 """
 
 from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.flat import utf8
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, Shape
+from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode
-from diskreplay.formats.files import images
+from diskreplay.formats.files import images, rlds_episodes
+from diskreplay.formats.files.rlds_episodes import DISCOUNT, FACTS, FEATURES, FLAGS, INFO, LAYOUT, STEPS
+from diskreplay.ragged import Lists
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD
 
 NAME, VERSION = "diskreplay", "1.0.0"
 RECORDS = f"{NAME}-train.tfrecord-00000-of-00001"
 MODULE = "tensorflow_datasets.core.features"
-FLAGS = ("is_first", "is_last", "is_terminal", "is_truncated")
-DISCOUNT = "discount"
+TEXT_FEATURE = {"pythonClassName": f"{MODULE}.text_feature.Text", "text": {}}
 MAX_BYTES = (1 << 31) - 1
 """The most bytes of an example: protocol buffers end there."""
 Array = NDArray[Any]
@@ -64,30 +71,35 @@ class EpisodeFeature:
     """One key of the example of an episode, filled from its first step to its last.
 
     Args:
-        shape, dtype: the shape and dtype of the value of a step.
+        shape, dtype: the shape and dtype of the value of a step, or of an item of a ragged one.
+        ragged: True if values have different numbers of items.
+        text: the name of the column if the items are the code points of texts.
 
     Attributes:
         kind: the kind of the value's list in an example: "byte", "float" or "int".
         size: about as many bytes as it takes there.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.shape, self.dtype = shape, dtype
-        self.image = images.is_image(shape, dtype)
-        self.numbers = dtype == np.float32 or (dtype.kind in "biu" and dtype != np.uint64 and len(shape) <= 1)
-        self.kind = "byte" if self.image or not self.numbers else "float" if dtype.kind == "f" else "int"
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], ragged: bool = False, text: str = "") -> None:
+        self.shape, self.dtype, self.ragged, self.text = shape, dtype, ragged, text
+        self.image = images.is_image(shape, dtype) and not ragged
+        numbers = dtype == np.float32 or (dtype.kind in "biu" and dtype != np.uint64 and len(shape) <= 1)
+        self.kind = "byte" if self.image or ragged or not numbers else "float" if dtype.kind == "f" else "int"
         self._parts: list[Array] = []
         self._values: list[bytes] = []
         self.size = 0
 
-    def append(self, values: Array) -> None:
-        """Take values ``(n, *shape)``."""
+    def append(self, values: Any) -> None:
+        """Take values ``(n, *shape)``, or Lists; raise InputError for code points that are no text."""
         if self.kind != "byte":
             self._parts.append(np.ascontiguousarray(values).reshape(-1).copy())
             # Integers take up to ten bytes, but those of a dataset are small.
             self.size += self._parts[-1].size * 4
             return
-        each = images.encoded(values) if self.image else [value.tobytes() for value in values]
+        if self.text:
+            each = utf8(self.text, values)
+        else:
+            each = images.encoded(values) if self.image else [value.tobytes() for value in values]
         self._values += each
         self.size += sum(map(len, each))
 
@@ -103,8 +115,11 @@ class EpisodeFeature:
 
     def feature(self) -> dict[str, Any]:
         """Return the feature as ``features.json`` has it."""
+        if self.text:
+            return TEXT_FEATURE
         shape = (*self.shape, 1) if self.image and len(self.shape) == 2 else self.shape
-        dimensions = {"dimensions": [str(length) for length in shape]} if shape else {}
+        sizes = [str(length) for length in ((-1, *shape) if self.ragged else shape)]
+        dimensions = {"dimensions": sizes} if sizes else {}
         if self.image:
             image = {"shape": dimensions, "dtype": "uint8", "encodingFormat": "png"}
             return {"pythonClassName": f"{MODULE}.image_feature.Image", "image": image}
@@ -118,7 +133,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     from tfrecord.writer import TFRecordWriter
 
     target.mkdir()
-    columns = {key: EpisodeFeature(*shape) for key, shape in _shapes(source.layout).items()}
+    columns, facts = _columns(source.layout), bool(source.facts)
     writer = TFRecordWriter(str(target / RECORDS))
     episodes, begins = 0, True
     try:
@@ -129,15 +144,17 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
                 raise InputError(f"rlds cannot hold episode {episodes}: one episode may have {MAX_BYTES:,} bytes")
             begins = bool(steps.last[-1])
             if begins:
-                for key, values in _final(steps, source.layout).items():
+                for key, values in _final(steps, columns).items():
                     columns[key].append(values)
-                writer.write({f"steps/{key}": column.taken() for key, column in columns.items()})
+                told = {FACTS: (json.dumps(source.facts[episodes]).encode(), "byte")} if facts else {}
+                writer.write({**{STEPS + key: column.taken() for key, column in columns.items()}, **told})
                 episodes += 1
     finally:
         writer.close()
     numbers = {"bytes": (target / RECORDS).stat().st_size, "episodes": episodes}
-    (target / "features.json").write_text(json.dumps(_features(columns), indent=1))
-    (target / "dataset_info.json").write_text(json.dumps(_info(numbers), indent=1))
+    (target / FEATURES).write_text(json.dumps(_features(columns, facts), indent=1))
+    (target / INFO).write_text(json.dumps(_info(numbers), indent=1))
+    (target / LAYOUT).write_text(json.dumps(source.layout.to_json(), indent=1))
     if source.layout.provenance:
         (target / "provenance.json").write_text(json.dumps(dict(source.layout.provenance), indent=1))
 
@@ -148,12 +165,16 @@ def _key(name: str) -> str:
     return ("observation" if root == OBS else root) + slash + rest
 
 
-def _shapes(layout: Layout) -> dict[str, Shape]:
-    """Return the shape and dtype of the value of a step, by key."""
-    plain: dict[str, Shape] = {**layout.obs, **layout.action, REWARD: ((), layout.reward_dtype), **layout.columns}
-    found: dict[str, Shape] = {_key(name): shape for name, shape in plain.items()}
-    found |= {DISCOUNT: ((), np.dtype(np.float32))}
-    return found | {key: ((), np.dtype(bool)) for key in FLAGS}
+def _columns(layout: Layout) -> dict[str, EpisodeFeature]:
+    """Return the features of a step by key."""
+    shapes: dict[str, Shape] = {**layout.obs, **layout.action, REWARD: ((), layout.reward_dtype), **layout.columns}
+    texts = layout.ragged & (layout.texts | layout.text_columns("rlds"))
+    found = {
+        _key(name): EpisodeFeature(*shape, name in layout.ragged, name if name in texts else "")
+        for name, shape in shapes.items()
+    }
+    found[DISCOUNT] = EpisodeFeature((), np.dtype(np.float32))
+    return found | {key: EpisodeFeature((), np.dtype(bool)) for key in FLAGS}
 
 
 def _rows(steps: Transitions, begins: bool) -> dict[str, Array]:
@@ -168,9 +189,12 @@ def _rows(steps: Transitions, begins: bool) -> dict[str, Array]:
     }  # fmt: skip
 
 
-def _final(steps: Transitions, layout: Layout) -> dict[str, Array]:
+def _final(steps: Transitions, columns: Mapping[str, EpisodeFeature]) -> dict[str, Any]:
     """Return the values of the step after an episode's last transition, by key."""
-    found = {key: np.zeros((1, *shape), dtype) for key, (shape, dtype) in _shapes(layout).items()}
+    found: dict[str, Any] = {}
+    for key, column in columns.items():
+        none = np.zeros((0 if column.ragged else 1, *column.shape), column.dtype)
+        found[key] = Lists(none, np.zeros(2, np.int64)) if column.ragged else none
     for name, values in steps.next_obs.items():
         found[_key(name)] = values[-1:]
     found["is_last"], found["is_terminal"] = np.ones(1, bool), steps.terminated[-1:]
@@ -192,9 +216,11 @@ def _nested(columns: Iterable[tuple[str, EpisodeFeature]]) -> dict[str, Any]:
     return _dict(plain)
 
 
-def _features(columns: Mapping[str, EpisodeFeature]) -> dict[str, Any]:
+def _features(columns: Mapping[str, EpisodeFeature], facts: bool) -> dict[str, Any]:
     sequence = {"feature": _nested(columns.items()), "length": "-1"}
-    return _dict({"steps": {"pythonClassName": f"{MODULE}.dataset_feature.Dataset", "sequence": sequence}})
+    steps = {"pythonClassName": f"{MODULE}.dataset_feature.Dataset", "sequence": sequence}
+    told = {FACTS.partition("/")[0]: _dict({FACTS.partition("/")[2]: TEXT_FEATURE})} if facts else {}
+    return _dict({"steps": steps, **told})
 
 
 def _info(numbers: Mapping[str, int]) -> dict[str, Any]:
@@ -222,17 +248,23 @@ def check(layout: Layout) -> None:
             raise InputError(f"rlds has a {name!r} of its own in each step, and cannot hold a column of that name")
 
 
+@reader
+def read(path: pathlib.Path) -> Iterator[Source]:
+    """Open a directory as a source, as :mod:`diskreplay.formats.files.rlds_episodes` says."""
+    yield rlds_episodes.source(path)
+
+
 def recognise(path: pathlib.Path) -> bool:
     """Tell whether a path is a directory of TensorFlow Datasets."""
-    return all((path / name).is_file() for name in ("features.json", "dataset_info.json"))
+    return all((path / name).is_file() for name in (FEATURES, INFO))
 
 
 FORMATS = (
     Format(
         "rlds", "RLDS: steps as TensorFlow Datasets keeps them, in TFRecord", "directory",
         Holds(
-            next_obs=False, empty=False, layout=False,
+            next_obs=False, facts=True, ragged=True,
             dtypes=frozenset(name for name in DTYPES if not name.startswith("complex")),
-        ), recognise, write=write, requires=("tfrecord",), extra="rlds", check=check,
+        ), recognise, read, write, requires=("tfrecord",), extra="rlds", check=check,
     ),
 )  # fmt: skip

@@ -22,7 +22,8 @@ from diskreplay.schema import START
 
 - NUMBER: the stream's number. ENVS: its number of environments.
 - LENGTH: the number of rows for which the log has room. FLOOR, END: the rows ``[FLOOR, END)`` that it holds.
-- STARTS, NEXT_PATCHES: the addresses of the start codes, and of the numbers of the patches with next observations.
+- STARTS: the address of the array of start codes. NEXT_PATCHES: the address of the array with the number of the patch
+  that holds each row's next observation.
 - PATCH_LENGTH: the number of patches for which the log has room. PATCH_BEGIN, PATCH_END: the patches
   ``[PATCH_BEGIN, PATCH_END)`` that it holds.
 - LOG_FACTS: the number of all these.
@@ -40,7 +41,8 @@ each set.
 - GROUPS: the number of sets of environments.
 - ENTRIES, ENTRIES_LENGTH: the address and length of the array that says where each chunk lies in its shard.
 - FIRST_CHUNK, STOP_CHUNK: the chunks ``[FIRST_CHUNK, STOP_CHUNK)`` whose positions in shards are in this array.
-- IN_RAM: the first chunk that waits in RAM for a commit. FULL: the first chunk that may still change.
+- IN_RAM: the first chunk that waits in RAM for a commit. FULL: the number of full chunks; the chunk of this
+  number is the first that may still change.
 - SLOTS, SLOTS_LENGTH: the address and length of the array that says in which slot of the cache a chunk is.
 - CHUNKS, SLOT_GROUPS: the addresses of two arrays that say for each slot which chunk, and of which set, it holds.
 - HELD: the number of slots.

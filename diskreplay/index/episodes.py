@@ -261,7 +261,7 @@ class KeptEpisodes:
     def _rest(self, left: EpisodeTable) -> EpisodeTable:
         """From these episodes, drop the rows that are below the window.
 
-        None of the episodes begins after the window's first row.
+        The caller passes only episodes that begin at the window's first row or before.
         """
         begin = self._log.begin
         for at in np.flatnonzero(left.start < begin).tolist():

@@ -78,7 +78,7 @@ class FactValues:
         the values that Python compares. A missing fact never matches.
         """
         kind = kind_of(literal)
-        if kind == OTHER and type(literal) is int:  # no number of the array can be compared with it exactly
+        if kind == OTHER and type(literal) is int:  # numpy would round this literal to a float64
             there: Mask = self.kinds != NONE
             there[there] = others(self.values[there].tolist())
             return there
@@ -100,7 +100,7 @@ def part_of(facts: Any, path: Sequence[str]) -> Any:
 
 
 def values_of(known: Sequence[dict[str, Any]], name: str) -> FactValues:
-    """Return, for each episode, the value of a fact (``name``), or of a value inside it (``name.part``)."""
+    """Return, for each episode, a fact's value (``name``), or a value inside it (``name.part``)."""
     if "." in name:
         path = name.split(".")
         return FactValues.of([part_of(facts, path) for facts in known])

@@ -3,7 +3,8 @@
 On disk the facts are in a log of bytes: lines of JSON, ``[row, stop, env, {facts}]``. A line describes the episode of
 environment ``env`` that contains ``row``. Its ``stop`` is one past the episode's last row, or null if no row had been
 added after the episode when the line was written. If several lines have the same row and environment, the last one
-counts. A line is dead if its episode has left the window: its ``stop`` is not above the window's first row.
+counts. A line is dead if its episode has left the window: its ``stop`` is not above the window's first row. A line
+whose ``stop`` is null is not dead, even if the window is empty.
 
 A program may give facts before an episode's first step. They wait until the row of that step is added; then
 :meth:`EpisodeFacts.begins` notes them.
@@ -82,16 +83,17 @@ class EpisodeFacts:
         self._open: dict[int, int] = {}
         """By environment: the :meth:`key` of its newest noted episode, if that has no stop yet."""
         self._waiting: dict[int, Facts] = {}
-        """By environment for which `begin_episode` was called: the facts of the episode that its next step begins.
+        """By environment: the facts that were told of an episode whose first step was not added yet.
 
-        They are an empty dict if the call gave none. Other environments have no entry.
+        If `begin_episode` was called without facts, the entry is an empty dict.
         """
         self._unwritten: dict[int, None] = {}
         """By :meth:`key`: episodes that changed since their last line was written; some may be forgotten by now."""
         self.changed: int | None = None
         """The lowest row of the episodes whose facts have changed since a caller set this to None.
 
-        What :meth:`begins` notes does not count, because it is about episodes that begin or stop at a new row.
+        The method :meth:`begins` does not change this number. It changes no facts of older episodes, and whoever reads
+        the number looks at all new rows anyway.
         """
 
     def __len__(self) -> int:
@@ -108,7 +110,7 @@ class EpisodeFacts:
     # Giving
 
     def wait(self, envs: Sequence[int], facts: Facts) -> None:
-        """Have ``facts`` wait for the next episode of each of these environments, in place of facts that wait."""
+        """Have ``facts`` wait for the next episode of each of these environments; they replace those that wait."""
         self._waiting = {**self._waiting, **dict.fromkeys(envs, facts)}
 
     def waiting(self, env: int) -> Facts | None:
@@ -151,7 +153,7 @@ class EpisodeFacts:
     # A row that begins episodes
 
     def begins(self, row: int, envs: Iterable[int], valid: NDArray[np.bool_] | Sequence[bool]) -> None:
-        """Enter a row that does not continue the row before it in environments ``envs``.
+        """Enter a row that, in the environments ``envs``, does not continue the row before it.
 
         The open episodes of these environments stop at this row. Facts that were waiting are noted for the episodes
         that begin at it.
@@ -224,7 +226,7 @@ class EpisodeFacts:
             one = one._replace(stop=self.log.end)
         key = self.key(one.row, one.env)
         known = self._noted.get(key)
-        if known is None or repr(known.facts) != repr(one.facts):  # 1, 1.0 and True are equal, but select apart
+        if known is None or repr(known.facts) != repr(one.facts):  # 1 == True, but a condition tells them apart
             self._change(one.row)
         self._noted[key] = one
         if one.stop is None:
@@ -236,10 +238,10 @@ class EpisodeFacts:
     def news(self, at: int) -> tuple[Bytes, list[Noted]]:
         """Return lines for the facts that are not yet written, and the records of these lines.
 
-        They will be these records when they are appended at byte ``at``.
+        The records are those that :meth:`records` yields once the lines have been appended at byte ``at``.
         """
-        # If an episode left the window before it had a line, none is written. If it has one, a newer line must say
-        # where the episode stopped.
+        # An episode that has left the window gets a line only if it already has one, because that one may not say where
+        # the episode stopped.
         known = {key: one for key in self._unwritten if (one := self._noted.get(key)) is not None}
         known = {key: one for key, one in known.items() if one.at != NOWHERE or self._lives(one)}
         self._unwritten = dict.fromkeys(known)
@@ -254,7 +256,7 @@ class EpisodeFacts:
     def again(self, one: Noted) -> bytes:
         """Return the line of a record if it still counts, else no bytes.
 
-        It counts if it is the newest line of its episode, and that episode has rows in the window or may get some.
+        It counts if it is the newest line of its episode, and that episode has rows in the window, or no known stop.
         """
         newest = self._noted.get(self.key(one.row, one.env))
         lives = newest is not None and newest.at == one.at and self._lives(one)
@@ -269,7 +271,7 @@ class EpisodeFacts:
         return sum(one.size for one in self._noted.values())
 
     def _lives(self, one: Noted) -> bool:
-        """Tell whether an episode has rows in the window, or may get some."""
+        """Tell whether an episode has rows in the window, or has no known stop."""
         return one.stop is None or one.stop > self.log.begin
 
     # Reading
@@ -321,7 +323,7 @@ _MEANINGS: dict[str, Callable[[Any], bool]] = {
     "success": lambda value: type(value) is bool,
     "tags": lambda value: type(value) is list and all(type(tag) is str for tag in value),
 }
-"""For each fact whose meaning is known, the test that its values must pass."""
+"""For each fact whose meaning is known, the test that its values must pass, unless they are null."""
 
 
 def _no_number(text: str) -> None:
@@ -336,7 +338,7 @@ def _finite(text: str) -> float:
 
 
 def shared(value: Any) -> Any:
-    """Return a copy of a value in which equal texts share one object, because episodes repeat names and tags."""
+    """Return a copy of a value in which equal short texts are one object, because episodes repeat names and tags."""
     kind = type(value)
     if kind is str:
         return sys.intern(value) if len(value) <= SHARED_LENGTH else value

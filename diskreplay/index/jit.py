@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import zlib
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numba
 from llvmlite import binding, ir
@@ -14,7 +13,7 @@ from numba import extending
 from numba.core import config
 
 from diskreplay import loading
-from diskreplay.interrupts import undisturbed
+from diskreplay.interrupts import undisturbed, uninterrupted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,8 +32,9 @@ def kernel(function: F, **options: Any) -> F:
     would say for which processor the code was compiled. Two machines that share a folder could spoil this file, and one
     would run the other's code.
 
-    Signals and the garbage collector wait while numba compiles, for some seconds at most. If numba were interrupted, it
-    would keep half-made kernels, and its next compilation would end the process.
+    While numba compiles, for some seconds at most, the garbage collector waits. If it compiles in the main thread,
+    signals wait, too. If numba were interrupted, it would keep half-made kernels, and its next compilation would end
+    the process.
     """
     options = {"error_model": "numpy", **options}
     function.__qualname__ += f"-{_processor()}"
@@ -44,7 +44,7 @@ def kernel(function: F, **options: Any) -> F:
         loading.unkept()
         compiled = numba.njit(**options)(function)
     dispatcher: Any = compiled
-    dispatcher.compile = _whole(dispatcher.compile)
+    dispatcher.compile = uninterrupted(dispatcher.compile, undisturbed)
     return compiled
 
 
@@ -56,20 +56,11 @@ def _processor() -> str:
     return f"{zlib.crc32(f'{name} {features}'.encode()):08x}"
 
 
-def _whole(function: F) -> F:
-    """Return ``function`` wrapped so that its thread runs no signal handler and no finalizer during a call."""
-
-    @functools.wraps(function)
-    def held(*args: Any, **options: Any) -> Any:
-        with undisturbed():
-            return function(*args, **options)
-
-    return cast(F, held)
-
-
 @intrinsic
 def copy(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
-    """Copy ``count`` bytes from one address to another by ``memcpy``; a constant count becomes a single move.
+    """Copy ``count`` bytes from one address to another by ``memcpy``.
+
+    If the count is a small constant, the compiler turns the copy into a few instructions, without a call.
 
     The compiled code of its callers, which is kept on disk, contains this code. If you change this function, rename it,
     so that the callers change, too, and are compiled anew.

@@ -108,7 +108,7 @@ class LaterValues:
             data, at = data[first + size :], at + first + size
 
     def take(self, block: ValueBlock) -> None:
-        """Enter the next block's values, and where they begin, into the stream's table."""
+        """Enter into the stream's table where the next block's values begin; of a small column also the values."""
         column, table, places = self.columns[block.number], self.log.table, block.places
         here = places >= self.log.begin * self.log.num_envs
         positions, at = self._positions(places[here]), self._begins(block)[here]

@@ -1,12 +1,14 @@
 """One stream in RAM: its small columns, its window, and the numbers of its patches.
 
 The log holds the rows ``[floor, end)``. Of these the window ``[begin, end)`` can be sampled. The rows before it are the
-context: the stacks of the window's first rows need their frames. Row ``end`` has not been added yet. But each row comes
-with its next observation, so the table holds an observation at the position of row ``end`` (:attr:`StreamLog.pending`).
+context: the stacks of the window's first rows need their frames. Row ``end`` has not been added yet. But each row is
+added with its next observation. If this process writes the stream, the table also holds the small columns of that
+observation, at the position of row ``end``, and :attr:`StreamLog.pending` is True.
 
-The values that the log holds of a row stand at one position of one table, beside the number of the patch that holds the
-row's next observation. The numbers of patches with older frames stand outside the table, in two dicts. Only the log
-makes the table longer, and only the log counts which rows and patches exist.
+The log has one table of rows, with one position for each row. There stand the values that the log holds of the row, and
+the number of the patch that holds the row's next observation. The numbers of patches with older frames stand outside
+the table, in two dicts. Only the log makes the table longer. The table does not know which rows and patches exist: the
+log has the numbers that say so.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from diskreplay.ids import STREAM_SHIFT, Ids
 from diskreplay.ring import Table
 from diskreplay.schema import CONTINUES, PATCHES, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
-NEXT_PATCH = ".next_patch"
+NEXT_PATCH = "..next_patch"
 """The name of the array with the number of the patch that holds each row's next observation.
 
-The number is -1 if the next row holds that observation. No column has a name that starts with a point.
+The number is -1 if the next row holds that observation. No column's name starts with a point, and no other array's name
+starts with two points.
 """
 
 
@@ -64,7 +67,7 @@ class StreamLog:
         context: the number of rows to hold before the window.
         later: the later columns. For each of them the table also says where a row's value stands.
         spans: the names of ragged columns; their spans are held in RAM however long the window is.
-        only: the names of the columns, without later ones, that the log may hold; None for all.
+        only: if given, the log holds no columns but those of these names, and the later columns.
     """
 
     def __init__(
@@ -101,8 +104,8 @@ class StreamLog:
         self.older_patches: dict[tuple[int, int], int] = {}
         """For each row and environment with start code PATCHES: the number of a patch.
 
-        It is the patch with the frame just before the row, and has offset -1. The patches after it have the frames
-        before that one.
+        If the number is ``n``, patch ``n`` holds the frame one step before the row (offset -1), patch ``n + 1`` the
+        frame two steps before it, and so on.
         """
         self.next_older_patches: dict[tuple[int, int], int] = {}
         """For each row and environment whose next observation has its whole stack in patches: the number of a patch.
@@ -220,7 +223,10 @@ class StreamLog:
         return found
 
     def first_item(self, name: str) -> int:
-        """Return the number of the first item of a ragged column that rows and patches in the log need."""
+        """Return the number of the first item of a ragged column that rows and patches in the log need.
+
+        Spans may overlap. But in each environment their starts never decrease, so the first row has the least.
+        """
         floor = self.floor
         if floor == self.end:
             return 0

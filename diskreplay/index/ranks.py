@@ -43,8 +43,8 @@ REBUILD_SHARE = 8
 class Ranks:
     """The ranks of priorities at up to ``slots`` slots.
 
-    No slot has an entry at first. Only slots that were written take memory, but :meth:`grow` writes all slots that
-    there were.
+    No slot has an entry at first. A slot takes memory once it has been written. After a call of :meth:`grow` all old
+    slots take memory, because it copies them to a longer array.
     """
 
     def __init__(self, slots: int) -> None:

@@ -54,7 +54,7 @@ def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool
     - GIVEN, FOLLOWING: the addresses of the row's value and of its next observation.
     - PART, PARTS: the number of bytes for one set of environments, and the number of sets.
     - BUFFER, RING: the addresses of the column's write buffer and of its array in the log's table, 0 for none.
-    - CHUNK_ROWS: the number of rows in the write buffer.
+    - CHUNK_ROWS: the number of rows for which the write buffer has room.
     - ROW_STEP, PART_STEP: the bytes in the write buffer from one row, or one set, to the next.
     """
     for c in range(leaves):

@@ -104,11 +104,11 @@ def _warn_of_unknown(where: Where, episodes: Sequence[Episode]) -> None:
 
 
 def instead(name: str, known: Collection[str], more: Collection[str] = ()) -> str:
-    """Return a hint for a name that is no fact.
+    """Return a hint for a name that is no fact, or no fact of the wanted kind.
 
     It is a similar name out of ``known`` and ``more``; if there is none, the names in ``known``.
     """
-    near = difflib.get_close_matches(name, sorted({*known, *more}), 1, LIKENESS)
+    near = difflib.get_close_matches(name, sorted({*known, *more} - {name}), 1, LIKENESS)
     if near:
         return f"did you mean {near[0]!r}?"
     return f"there are {', '.join(map(repr, sorted(known)[:MOST_NAMES]))}" if known else "they have none"

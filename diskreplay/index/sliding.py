@@ -1,4 +1,4 @@
-"""Arrays of one length that lose entries at the front and get new ones at the back, while the others stay in place."""
+"""Arrays that lose entries at the front and get new ones at the back; the entries between stay where they are."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Each stream has consecutive slots, which are divided into lanes of ``rows`` slots each. The id with number ``n`` in its
 stream has a slot in lane ``n % lanes``, at position ``n // lanes % rows`` of that lane. So a window that moves on
 reuses the slots of the ids that left it. If each environment has its own lane, an environment's slots lie side by side.
-If there is only one lane, the slots lie in the order of the ids.
+If there is only one lane, it holds the ids in their order, as a ring.
 
 A table of slots, int64 ``(S, 6)``, has one row for each stream, in the order of the streams' slots. Its columns are the
 constants below.
@@ -48,7 +48,8 @@ def sorted_out(
 ) -> tuple[Ints, Ints, Ints]:  # fmt: skip
     """Sort ids of one stream by their standings.
 
-    Return those whose standing is NOW, their slots, and the numbers in the stream of those whose standing is LATER.
+    Return three arrays: the ids whose standing is NOW; their slots; and, for the ids whose standing is LATER, their
+    numbers in the stream.
     """
     added, slots, later = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
     count = waiting = 0

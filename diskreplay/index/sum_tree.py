@@ -34,6 +34,7 @@ Ints = NDArray[np.int64]
 
 FANOUT = 8
 SHIFT = 3
+_1, _2, _3, _4, _5, _6, _7 = np.arange(1, FANOUT, dtype=np.uint64)
 
 START, STOP, GROUP = range(3)
 """The columns of a table of ranges, int64 ``(R, 3)``: slots ``[START, STOP)``, and the range's index in ``maxima``."""
@@ -148,8 +149,8 @@ class WideSumTree:
             ranges: int64 ``(R, 3)``; the total of each must be above 0.
             uniforms: where in each slice to draw, float64 ``(B,)`` in [0, 1). Each range has B / R slices, so B
                 must be a multiple of R.
-            beta: the exponent of the importance weights ``(N P)^-beta``. N and P count within the slot's range, and the
-                weights are divided by the largest one in that range.
+            beta: the exponent of the importance weights. The weight of a slot is ``(least / mass) ** beta``: ``mass``
+                is its own mass, ``least`` the smallest positive mass in its range.
 
         Returns the slots, int64 ``(B,)``, and their weights, float32 ``(B,)``, one range after another.
         """
@@ -181,8 +182,9 @@ def aligned_zeros(count: int) -> Floats:
 
 @kernel
 def fold(sums: Floats, at: int) -> float:
-    left: float = (sums[at] + sums[at + 1]) + (sums[at + 2] + sums[at + 3])
-    right: float = (sums[at + 4] + sums[at + 5]) + (sums[at + 6] + sums[at + 7])
+    one = np.uint64(at)  # numba looks at each signed index whether it counts from the end
+    left: float = (sums[one] + sums[one + _1]) + (sums[one + _2] + sums[one + _3])
+    right: float = (sums[one + _4] + sums[one + _5]) + (sums[one + _6] + sums[one + _7])
     return left + right
 
 
@@ -194,9 +196,13 @@ def counted(mass: float) -> float:
 @kernel
 def least_of(values: Floats, at: int) -> float:
     """Return the least positive one of eight values, or 0 if none is positive."""
-    left = min(min(counted(values[at]), counted(values[at + 1])), min(counted(values[at + 2]), counted(values[at + 3])))
+    one = np.uint64(at)
+    left = min(
+        min(counted(values[one]), counted(values[one + _1])), min(counted(values[one + _2]), counted(values[one + _3]))
+    )
     right = min(
-        min(counted(values[at + 4]), counted(values[at + 5])), min(counted(values[at + 6]), counted(values[at + 7]))
+        min(counted(values[one + _4]), counted(values[one + _5])),
+        min(counted(values[one + _6]), counted(values[one + _7])),
     )
     least: float = min(left, right)
     return least if least < np.inf else 0.0
@@ -362,14 +368,12 @@ def draw(
             if levels[k] < level:
                 continue
             first = offsets[level - 1] + (slots[k] << SHIFT)
-            chosen, left = first, rest[k]
+            children, chosen, left = np.uint64(first), first, rest[k]
             after = left
             for child in range(FANOUT):
-                mass = sums[first + child]
-                passed = after >= mass
-                after -= mass  # below 0 from the chosen child on
-                left = after if passed else left
-                chosen += passed
+                after -= sums[children + np.uint64(child)]  # below 0 from the chosen child on
+                left = after if after >= 0.0 else left
+                chosen += after >= 0.0
             if chosen == first + FANOUT:
                 chosen -= 1
                 while sums[chosen] == 0.0:

@@ -15,8 +15,9 @@ A condition is parsed here, and is never run as Python. It consists of compariso
 
 If an episode does not have a fact, or its value is null, ``fact = null`` is true. Every other comparison of such a fact
 is false, even one with ``!=``. For such a fact ``in`` is true only if null is listed. ``not in`` is always the opposite
-of ``in``. An exception is ``tags``: an episode without tags counts as one with an empty list. Two values of different
-kinds, such as a text and a number, are not equal, and neither is less than the other.
+of ``in``. For the fact ``tags`` there is an exception: an episode without it counts as one with an empty list.
+
+Two values of different kinds, such as a text and a number, are not equal, and neither is less than the other.
 
 If a fact is a list, a comparison with ``!=`` is true if it is true for every element, and any other comparison if it is
 true for at least one. But a list itself is not null, even if null is in it, so ``fact != null`` is true. The name of a
@@ -40,7 +41,7 @@ from diskreplay.index.fact_values import MISSING, NONE, FactValues, Mask
 MAX_LENGTH = 4096
 """The most characters of a condition."""
 LARGEST_BITS = 1023
-"""The most bits of an integer. Each such integer fits into a float64; of those with one bit more only some would."""
+"""The most bits of an integer. Every such integer can be converted to a float64."""
 MAX_DEPTH = 64
 """The most levels of parentheses and ``not``."""
 
@@ -252,7 +253,7 @@ def _facts(values: Any) -> FactValues:
 
 
 def _compared_with_null(values: FactValues, there: bool) -> Mask:
-    """Tell which values are null or missing, or with ``there`` which are neither."""
+    """Tell which values are null or missing. If ``there`` is True, tell which are neither."""
     plain = (values.kinds != NONE) == there
     return values.told(plain, lambda some: [(value is not None) == there for value in some])
 

@@ -137,14 +137,11 @@ def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restor
     if chosen not in checkpoint.cut:
         raise CheckpointError(f"checkpoint {name!r} has no stream {chosen!r}; it has {', '.join(checkpoint.cut)}")
     before = stream.read_commit(store.files, store.stream_path(chosen)).end
-    writer = store.write_stream(chosen, checkpoint)
-    try:
+    with store.write_stream(chosen, checkpoint) as writer:
         if mark == chosen:
             store.drop_checkpoint(name, writer)
         writer.reclaim(contextlib.nullcontext())
         row = writer.commit_record.end
-    finally:
-        writer.release()
     return Restoration(name, chosen, row, max(0, before - row), mark == chosen)
 
 
@@ -191,11 +188,9 @@ def _free_writers(store: Store) -> Iterator[list[StreamWriter]]:
         locked: LockedError | None = None
         for name in store.stream_names():
             try:
-                writers.append(store.write_stream(name))
+                writers.append(opened.enter_context(store.write_stream(name)))
             except LockedError as error:
                 locked = error
-            else:
-                opened.callback(writers[-1].release)
         if not writers and locked is not None:
             raise locked
         yield writers

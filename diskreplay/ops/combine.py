@@ -15,7 +15,7 @@ from diskreplay import formats
 from diskreplay.buffers.provenance import common
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.output import replacing
-from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected
+from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected, place_of
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.ops.convert import (
     absolute,
@@ -28,7 +28,9 @@ from diskreplay.ops.convert import (
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.paths import PathLike, checked_path
+from diskreplay.ragged import Lists
 from diskreplay.remote.objects import is_url
+from diskreplay.video import MAX_PARAMETERS, Video, renumbered
 
 STORE = formats.get("store")
 OTHER_NAME = "choose another name, or remove it before"
@@ -57,9 +59,9 @@ def merge(
 
     Args:
         out: must not exist.
-        paths: the paths of stores with the same spaces, columns and frame stacks. ``out`` refuses NaN and infinity if
-            all of them do. Its continuity is "flags" if that of one of them is. Its provenance is what all of them have
-            in common, with each one that differs in ``sources``.
+        paths: the paths of stores with the same spaces, columns and frame stacks. Their video may differ in the codec's
+            parameters. ``out`` refuses NaN and infinity if all of them do. Its continuity is "flags" if that of one of
+            them is. Its provenance is what all of them have in common, with each one that differs in ``sources``.
         allow_loss: go on where frame stacks cannot be rebuilt, and without values that were written later.
         progress: a function, called with the transitions done and in all.
 
@@ -78,7 +80,8 @@ def merge(
         parts = [stack.enter_context(open_selected(path)) for path in paths]
         for part in parts[1:]:
             check_alike(parts[0], part)
-        sources = [lossless(part, allow_loss) for part in parts]
+        videos = together([part.schema.videos for part in parts])
+        sources = [with_videos(lossless(part, allow_loss), videos) for part in parts]
 
         def blocks() -> Iterator[Transitions]:
             for source in sources:
@@ -96,6 +99,42 @@ def merge(
         write(whole, temporary, report)
         episodes = sum(len(part.episodes) for part in parts)
     return Written(str(target), steps, episodes, bytes_of(target))
+
+
+def together(each: Sequence[Mapping[str, Video]]) -> dict[str, Video]:
+    """Return the facts of the video columns of stores, with the parameters of all of them; InputError if too many."""
+    found = {}
+    for name, first in each[0].items():
+        parameters = tuple(dict.fromkeys(one for videos in each for one in videos[name].parameters))
+        if len(parameters) > MAX_PARAMETERS:
+            raise InputError(
+                f"the video column {name!r} would have {len(parameters)} codec parameters, and may have "
+                f"{MAX_PARAMETERS}: merge fewer stores"
+            )
+        found[name] = dataclasses.replace(first, parameters=parameters)
+    return found
+
+
+def with_videos(source: Source, videos: Mapping[str, Video]) -> Source:
+    """Return the source with the parameters' number in each record changed to its number in ``videos``."""
+    given = source.layout.video
+    numbers = {name: [videos[name].parameters.index(one) for one in given[name].parameters] for name in given}
+    merged = dataclasses.replace(source, layout=dataclasses.replace(source.layout, video=videos))
+    if all(each == list(range(len(each))) for each in numbers.values()):
+        return merged
+
+    def changed(columns: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: Lists(renumbered(values.values, numbers[name]), values.offsets) if name in numbers else values
+            for name, values in columns.items()
+        }
+
+    def blocks() -> Iterator[Transitions]:
+        for steps in source.blocks():
+            obs, following, extra = (changed(each) for each in (steps.obs, steps.next_obs, steps.extra))
+            yield dataclasses.replace(steps, obs=obs, next_obs=following, extra=extra)
+
+    return dataclasses.replace(merged, blocks=blocks)
 
 
 def facts_of(part: SelectedStore, source: Source) -> Sequence[Mapping[str, Any]]:
@@ -181,12 +220,8 @@ def checked_shares(fractions: Sequence[float]) -> list[float]:
 def numbered_lengths(part: SelectedStore) -> dict[int, int]:
     """Return the number of transitions of each episode of a part, by its number in the store."""
     every = (episode for rows in part.streams for episode in rows.episodes)
-    chosen = {(episode.stream, episode.env, episode.start) for episode in part.episodes}
-    return {
-        number: episode.length
-        for number, episode in enumerate(every)
-        if (episode.stream, episode.env, episode.start) in chosen
-    }
+    chosen = set(map(place_of, part.episodes))
+    return {number: episode.length for number, episode in enumerate(every) if place_of(episode) in chosen}
 
 
 def deal(lengths: Sequence[int], shares: Sequence[float], seed: int) -> list[tuple[int, ...]]:
@@ -222,10 +257,14 @@ def check_alike(one: SelectedStore, other: SelectedStore) -> None:
     """Raise InputError if two stores cannot be one."""
     a, b = one.schema, other.schema
     columns = [[(c.name, c.shape, c.dtype) for c in schema.columns] for schema in (a, b)]
+    videos = [
+        {name: dataclasses.replace(one, parameters=(b"",)) for name, one in schema.videos.items()} for schema in (a, b)
+    ]
     for what, mine, theirs in (
         ("another observation space", a.observation_space, b.observation_space),
         ("another action space", a.action_space, b.action_space),
         ("other columns", *columns),
+        ("other video", *videos),
         ("other frame stacks", (a.stacks, a.padding), (b.stacks, b.padding)),
     ):
         if mine != theirs:

@@ -33,7 +33,7 @@ from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.storage.stream import SCRATCH, StreamWriter
+from diskreplay.storage.stream import SCRATCH
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ def compact(
         store = Store(full, files or LocalFiles())
         before = LocalFiles().stored_bytes(full)
         names = store.stream_names()
-        writers = [] if dry_run else [_open(store, name, opened) for name in names]
+        writers = [] if dry_run else [opened.enter_context(store.write_stream(name)) for name in names]
         cuts = store.cuts_of(names)
         for name, writer in zip(names, writers, strict=False):
             writer.reclaim(contextlib.nullcontext(), cuts[name])
@@ -99,12 +99,6 @@ def compact(
             full, dry_run, len(shards), before, after, sum(one.kept_bytes for one in found),
             time.perf_counter() - started,
         )  # fmt: skip
-
-
-def _open(store: Store, name: str, opened: contextlib.ExitStack) -> StreamWriter:
-    writer = store.write_stream(name)
-    opened.callback(writer.release)
-    return writer
 
 
 class _StreamShards:

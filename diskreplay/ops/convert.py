@@ -18,7 +18,7 @@ import pathlib
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 
@@ -33,6 +33,7 @@ from diskreplay.formats.core.recorder import add_facts, add_steps
 from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selection, open_selected
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import Copy
+from diskreplay.ops import resuming
 from diskreplay.ops.checkpoints import IMPORT_MARK, unfinished_imports
 from diskreplay.ops.envs import make
 from diskreplay.ops.result import Result
@@ -103,6 +104,7 @@ class Imported(Result):
         stored_bytes: the bytes that the store takes on disk.
         seconds: the seconds that the import took.
         unfinished: checkpoints that killed imports into the store left.
+        resumed: transitions that an import of the same which was killed had added, and which stayed.
     """
 
     path: str
@@ -116,6 +118,7 @@ class Imported(Result):
     stored_bytes: int
     seconds: float
     unfinished: tuple[str, ...] = ()
+    resumed: int = 0
 
 
 def export(
@@ -163,13 +166,14 @@ def export(
         if selection != EVERYTHING and not part.steps:
             raise NotEnoughDataError(nothing_chosen(part))
         losses = part.losses(chosen.holds, lambda: report(0, part.steps))
+        losses += chosen.losses(part.layout, part.episodes, compression)
         if losses and not allow_loss:
             refuse(chosen, losses)
         source = part.source(stacked=chosen.holds.stacks)
         if not chosen.holds.columns:
             source = without_columns(source, source.layout.columns)
-        elif not chosen.holds.ragged:
-            source = without_columns(source, source.layout.ragged_columns)
+        else:
+            source = without_columns(source, source.layout.ragged_columns & chosen.holds.odd(source.layout))
         check_holds(chosen, source.layout, source.steps)
         chosen.write(counted(source, report), temporary, compression)
         report(source.steps, source.steps)
@@ -217,7 +221,7 @@ def import_dataset(
     source: PathLike | Source, path: PathLike, format: str | None = None, *, append: bool = False,
     capacity: int | None = None,
     observation_space: gymnasium.Space[Any] | None = None, action_space: gymnasium.Space[Any] | None = None,
-    frame_stack: int | None = None, progress: Progress | None = None,
+    frame_stack: int | None = None, frames: Literal["packets", "decoded"] = "packets", progress: Progress | None = None,
 ) -> Imported:  # fmt: skip
     """Read the dataset ``source`` into a store at ``path``.
 
@@ -234,6 +238,7 @@ def import_dataset(
         observation_space, action_space: the spaces; those that the source names, or that follow from its arrays, if
             None.
         frame_stack: frames of an observation in samples; as the source says, or 1, if None.
+        frames: "packets" keeps videos as they are; "decoded" makes ordinary columns of them, which take far more disk.
         progress: a function, called with the steps done and in all.
 
     Raises:
@@ -249,21 +254,27 @@ def import_dataset(
         raise InputError("frame_stack belongs to a new store, not to one that is appended to")
     if not append:
         vacant(target, "choose another name, or add to the store that is there (--append)")
-    with opened(source, format, target) as (name, found):
+    if frames not in ("packets", "decoded"):
+        raise InputError(f"frames must be 'packets' or 'decoded', got {frames!r}")
+    with opened(source, format, target, frames == "decoded") as (name, found):
         wanted = dataclasses.replace(found, layout=given(found.layout, observation_space, action_space, frame_stack))
         with stoppable(progress) as report:
-            stream, transitions, episodes, evicted = store_source(
-                wanted, target, append, capacity, report, Copy if name == "store" else ReplayBuffer
+            fresh = not append and capacity is None
+            mark = None if isinstance(source, Source) or not fresh else resuming.mark_of(pathlib.Path(source), wanted)
+            stream, transitions, episodes, evicted, resumed = store_source(
+                wanted, target, append, capacity, report, Copy if name == "store" else ReplayBuffer, mark
             )
     return Imported(
         str(target), name, stream, transitions, episodes, evicted, found.steps - transitions, found.ignored,
-        bytes_of(target), time.perf_counter() - started, tuple(unfinished_imports(target)) if append else (),
+        bytes_of(target), time.perf_counter() - started, tuple(unfinished_imports(target)) if append else (), resumed,
     )  # fmt: skip
 
 
 @contextlib.contextmanager
-def opened(source: PathLike | Source, format: str | None, target: pathlib.Path) -> Iterator[tuple[str, Source]]:
-    """Open a dataset as a source, with the name of its format."""
+def opened(
+    source: PathLike | Source, format: str | None, target: pathlib.Path, decoded: bool = False
+) -> Iterator[tuple[str, Source]]:
+    """Open a dataset as a source, with the name of its format; its videos are ``decoded`` or not."""
     if isinstance(source, Source):
         yield "arrays", source
         return
@@ -277,33 +288,43 @@ def opened(source: PathLike | Source, format: str | None, target: pathlib.Path) 
         raise InputError(f"{chosen.name} datasets can only be written; 'diskreplay formats' lists what can be read")
     check_installed(chosen)
     apart(origin, target)
-    with chosen.read(origin) as found:
+    if decoded and chosen.read_decoded is None:
+        raise InputError(f"{chosen.name} datasets have no videos whose frames could be decoded")
+    read = chosen.read_decoded if decoded and chosen.read_decoded else chosen.read
+    with read(origin) as found:
         yield chosen.name, found
 
 
 def store_source(
     source: Source, target: pathlib.Path, append: bool = False, capacity: int | None = None,
-    progress: Progress | None = None, kind: type[ReplayBuffer] = ReplayBuffer,
-) -> tuple[str, int, int, int]:  # fmt: skip
-    """Put a source into a new store, or an old one; return the stream, and the transitions, episodes, evicted.
+    progress: Progress | None = None, kind: type[ReplayBuffer] = ReplayBuffer, mark: str | None = None,
+) -> tuple[str, int, int, int, int]:  # fmt: skip
+    """Put a source into a new store, or an old one; return the stream, and the transitions, episodes, evicted, resumed.
 
-    ``kind`` is what takes the steps into a new store.
+    ``kind`` is what takes the steps into a new store; ``mark`` says which killed import it goes on with.
     """
     if capacity is not None:
         check_count("capacity", capacity)
-    room = max(1, source.steps + source.cuts + append)
+    room, resumed = max(1, source.steps + source.cuts + append), 0
     newest = Newest(source, counted(source, progress).blocks, capacity)
     if append:
         stream, transitions, episodes, evicted = appended(source, target, room, capacity, newest)
     else:
-        with replacing(target, "directory") as temporary:
-            arguments = source.layout.create_arguments()
-            with kind.create(temporary, **arguments, capacity=capacity or room) as buffer:
-                with prefetched(newest.blocks) as steps:
+        rest = resuming.Rest(dataclasses.replace(source, blocks=newest.blocks), mark)
+        with replacing(target, "directory", goes_on=rest.goes_on) as temporary:
+            if temporary.exists():
+                made = kind.open(temporary, **PLAIN)
+            else:
+                if mark is not None:
+                    (temporary.parent / resuming.MARK).write_text(mark)
+                made = kind.create(temporary, **source.layout.create_arguments(), capacity=capacity or room)
+            with made as buffer:
+                with prefetched(rest.blocks) as steps:
                     transitions, episodes = add_steps(buffer, steps)
+                transitions, episodes, resumed = transitions + rest.done, episodes + rest.episodes, rest.done
                 add_facts(buffer, source.facts, episodes + newest.episodes)
                 stream, evicted = FIRST_STREAM, transitions - len(buffer.engine.appender.log)
-    return stream, transitions + newest.steps, episodes + newest.episodes, evicted + newest.steps
+    return stream, transitions + newest.steps, episodes + newest.episodes, evicted + newest.steps, resumed
 
 
 class Newest:
@@ -404,6 +425,8 @@ def check_fits(layout: Layout, store: Layout) -> None:
     ):  # fmt: skip
         if given != expected:
             raise InputError(f"the source's {what} {described(given)} are not the store's {described(expected)}")
+    if layout.video != store.video:
+        raise InputError("the source's video has other parameters of its codec than the store's; import it decoded")
 
 
 def described(shapes: dict[str, Any]) -> str:
@@ -434,13 +457,14 @@ def without_columns(source: Source, names: Collection[str]) -> Source:
     layout = source.layout
     kept = {name: shape for name, shape in layout.columns.items() if name not in names}
     ragged = layout.ragged_columns & kept.keys()
+    video = {name: facts for name, facts in layout.video.items() if name not in names}
 
     def blocks() -> Iterator[Transitions]:
         for steps in source.blocks():
             yield dataclasses.replace(steps, extra={name: steps.extra[name] for name in kept})
 
     return dataclasses.replace(
-        source, layout=dataclasses.replace(layout, columns=kept, ragged_columns=ragged), blocks=blocks
+        source, layout=dataclasses.replace(layout, columns=kept, ragged_columns=ragged, video=video), blocks=blocks
     )
 
 

@@ -96,7 +96,16 @@ def diff(one: PathLike, other: PathLike, *, progress: Progress | None = None) ->
 
 
 def _layouts(one: Layout, other: Layout) -> Difference | None:
-    for what in ("observation_space", "action_space", "columns", "ragged_columns", "reward_dtype", "stacks", "padding"):
+    for what in (
+        "observation_space",
+        "action_space",
+        "columns",
+        "ragged_columns",
+        "video",
+        "reward_dtype",
+        "stacks",
+        "padding",
+    ):
         mine, theirs = getattr(one, what), getattr(other, what)
         if mine != theirs:
             one_line, other_line = (" ".join(str(value).split()) for value in (mine, theirs))
@@ -190,7 +199,7 @@ def _first_stacks(one: SelectedStore, other: SelectedStore) -> Difference | None
 
 def _stacks(part: SelectedStore, episodes: list[Episode], reach: int) -> dict[str, Array]:
     """Return the stacked observations of the first steps of episodes."""
-    with ReplayBuffer.open(part.path, mode="r", **PLAIN) as buffer:
+    with ReplayBuffer.open(part.path, mode="r", ragged="lists", **PLAIN) as buffer:
         envs = [stream["num_envs"] for stream in buffer.stats()["streams"].values()]
         ids = [
             pack(e.stream, row, e.env, envs[e.stream])

@@ -7,7 +7,6 @@ values written later with their steps. The store itself does not change: ids, pr
 from __future__ import annotations
 
 import dataclasses
-import operator
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.gaps import PLACES, Mask, by_place, in_ranges, joined, parts, remaining
 from diskreplay.formats.core.output import replacing
 from diskreplay.formats.core.recorder import add_facts, add_steps
-from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected
+from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected, place_of
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source
 from diskreplay.formats.store import Copy
 from diskreplay.ids import Ids, checked_ids, pack
@@ -31,9 +30,6 @@ from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.remote.objects import is_url
 from diskreplay.schema import KNOWN, VALID
-
-PLACE = operator.attrgetter("stream", "env", "start")
-"""What names an episode in its store."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +119,7 @@ def edit(
             )
         stops = np.cumsum([episode.length for episode in every]).tolist()
         masks = [gone[stop - episode.length : stop] for stop, episode in zip(stops, every, strict=True)]
-        left = {PLACE(episode): mask for episode, mask in zip(every, masks, strict=True) if not mask.all()}
+        left = {place_of(episode): mask for episode, mask in zip(every, masks, strict=True) if not mask.all()}
         source, part = without(whole, left, allow_loss)
         if not dry_run:
             with replacing(target, "directory") as temporary:
@@ -167,8 +163,8 @@ def with_ids(whole: SelectedStore, wanted: Ids) -> Mask:
 
 def in_episodes(whole: SelectedStore, selection: Selection, ranges: Sequence[slice]) -> Mask:
     """Return which steps of a store lie in the ranges of the selected episodes."""
-    chosen = set(map(PLACE, SelectedStore(whole.path, whole.streams, selection).episodes))
-    return joined(in_ranges(e.length, ranges if PLACE(e) in chosen else ()) for e in whole.episodes)
+    chosen = set(map(place_of, SelectedStore(whole.path, whole.streams, selection).episodes))
+    return joined(in_ranges(e.length, ranges if place_of(e) in chosen else ()) for e in whole.episodes)
 
 
 def summed(masks: Sequence[Mask]) -> dict[str, dict[str, int]]:
@@ -180,7 +176,7 @@ def summed(masks: Sequence[Mask]) -> dict[str, dict[str, int]]:
 
 def without(whole: SelectedStore, left: Mapping[Any, Mask], allow_loss: bool) -> tuple[Source, SelectedStore]:
     """Return what is left as a source, and the episodes it is of: ``left`` has what goes of each by its place."""
-    numbers = [n for n, e in enumerate(e for rows in whole.streams for e in rows.episodes) if PLACE(e) in left]
+    numbers = [n for n, e in enumerate(e for rows in whole.streams for e in rows.episodes) if place_of(e) in left]
     part = SelectedStore(whole.path, whole.streams, Selection(tuple(numbers)))
     source = lossless(part, allow_loss, later=True)
     gone = joined(left.values())

@@ -21,7 +21,7 @@ from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.later_values import counts
 from diskreplay.ops.checkpoints import CheckpointSummary, summary
 from diskreplay.ops.problems import DAMAGE
-from diskreplay.ops.result import Result
+from diskreplay.ops.result import Compressed, Result
 from diskreplay.paths import PathLike
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import open_stream
@@ -77,7 +77,7 @@ class EpisodeTotals:
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnFacts:
+class ColumnFacts(Compressed):
     """One column, over all streams.
 
     Attributes:
@@ -99,11 +99,6 @@ class ColumnFacts:
     files: int
     raw_bytes: int
     stored_bytes: int
-
-    @property
-    def ratio(self) -> float:
-        """Raw bytes for each byte on disk, 0 when there is nothing."""
-        return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +143,7 @@ class CheckpointFacts(CheckpointSummary):
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts(Result):
+class Facts(Compressed, Result):
     """All facts about a store.
 
     Attributes:
@@ -181,11 +176,6 @@ class Facts(Result):
     stored_bytes: int
     health: tuple[str, ...]
     later: dict[str, int] = dataclasses.field(default_factory=dict)
-
-    @property
-    def ratio(self) -> float:
-        """Raw bytes for each byte on disk, 0 when there is nothing."""
-        return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return all facts as JSON values, with the ratios."""

@@ -25,7 +25,7 @@ from diskreplay.checks import check_count
 from diskreplay.engine.run import COMMIT_SECONDS
 from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals
-from diskreplay.ops.result import Result
+from diskreplay.ops.result import Compressed, Result
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.views.transition import Transition
@@ -37,7 +37,7 @@ SIZE_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Recorded(Result):
+class Recorded(Compressed, Result):
     """The progress of a recording, or its result.
 
     Attributes:
@@ -63,11 +63,6 @@ class Recorded(Result):
     raw_bytes: int
     stored_bytes: int
     stopped: bool
-
-    @property
-    def ratio(self) -> float:
-        """Raw bytes for each byte on disk."""
-        return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {**super().to_json(), "ratio": self.ratio}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import time
@@ -89,18 +90,14 @@ def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
     store = Store(local(path, "pushing"), LocalFiles())
     there = objects or ObjectStore(checked_url(url))
     pushes = {name: Push(store, name, there) for name in store.stream_names()}
-    writers = []
-    try:
+    with contextlib.ExitStack() as opened:
         for name in pushes:
-            writers.append(store.write_stream(name))
+            writer = opened.enter_context(store.write_stream(name))
+            opened.callback(writer.close_files)
         for one in pushes.values():
             one.run()
         for one in pushes.values():
             one.run()  # a checkpoint over several streams goes once all of them are there
-    finally:
-        for writer in writers:
-            writer.close_files()
-            writer.release()
     sent = [one.sent for one in pushes.values()]
     return Pushed(
         there.url, {name: one.sent.end for name, one in pushes.items()}, sum(one.requests for one in sent),

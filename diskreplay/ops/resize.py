@@ -66,10 +66,7 @@ def resize(
         check_size(commits[name].num_envs, capacity)
     found = []
     with contextlib.ExitStack() as opened:
-        writers = []
-        for name in names:
-            writers.append(store.write_stream(name))
-            opened.callback(writers[-1].release)
+        writers = [opened.enter_context(store.write_stream(name)) for name in names]
         for writer in writers:
             old = writer.commit_record
             new = old.resized(capacity)

@@ -12,3 +12,15 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+
+class Compressed:
+    """The base of what has bytes that are compressed."""
+
+    raw_bytes: int
+    stored_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Raw bytes for each byte on disk, 0 when there is nothing."""
+        return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0

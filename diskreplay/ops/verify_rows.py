@@ -9,7 +9,8 @@
 5. A row whose start is ``PATCHES`` has all offsets from -1 to ``-context``, and no other row has a negative one.
 6. A commit's patches belong to rows that it keeps, and those of its last row hold the next observation of every
    environment.
-7. The spans of ragged columns are among the items that a commit holds.
+7. The spans of ragged columns are among the items that a commit holds. In video columns the records between are whole,
+   and no span ends inside of one; nothing is decoded.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay import video
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.reading import ragged_reads
 from diskreplay.schema import PATCH_TABLE, PLACE, PLACES, START, TERMINATED, TRUNCATED, VALID, Schema, Start
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
+from diskreplay.video import Video
 
 BLOCK_VALUES = 1 << 20
 """The number of values (rows times environments) that are looked at together."""
@@ -50,10 +53,36 @@ def check_spans(readers: Mapping[str, ColumnReader], schema: Schema, commit: Com
                     spans = reader.read_rows(low, high)
                     if path != name:  # those of offset 1: a ragged leaf, which is not stacked, needs no other
                         spans = spans[readers[PLACES].read_rows(low, high)[..., 2] == 1]
-                    if (wrong := ragged_reads.wrong(ragged, spans, *held)) is not None:
+                    wrong = ragged_reads.wrong(ragged, spans, *held)
+                    if wrong is None and ragged.video is not None:
+                        items = readers[ragged.items.name]
+                        items.load(*held, commit.span(ragged.items.name, schema.context).tail)
+                        wrong = _wrong_packets(ragged.video, spans.reshape(-1, 2), items)
+                    if wrong is not None:
                         found.add(wrong, stream=reader.stream, column=path, rows=(low, high), file=reader.directory)
             except DAMAGE:  # found by the check of the files
                 continue
+
+
+def _wrong_packets(facts: Video, spans: Array, items: ColumnReader) -> str | None:
+    """Return what is wrong with the first group of records of a video column that breaks a rule, or None."""
+    for group in by_group(spans):
+        start, stop = spans[group[-1]].tolist()
+        if start == stop:
+            continue
+        value = items.read_rows(start, stop)[:, 0]
+        if (problem := video.wrong(facts, value)) is not None:
+            return f"the packets in its items {start} to {stop}: {problem}"
+        inside = np.setdiff1d(spans[group, 1] - start, [0, *video.ends(facts, value)])
+        if len(inside):
+            return f"its span {start} to {start + inside[0]} ends inside of a packet"
+    return None
+
+
+def by_group(spans: Array) -> list[Array]:
+    """Return the positions of spans ``(n, 2)`` that begin at one item, as those of a group of packets; longest last."""
+    order = np.lexsort((spans[:, 1], spans[:, 0]))
+    return np.split(order, np.flatnonzero(np.diff(spans[order, 0])) + 1) if len(order) else []
 
 
 class RowCheck:

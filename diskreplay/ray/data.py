@@ -31,7 +31,7 @@ from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, StateError
-from diskreplay.formats.core.selection import Selection
+from diskreplay.formats.core.selection import Selection, place_of
 from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
 from diskreplay.paths import PathLike, checked_path, full_path
@@ -292,14 +292,14 @@ def _selected(
     every: list[Episode], streams: Mapping[int, str], wanted: slice | Sequence[int] | str | None
 ) -> list[tuple[int, Episode]]:
     """Return episodes with their numbers."""
-    numbers = {(e.stream, e.env, e.start): number for number, e in enumerate(every)}
+    numbers = {place_of(e): number for number, e in enumerate(every)}
     if isinstance(wanted, str):
         chosen = Selection(where=wanted).of(every, streams)
     elif wanted is None or isinstance(wanted, slice):
         chosen = Selection(episodes=wanted).of(every, streams)
     else:
         chosen = Selection(episodes=tuple(dict.fromkeys(int(number) for number in wanted))).of(every, streams)
-    return sorted(((numbers[e.stream, e.env, e.start], e) for e in chosen), key=lambda pair: pair[0])
+    return sorted(((numbers[place_of(e)], e) for e in chosen), key=lambda pair: pair[0])
 
 
 def _chunked(parts: Iterable[Part], most: int) -> Iterator[list[Part]]:

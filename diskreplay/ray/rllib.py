@@ -23,6 +23,7 @@ from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpiso
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
+from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.sampler_draws import draw
 from diskreplay.compat.stores import OPEN_OPTIONS, check_checkpoint, closed_on_failure, numbered
@@ -336,7 +337,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     @property
     def episodes(self) -> Sequence[SingleAgentEpisode]:
         """The episodes, oldest first, each read from disk when it is indexed."""
-        return _Read(self.get_num_episodes, self._episode)
+        return ReadSequence(self.get_num_episodes, self._episode)
 
     def _episode(self, number: int) -> SingleAgentEpisode:
         assert self._store is not None
@@ -482,22 +483,6 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
         if len(values) and self._store is not None:
             self._store.update_priorities(np.array(self._last_sampled_indices), values)
         self._last_sampled_indices = []
-
-
-class _Read(Sequence[Any]):
-    """The episodes of a buffer as RLlib's."""
-
-    def __init__(self, count: Callable[[], int], read: Callable[[int], SingleAgentEpisode]) -> None:
-        self._count = count
-        self._read = read
-
-    def __len__(self) -> int:
-        return self._count()
-
-    def __getitem__(self, number: Any) -> Any:
-        if isinstance(number, slice):
-            return [self[each] for each in range(*number.indices(len(self)))]
-        return self._read(number)
 
 
 def _plain(space: Any) -> Any:

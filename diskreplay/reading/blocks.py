@@ -18,17 +18,26 @@ from numpy.typing import DTypeLike, NDArray
 LEAST_BYTES = 1 << 17
 KEPT = 8
 
-_local = threading.local()
+
+class _OfThread(threading.local):
+    """The blocks of a thread, the one that was given out last at the end."""
+
+    def __init__(self) -> None:
+        self.blocks: list[NDArray[np.uint8]] = []
+
+
+_local = _OfThread()
 # Without the global interpreter lock a count may be out of date: then every block is fresh.
 _counted = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """Return an array as ``numpy.empty``: uninitialised, and referred to by nobody else."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
     if size < LEAST_BYTES or not _counted:
         return np.empty(shape, dtype)
-    blocks: list[NDArray[np.uint8]] = _local.__dict__.setdefault("blocks", [])
+    blocks = _local.blocks
     found = None
     for _ in range(len(blocks)):
         # Taken out of the list meanwhile, because a signal's handler may ask for a block, too.
@@ -41,7 +50,8 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
             blocks.append(block)
     if found is None:
         found = np.empty(size, np.uint8)
-    made: NDArray[Any] = found.view(dtype).reshape(shape)  # from here on the block's count says that it is in use
-    del blocks[: max(0, len(blocks) + 1 - KEPT)]
+    made: NDArray[Any] = np.ndarray(shape, dtype, found)  # from here on the block's count says that it is in use
+    if len(blocks) >= KEPT:
+        del blocks[: len(blocks) + 1 - KEPT]
     blocks.append(found)
     return made

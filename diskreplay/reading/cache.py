@@ -10,6 +10,8 @@ Sampling reads chunks at random, so each chunk is worth the same. The cache ther
 full, and then replaces none. There is room again when rows leave the window. If the budget is below ``MIN_SHARE`` of
 the window, no chunk is kept raw: the memory serves better as the system's page cache, which holds compressed chunks.
 
+Decoded frames of video columns are kept beside the chunks, in the same budget, by the items of their packets.
+
 Each column has *slots*, with one chunk each. Threads read and empty slots with ``engine.lock`` held. They fill a slot
 without it, before any other thread can find the slot. All changes hold the cache's own lock, so that signals wait.
 """
@@ -198,6 +200,8 @@ class ChunkCache:
         self._full = budget_bytes == 0
         """True if the last chunk had no room, and none was made since."""
         self._columns: dict[ColumnReader, CachedColumn] = {}
+        self._frames: dict[ColumnReader, dict[tuple[int, int], NDArray[np.uint8]]] = {}
+        """The decoded frames of video columns, by the span of their packets."""
         self.lock = Lock("the cache of decoded chunks")
 
     def column(self, column: ColumnReader) -> CachedColumn | None:
@@ -249,6 +253,33 @@ class ChunkCache:
             decode(which, values)
             self._keep(cached, int(chunk[which]), int(group[which]), values, None)
 
+    def frame(self, column: ColumnReader, start: int, stop: int) -> NDArray[np.uint8] | None:
+        """Return the frame of a span of a video column's items, if it is kept; the caller holds ``engine.lock``."""
+        return self._frames.setdefault(column, {}).get((start, stop))
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether so many bytes may still be kept; this takes no lock."""
+        return not self._full and self.used_bytes + size <= self.budget_bytes
+
+    def keep_frame(self, column: ColumnReader, start: int, stop: int, frame: NDArray[np.uint8]) -> None:
+        """Keep the frame of a span, if there is room; nobody may change it from now on."""
+        if self._full or self.lock.owned:
+            return
+        with self.lock:
+            kept = self._frames.get(column)
+            needed = start >= column.entries.begin * column.column.chunk_rows
+            if kept is not None and needed and (start, stop) not in kept and not self._lacks(frame.nbytes):
+                kept[start, stop] = frame
+                self.used_bytes += frame.nbytes
+
+    def _drop_frames(self, column: ColumnReader, below: int) -> None:
+        """Forget the frames of a video column that begin below an item."""
+        with self.lock:
+            kept = self._frames.get(column, {})
+            for span in [span for span in kept if span[0] < below]:
+                self.used_bytes -= kept.pop(span).nbytes
+                self._full = False
+
     def _lacks(self, size: int) -> bool:
         """Tell whether there is no room for so many bytes."""
         if self.used_bytes + size > self.budget_bytes:
@@ -274,12 +305,15 @@ class ChunkCache:
         """Forget the column's chunks below ``below``, by default all; the caller holds ``engine.lock``."""
         if (cached := self._columns.get(column)) is not None:
             self._give_up(cached, lambda cached: cached.chunk < below)
+        if column in self._frames:
+            self._drop_frames(column, below * column.column.chunk_rows)
 
     def forget(self, column: ColumnReader) -> None:
         """Forget the column; the caller holds ``engine.lock``."""
         self.drop(column)
         with self.lock:
             self._columns.pop(column, None)
+            self._frames.pop(column, None)
 
     def drop_but(self, column: ColumnReader, chunk: Ids, group: Ids) -> None:
         """Forget the column's chunks but for these; the caller holds ``engine.lock``."""
@@ -294,13 +328,20 @@ class ChunkCache:
             self._give_up(cached, others)
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Return the shares of pieces from runs, raw chunks and disk, and the rows and bytes that both forms hold."""
+        """Return the shares of pieces from runs, raw chunks and disk, and the rows and bytes that both forms hold.
+
+        In a buffer that read video, ``frames`` has the rows and bytes of its frames.
+        """
         pieces = max(1, sum(self.copied.values()))
         found: dict[str, dict[str, Any]] = {
             name: {"hit_rate": count / pieces} for name, count in self.copied.items()
         }  # fmt: skip
         with self.lock:
+            columns = list(self._columns.values())  # a thread that decodes may add one meanwhile, without the lock
             for name in ("runs", "raw"):
-                held = [cached.held(name == "raw") for cached in self._columns.values()]
+                held = [cached.held(name == "raw") for cached in columns]
                 found[name] |= {"rows": sum(rows for rows, _ in held), "bytes": sum(size for _, size in held)}
+            if self._frames:
+                frames = [frame.nbytes for kept in self._frames.values() for frame in kept.values()]
+                found["frames"] = {"rows": len(frames), "bytes": sum(frames)}
         return found

@@ -131,17 +131,18 @@ def take(
     kernel = KERNEL.code
     if kernel is None or rows is None:
         return 0, 0
+    if count < 2 * LEAST_HITS:
+        packed = np.zeros(1, np.int64)
+        return kernel.take(slabs, slots, pieces, 0, count, chunk_items, given.item_bytes, packed, *rows), packed.item()
     counts = []
 
     def copy(begin: int, end: int) -> int:
         packed = np.zeros(1, np.int64)
+        counts.append(packed)
         done: int = kernel.take(slabs, slots, pieces, begin, end, chunk_items, given.item_bytes, packed, *rows)
-        counts.append(packed.item())
         return done
 
-    if count < 2 * LEAST_HITS:
-        return copy(0, count), counts[0]
-    return workers.side_by_side(copy, _even(0, count, LEAST_HITS)), sum(counts)
+    return workers.side_by_side(copy, _even(0, count, LEAST_HITS)), sum(packed.item() for packed in counts)
 
 
 def majority(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -7,10 +7,8 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
 from diskreplay.index.addresses import FULL
@@ -22,8 +20,6 @@ from diskreplay.reading.target import Target
 from diskreplay.storage import handles
 from diskreplay.storage.column import ColumnWriter, Locations
 from diskreplay.storage.handles import Loan, PooledFile
-
-Array = NDArray[Any]
 
 
 def fill(
@@ -51,7 +47,7 @@ def fill(
         rows.catch_up(at)
         if patches is not rows:
             patches.catch_up(at)
-    plain, pieces, places, ends, files, of_rows, short = planner.frames(
+    plain, found, ends, files, of_rows, short = planner.frames(
         ids, place, first_step, last_step, tables.logs.facts, rows.facts, patches.facts, rows.chunk_rows,
         rows.shard_chunks, patches.chunk_rows, patches.shard_chunks,
     )  # fmt: skip
@@ -61,19 +57,11 @@ def fill(
     loans, patch_loans = _lend(rows, opened[:of_rows]), _lend(patches, opened[of_rows:])
     if loans is None or patch_loans is None:
         return None
-    found, parts = FoundPieces(pieces, places), [0, *ends.tolist()]
-    _take_up(reads, rows, out, found, parts[:4], loans)
-    if parts[6] > parts[3]:
-        _take_up(reads, patches, out, found, parts[3:], patch_loans)
+    _take_up(reads, rows, out, found, (0, *ends[:3]), loans)
+    if ends[5] > ends[2]:
+        _take_up(reads, patches, out, found, ends[2:], patch_loans)
     here: Ids = short
     return here
-
-
-class FoundPieces(NamedTuple):
-    """The pieces ``(7, n)`` and places ``(3, n)`` that :func:`.planner.frames` has found."""
-
-    pieces: Array
-    places: Array
 
 
 def _lend(table: ColumnTable, shards: list[list[int]]) -> list[Loan] | None:
@@ -100,24 +88,23 @@ def _lend_anew(opened: list[PooledFile | None]) -> list[Loan] | None:
 
 
 def _take_up(
-    reads: Reads, table: ColumnTable, out: Target, found: FoundPieces, parts: list[int], loans: list[Loan]
+    reads: Reads, table: ColumnTable, out: Target, found: Ids, parts: tuple[int, ...], loans: list[Loan]
 ) -> None:
-    """Copy the pieces that are cached or wait for a commit, and note those on disk in ``reads``."""
-    pieces, places = found
+    """Copy the pieces that are cached or wait for a commit, and note those on disk in ``reads``.
+
+    ``found`` is what :func:`.planner.frames` has found, ``parts`` where its parts of this table begin and end.
+    """
     begin, read, cached, waiting = parts
     if cached > read:
-        here = slice(read, cached)
-        gather.copy_cached(
-            table.cache, table.cached, table.slabs, places[0, here], np.ascontiguousarray(pieces[:, here]), out
-        )
+        slots, pieces = found[7, read:cached], np.ascontiguousarray(found[:7, read:cached])
+        gather.copy_cached(table.cache, table.cached, table.slabs, slots, pieces, out)
     encoded = []
     if waiting > cached:
-        here = slice(cached, waiting)
-        column = table.columns[pieces[6, cached]]
+        column = table.columns[found[6, cached]]
         assert isinstance(column, ColumnWriter)  # a store has only one written stream
-        encoded = gather.copy_waiting(column, pieces[:, here], out)
+        encoded = gather.copy_waiting(column, found[:7, cached:waiting], out)
     if read > begin or encoded:
-        located = Locations(loans, np.ascontiguousarray(places[:, begin:read]))
+        located = Locations(loans, np.ascontiguousarray(found[7:, begin:read]))
         full_chunks = table.facts[:, FULL].tolist()
-        pieces = np.ascontiguousarray(pieces[:, begin:read])
+        pieces = np.ascontiguousarray(found[:7, begin:read])
         reads.take_up(Plan(table.columns, full_chunks, out, encoded, pieces, located), table.cache)

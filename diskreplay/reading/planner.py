@@ -43,7 +43,7 @@ from diskreplay.index.addresses import (
     STARTS,
     STOP_CHUNK,
 )  # fmt: skip
-from diskreplay.index.jit import byte_at, copy, int64_at, kernel
+from diskreplay.index.jit import byte_at, copy, int64_at, kernel, prefetch
 from diskreplay.schema import CONTINUES
 
 Ints = NDArray[np.int64]
@@ -111,6 +111,8 @@ def gather(
             return False
         which[k] = s
         positions[k] = row % streams[s, LENGTH] * streams[s, ENVS] + local % streams[s, ENVS]
+        for c in range(arrays.shape[1]):  # rows are drawn at random, so each is in RAM and in no cache
+            prefetch(arrays[s, c] + positions[k] * sizes[c])
     for c in range(arrays.shape[1]):
         size, target = sizes[c], block.ctypes.data + offsets[c]
         if following[c]:
@@ -191,6 +193,19 @@ def _cut(
 
 
 @kernel
+def _look_ahead(ids: Ints, streams: Ints, rows: Ints, chunk_rows: Int) -> None:
+    """Have the processor fetch what each row of one stream needs first: rows are drawn at random."""
+    envs, length, slots = streams[0, ENVS], streams[0, LENGTH], max(1, rows[0, SLOTS_LENGTH])
+    for sample in range(len(ids)):
+        local = ids[sample] & ((1 << STREAM_SHIFT) - 1)
+        row = local // envs
+        position = row % length * envs + local - row * envs
+        prefetch(streams[0, STARTS] + position)
+        prefetch(streams[0, NEXT_PATCHES] + 8 * position)
+        prefetch(rows[0, SLOTS] + 8 * (row // chunk_rows % slots * rows[0, GROUPS]))
+
+
+@kernel
 def frames(
     ids: Ints, place: Ints, first_step: Int, last_step: Int, streams: Ints, rows: Ints, patches: Ints,
     chunk_rows: Int, shard_chunks: Int, patch_chunk_rows: Int, patch_shard_chunks: Int,
@@ -205,11 +220,11 @@ def frames(
 
     Returns:
         True if all is plain; else the other results mean nothing.
-        ``(7, m)``: the pieces, as :data:`.gather.Piece` without the source. First the pieces of frames: those on disk,
-        in the order of their chunks, those in the cache, those that wait for a commit. Then the pieces of patches, in
-        the same order.
-        ``(3, m)``: for a piece on disk the number of its file, offset and bytes; for one in the cache, the slot first.
-        ``(6,)``: the end of each of these six parts.
+        ``(10, m)``: first the pieces ``(7, m)``, as :data:`.gather.Piece` without the source. First the pieces of
+        frames: those on disk, in the order of their chunks, those in the cache, those that wait for a commit. Then the
+        pieces of patches, in the same order. Below them ``(3, m)``: for a piece on disk the number of its file, offset
+        and bytes; for one in the cache, the slot first.
+        The ends of these six parts, a tuple.
         ``(2, f)``: the stream and the shard of each file; the files of patches come after those of frames.
         The number of files of frames.
         ``(2, k)``: the rows with fewer steps before them than are wanted, and how many each has.
@@ -219,6 +234,8 @@ def frames(
     found, keys = np.empty((11, most), np.int64), np.empty(most, np.int64)
     short = np.empty((2, count), np.int64)
     pieces, few, plain = 0, 0, True
+    if len(streams) == 1:
+        _look_ahead(ids, streams, rows, chunk_rows)
     for sample in range(count):
         at = _stream(streams, ids[sample] >> STREAM_SHIFT) if len(streams) > 1 else 0
         if at < 0 or streams[at, NUMBER] != ids[sample] >> STREAM_SHIFT:
@@ -277,7 +294,7 @@ def frames(
     for one in range(pieces - 1, -1, -1):
         filled[found[7, one]] -= 1
         order[filled[found[7, one]]] = one
-    sorted_pieces, places = np.empty((7, pieces), np.int64), np.empty((3, pieces), np.int64)
+    ordered = np.empty((10, pieces), np.int64)
     files, opened, frames_files = np.empty((2, pieces), np.int64), 0, 0
     for part in range(2):
         begin = ends[KINDS * part - 1] if part else 0
@@ -294,10 +311,11 @@ def frames(
             frames_files = opened
     for to in range(pieces):
         for row in range(7):
-            sorted_pieces[row, to] = found[row, order[to]]
+            ordered[row, to] = found[row, order[to]]
         for row in range(3):
-            places[row, to] = found[8 + row, order[to]]
-    return plain, sorted_pieces, places, ends, files[:, :opened], frames_files, short[:, :few]
+            ordered[7 + row, to] = found[8 + row, order[to]]
+    parts = ends[0], ends[1], ends[2], ends[3], ends[4], ends[5]
+    return plain, ordered, parts, files[:, :opened], frames_files, short[:, :few]
 
 
 def compile_now() -> None:

@@ -62,13 +62,19 @@ def read(
     return found
 
 
+def is_wrong(column: RaggedColumn, spans: Array, begin: int, end: int) -> NDArray[np.bool_]:
+    """Return which spans ``(..., 2)`` are none of an array of items ``[begin, end)``."""
+    starts, stops = spans[..., 0], spans[..., 1]
+    bad: NDArray[np.bool_] = (starts < begin) | (stops > end) | (stops < starts) | (stops - starts > column.most)
+    return bad
+
+
 def wrong(column: RaggedColumn, spans: Array, begin: int, end: int) -> str | None:
-    """Return what is wrong with spans ``(n, 2)`` of an array of items ``[begin, end)``, or None."""
-    starts, stops = spans.reshape(-1, 2).T
-    bad = np.flatnonzero((starts < begin) | (stops > end) | (stops < starts) | (stops - starts > column.most))
-    if not len(bad):
+    """Return what is wrong with spans ``(..., 2)`` of an array of items ``[begin, end)``, or None."""
+    bad = is_wrong(column, spans, begin, end)
+    if not bad.any():
         return None
-    start, stop = int(starts[bad[0]]), int(stops[bad[0]])
+    start, stop = spans[bad][0].tolist()
     return (
         f"a span of the ragged column {column.name!r} is {start} to {stop}; its items are {begin} to {end}, at most "
         f"{column.most} a row"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
@@ -18,6 +18,13 @@ from diskreplay.storage.column import ColumnReader
 
 Empty = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
 """A function such as :func:`diskreplay.reading.blocks.empty`."""
+
+
+class LastStep(Protocol):
+    """A step that is done once all arrays of a batch have been read."""
+
+    def run(self) -> None:
+        """Do it, without a lock."""
 
 
 class Reads:
@@ -35,6 +42,8 @@ class Reads:
         self.tables = tables
         """The tables of the streams; a caller may replace them before the batch is planned."""
         self.forms = forms
+        self.last: dict[str, LastStep] = {}
+        """What is done after all steps, by column: the frames of video columns are decoded."""
         self._steps: list[Callable[[], None]] = []
         self._plans: list[list[gather.Plan]] = []
         """The plans of the columns, each in the parts in which it is read.
@@ -75,3 +84,5 @@ class Reads:
             compiled.load_if_due()
         for step in self._steps:
             step()
+        for last in self.last.values():
+            last.run()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import place_of
 from diskreplay.ragged import form_of
-from diskreplay.reading import observations, plain, ragged_reads
+from diskreplay.reading import decoding, observations, plain, ragged_reads
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
@@ -102,11 +102,17 @@ class Samples:
                 self.reads.fetch(stream.disk.rows[column.name], requests, Target(out), stream.cache)
         return out[:, 0]
 
-    def _ragged(self, name: str, spans: Array) -> Array:
-        """Return the items of spans ``(size, 2)`` in the form that the batch has them in, which is no single array."""
+    def _ragged(self, name: str, spans: Array, last_rows: Sequence[Ids] | None = None) -> Array:
+        """Return the items of spans ``(size, 2)`` in the form that the batch has them in: of video, frames.
+
+        Any other form is no single array. ``last_rows`` are those that have the spans, by default the rows.
+        """
+        column, form = self.schema.ragged[name], form_of(self.reads.forms, name)
+        if column.video is not None and form != "lists":
+            at = zip(self.groups, self._lasts(last_rows), strict=True)
+            return decoding.read(self.reads, column, spans, [(stream, place, rows) for (stream, place, *_), rows in at])
         streams = [(stream, place) for stream, place, _, _ in self.groups]
-        form = form_of(self.reads.forms, name)
-        found: Any = ragged_reads.read(self.reads, self.schema.ragged[name], spans, streams, form)
+        found: Any = ragged_reads.read(self.reads, column, spans, streams, form)
         return cast(Array, found)
 
     def _read_plainly(self, name: str, out: Target) -> bool:
@@ -133,10 +139,12 @@ class Samples:
         """
         return {**{column.name: self.values(column) for column in self.schema.extra_columns}, **self.written_later()}
 
-    def written_later(self) -> dict[str, Array]:
-        """Return only the later columns and their masks, as :meth:`extra` does."""
+    def written_later(self, only: Collection[str] | None = None) -> dict[str, Array]:
+        """Return only the later columns, or those of these names, and their masks, as :meth:`extra` does."""
         found: dict[str, Array] = {}
         for column in self.schema.later:
+            if only is not None and column.name not in only:
+                continue
             places = self.resident(place_of(column.name))
             known: Array = places > 0
             found[column.name] = (
@@ -209,7 +217,7 @@ class Samples:
             spans = self._gathered.pop(NEXT + column.name, None) if last_rows is None else None
             if spans is None:
                 spans = self._resident_next(column.name, last_rows)
-            return self._ragged(column.name, spans)
+            return self._ragged(column.name, spans, last_rows)
         last_rows = self._lasts(last_rows)
         if self._in_ram(leaf):
             return self._resident_next(column.name, last_rows)

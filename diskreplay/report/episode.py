@@ -2,8 +2,8 @@
 
 1. An episode of ``length`` steps has ``length + 1`` observations; the last one is the true final observation.
 2. Everything that is no picture is a curve: rewards, actions, columns, vectors, up to ``MOST_CURVES`` elements of each;
-   where a value is several vectors, those of the last. Of a very long episode every ``every``-th step is given, and
-   rewards are summed in between.
+   where a value is several vectors, those of the last; where it is ragged, its length. Video is not shown. Of a very
+   long episode every ``every``-th step is given, and rewards are summed in between.
 3. Pictures are strips: a grid of frames, 16 a line, as one PNG. A strip holds a limited number of frames, so that a
    long episode has several, each read by itself.
 4. What is damaged is left out, and listed.
@@ -28,8 +28,8 @@ from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
 from diskreplay.ops.result import Result
 from diskreplay.pictures import CHANNELS, newest, pictures_of, space_bounds, spread, to_pixels, to_png
-from diskreplay.report.overview import action_labels, short
-from diskreplay.report.source import Damage, Found, Snapshot, read, read_all, to_real
+from diskreplay.report.overview import action_labels, length_of, short
+from diskreplay.report.source import Damage, Found, Snapshot, read, read_all
 from diskreplay.schema import OBS, REWARD, Column
 
 MOST_CURVES = 8
@@ -160,12 +160,16 @@ def episode_values(source: Snapshot, found: Found) -> EpisodeValues:
     for column, kind, space in _columns(source):
         if any(camera.name == column.name for camera in views):
             continue
-        elements = int(np.prod(column.shape, dtype=np.int64))
+        if column.name in source.schema.videos:
+            not_shown.append(f"{column.name} is not shown: it is video")
+            continue
+        shape = source.shape(column)
+        elements = math.prod(shape)
         if elements > MOST_WIDE:
             not_shown.append(f"{column.name}: {elements:,} numbers a step are too many to draw")
             continue
         if elements > MOST_CURVES:
-            not_shown.append(f"{column.name}: {len(_drawn(column.shape))} of {elements:,} numbers are drawn")
+            not_shown.append(f"{column.name}: {len(_drawn(shape))} of {elements:,} numbers are drawn")
         series.append(_series(source, found, column, kind, space, every, damaged))
     not_shown += [
         f"{column.name} is not shown: there are more than {MOST_CAMERAS} cameras"
@@ -200,8 +204,9 @@ def _series(
     source: Snapshot, found: Found, column: Column, kind: Kind, space: Any, every: int, damaged: list[Damage]
 ) -> Series:
     episode = found.episode
-    elements = int(np.prod(column.shape, dtype=np.int64))
-    drawn = _drawn(column.shape)
+    shape = source.shape(column)
+    elements = math.prod(shape)
+    drawn = _drawn(shape)
     count = -(-episode.length // every)
     values = np.full((count, len(drawn)), np.nan)
     if kind == "reward":
@@ -211,23 +216,25 @@ def _series(
         for at, block in read(found.rows, column, episode.env, episode.start, episode.stop, damaged):
             first = at - episode.start
             steps = np.arange(-(-first // every) * every, first + len(block), every)
-            values[steps // every] = to_real(block).reshape(len(block), -1)[steps - first][:, drawn]
+            values[steps // every] = source.shown(column, block).reshape(len(block), -1)[steps - first][:, drawn]
     if kind == "observation" and every == 1:
-        values = np.concatenate([values, _final(found, column)[:, drawn]])
+        values = np.concatenate([values, _final(source, found, column)[:, drawn]])
     labels = action_labels(source, space) if kind == "action" else {}
-    names = [""] if elements == 1 else [_element(column.shape, at) for at in drawn]
+    names = [""] if elements == 1 else [_element(shape, at) for at in drawn]
     curves = tuple(
         Curve(name, tuple(short(value) for value in values[:, at].tolist())) for at, name in enumerate(names)
     )
-    return Series(column.name, kind, elements, curves, {str(value): said for value, said in labels.items()})
+    title = length_of(column.name) if column.name in source.schema.ragged else column.name
+    return Series(title, kind, elements, curves, {str(value): said for value, said in labels.items()})
 
 
-def _final(found: Found, column: Column) -> Array:
+def _final(source: Snapshot, found: Found, column: Column) -> Array:
     """Return the true final observation as numbers, ``(1, elements)``, NaN if it is damaged."""
     try:
-        return to_real(found.rows.final_frame(column, found.episode.env, found.episode.stop - 1)).reshape(1, -1)
+        frame = found.rows.final_frame(column, found.episode.env, found.episode.stop - 1)
+        return source.shown(column, frame[None]).reshape(1, -1)
     except CorruptionError:
-        return np.full((1, int(np.prod(column.shape, dtype=np.int64))), np.nan)
+        return np.full((1, math.prod(source.shape(column))), np.nan)
 
 
 def _drawn(shape: tuple[int, ...]) -> range:
@@ -260,7 +267,11 @@ def _pictured(source: Snapshot) -> list[Column]:
     """Return the observations that are pictures."""
     leaves = spaces.leaf_spaces(source.schema.observation_space)
     columns = zip(source.schema.obs_columns, leaves, strict=True)
-    return [column for column, space in columns if pictures_of(column.shape, column.dtype, space)]
+    ragged = source.schema.ragged
+    return [
+        column for column, space in columns
+        if column.name not in ragged and pictures_of(column.shape, column.dtype, space)
+    ]  # fmt: skip
 
 
 def _note(column: Column) -> str:

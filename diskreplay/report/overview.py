@@ -123,11 +123,12 @@ class ColumnSummary:
     """A column of the schema as a reader sees it.
 
     Attributes:
+        shape: the shape of a value; its first number is None for a ragged column.
         space: the space of observations and actions; for a later column, the words that say so.
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
     dtype: str
     space: str
     frames: int
@@ -142,7 +143,7 @@ class Overview(Result):
         env_id: the id of the store's environment, empty where it is unknown.
         stamp: changes with every commit.
         facts: the facts of ``diskreplay inspect --json``.
-        distributions: rewards, then actions.
+        distributions: rewards, then actions, then the lengths of ragged values.
         not_counted: the words that say what is too large to be counted.
         holes: the holes; None where the store is damaged.
     """
@@ -174,7 +175,7 @@ def overview(source: Snapshot, most_episodes: int | None = None) -> Overview:
         stamp=source.stamp,
         facts=plain(facts),
         episodes=episode_list(source, most_episodes),
-        distributions=(*_rewards(source), *counted),
+        distributions=(*_rewards(source), *counted, *_lengths(source)),
         not_counted=not_counted,
         holes=_holes(source),
         priorities=_priorities(source),
@@ -273,13 +274,13 @@ def _beyond(value: float, ends: tuple[float, float] | None) -> bool:
 
 
 def _blocks(source: Snapshot, column: Column) -> Iterator[Array]:
-    """Yield a resident column's values ``(n, *shape)`` of all transitions of the windows, block by block."""
+    """Yield what is shown of a resident column's values, ``(n, ...)``, of all transitions, block by block."""
     for rows in source.streams:
         log = rows.log
         for low in range(log.begin, log.end, BLOCK_ROWS):
             high = min(log.end, low + BLOCK_ROWS)
             valid = log.span(VALID, low, high).astype(bool)
-            yield log.span(column.name, low, high)[valid]
+            yield source.shown(column, log.span(column.name, low, high)[valid])
 
 
 def _rewards(source: Snapshot) -> tuple[Distribution, ...]:
@@ -294,6 +295,8 @@ def _actions(source: Snapshot) -> tuple[tuple[Distribution, ...], tuple[str, ...
     left: list[str] = []
     leaves = spaces.leaf_spaces(source.schema.action_space)
     for column, space in zip(source.schema.action_columns, leaves, strict=True):
+        if column.name in source.schema.ragged:
+            continue
         if not all(column.name in rows.log.resident for rows in source.streams):
             left.append(f"{column.name}: {column.item_bytes:,} bytes each are not counted")
             continue
@@ -310,6 +313,21 @@ def _actions(source: Snapshot) -> tuple[tuple[Distribution, ...], tuple[str, ...
         if elements > MOST_ELEMENTS:
             left.append(f"{column.name}: {elements - MOST_ELEMENTS} further elements are not counted")
     return tuple(found), tuple(left)
+
+
+def _lengths(source: Snapshot) -> Iterator[Distribution]:
+    """Yield the distributions of the lengths of ragged values; a video's are bytes of packets, which say little."""
+    for column in source.schema.columns:
+        ragged = source.schema.ragged.get(column.name)
+        if ragged is not None and ragged.video is None:
+            found = _counted(length_of(column.name), lambda c=column: _blocks(source, c))
+            if found is not None:
+                yield found
+
+
+def length_of(name: str) -> str:
+    """Return the title of the lengths of a ragged column."""
+    return f"{name}: length"
 
 
 def action_labels(source: Snapshot, space: Any) -> dict[int, str]:
@@ -439,7 +457,12 @@ def _leaves(source: Snapshot) -> tuple[ColumnSummary, ...]:
     of = {name: str(space) for name, space in given.items()}
     frames = {column.name: stack.frames for column, stack in zip(schema.obs_columns, schema.stacks, strict=True)}
     of |= {name: f"written later, {count:,} known" for name, count in source.facts.later.items()}
+    items = {name: ragged.items for name, ragged in schema.ragged.items()}
+    shapes = {name: (None, *column.shape) for name, column in items.items()}
     return tuple(
-        ColumnSummary(one.name, one.shape, one.dtype.name, of.get(one.name, ""), frames.get(one.name, 1))
+        ColumnSummary(
+            one.name, shapes.get(one.name, one.shape), items.get(one.name, one).dtype.name, of.get(one.name, ""),
+            frames.get(one.name, 1),
+        )
         for one in (*schema.columns, *schema.later)
-    )
+    )  # fmt: skip

@@ -4,6 +4,7 @@
 2. An episode is found by its number, as ``diskreplay episodes`` counts, or by where it begins, which stays the same
    while a writer adds and evicts.
 3. :func:`read` gives values of rows piece by piece, and says which pieces are damaged instead of failing.
+4. Of a value of a ragged column its length is shown: the number of its items.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from diskreplay.ops.inspect import Facts, inspect
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import named, open_store
-from diskreplay.schema import Column, refuse_ragged
+from diskreplay.schema import Column
 from diskreplay.storage.store import Store
 
 PIECE_BYTES = 4 << 20
@@ -68,7 +69,6 @@ class Snapshot:
     def _read(self, store: Store) -> None:
         self.facts: Facts = inspect(self.path)
         self.store = store
-        refuse_ragged(store.schema, "the report")
         self.schema = store.schema
         self._open: dict[str, LogRows] = {}
         self._found: list[Found] | None = None
@@ -131,6 +131,14 @@ class Snapshot:
             self._found = [Found(number, rows, episode) for number, (rows, episode) in enumerate(every)]
             self._by_key = {found.key: found for found in self._found}
         return self._found
+
+    def shape(self, column: Column) -> tuple[int, ...]:
+        """Return the shape of what is shown of a value."""
+        return () if column.name in self.schema.ragged else column.shape
+
+    def shown(self, column: Column, values: Array) -> Array:
+        """Return what is shown of values ``(n, *shape)``, or of spans: real numbers ``(n, *self.shape(column))``."""
+        return values[:, 1] - values[:, 0] if column.name in self.schema.ragged else to_real(values)
 
     def by_key(self, key: str) -> Found | None:
         """Return the episode with a key, or None if there is none, or none any more."""

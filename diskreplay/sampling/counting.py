@@ -4,7 +4,8 @@
 2. With a bound, transitions that have reached it stand at NEVER for the other sampler. It draws with replacement, so
    that a batch may hold one more often than is left of it: what is too much is drawn again, with the counts of what was
    taken before. The batch is then what so many single draws would have given.
-3. A batch that cannot be filled counts nothing.
+3. A batch that cannot be filled counts nothing, and leaves the random state as it was: what is drawn later does not
+   depend on how often a program asked before.
 """
 
 from __future__ import annotations
@@ -92,6 +93,13 @@ class Counting(Composed):
         for ring, _, local in self._places(ids):
             np.add.at(ring.array, local % ring.length, by)
 
+    def take_back(self, ids: Ids) -> None:
+        """Subtract draws of ids ``(B,)`` from their counts, which never fall below 0."""
+        self._count(ids, -1)
+        for ring, _, local in self._places(ids):
+            at = local % ring.length
+            ring.array[at] = np.maximum(ring.array[at], 0)
+
     def _places(self, ids: Ids) -> list[tuple[Ring, Ids, Ids]]:
         """Return, for each stream, its counts, the positions of its ids in ``ids``, and these without its number."""
         streams, found = stream_of(ids), []
@@ -137,14 +145,16 @@ class Counting(Composed):
         def draw(standing: Standings, count: int) -> Drawn:
             return checked_draw(self._sampler, self._sampler.sample(rng, windows, standing, count), count)
 
-        return self.counted(draw, windows, standing, size)
+        return self.counted(draw, rng, windows, standing, size)
 
     def counted(
-        self, draw: Callable[[Standings, int], Drawn], windows: Windows, standing: Standings, size: int
-    ) -> Drawn:
+        self, draw: Callable[[Standings, int], Drawn], rng: np.random.Generator, windows: Windows,
+        standing: Standings, size: int,
+    ) -> Drawn:  # fmt: skip
         """Return and count ``size`` ids and weights that ``draw(standing, count)`` gives, as far as they are left.
 
-        Raises InputError if the other sampler draws groups, which these draws would use up in part.
+        If it raises, the state of ``rng``, by which ``draw`` draws, is as it was. It raises InputError if the other
+        sampler draws groups, which these draws would use up in part.
         """
         if isinstance(self._sampler, Groups):
             raise InputError(
@@ -153,7 +163,7 @@ class Counting(Composed):
             )
         self.follow(windows)
         parts: list[Drawn] = []
-        missing = size
+        missing, before = size, rng.bit_generator.state
         try:
             while missing or not parts:
                 ids, weights = draw(self._left(standing), missing)
@@ -164,6 +174,7 @@ class Counting(Composed):
                 self._count(ids[taken])
                 missing -= len(taken)
         except BaseException as error:
+            rng.bit_generator.state = before
             for ids, _ in parts:
                 self._count(ids, -1)
             if isinstance(error, NotEnoughDataError) and self._most is not None:

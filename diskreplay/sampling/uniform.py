@@ -94,6 +94,12 @@ def transitions(windows: Windows, standing: Standings) -> Ids:
     return held[standing(held) == NOW] if len(held) else held
 
 
+@functools.lru_cache(maxsize=8)
+def _all_now(size: int) -> bytes:
+    """Return the bytes of ``size`` standings that are all NOW."""
+    return np.full(size, NOW, np.int8).tobytes()
+
+
 def accepted(
     draw: Callable[[int], Ids], listed: Callable[[int], Ids], standing: Standings, size: int, held: int
 ) -> Ids:
@@ -105,9 +111,10 @@ def accepted(
             vain.
     """
     ids = draw(size)
-    good = standing(ids) == NOW
-    if np.count_nonzero(good) == size:  # in a third of the time of ``all``
+    standings = standing(ids)
+    if standings.tobytes() == _all_now(size):  # in a third of the time of a comparison
         return ids
+    good = standings == NOW
     found: Ids = ids[good]
     drawn, most = size, int(MAX_DRAWN_SHARE * held)
     while len(found) < size and drawn < most:

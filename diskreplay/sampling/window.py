@@ -14,7 +14,7 @@ every open stream, and a function that says which ids of them are transitions. T
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,16 +44,19 @@ class Window(NamedTuple):
 Windows = Sequence[Window]
 
 
-class ToldWindows(list[Window]):
+class ToldWindows(tuple[Window, ...]):
     """The windows of a store, which also know its episodes and their facts; for samplers that draw by these.
 
     Attributes:
         episodes: those of the stream of each window.
     """
 
-    def __init__(self, windows: Iterable[Window], episodes: Sequence[KeptEpisodes]) -> None:
-        super().__init__(windows)
-        self.episodes = episodes
+    episodes: Sequence[KeptEpisodes]
+
+    def __new__(cls, windows: Iterable[Window], episodes: Sequence[KeptEpisodes]) -> Self:
+        made = super().__new__(cls, windows)
+        made.episodes = episodes
+        return made
 
     def unknown(self, name: str, what: str, sampler: object) -> InputError:
         """Return the error for a fact that no episode has, or not as ``what``."""
@@ -71,6 +74,9 @@ def told_windows(windows: Windows, sampler: object) -> ToldWindows:
     return windows
 
 
+NO_IDS: Ids = np.empty(0, np.int64)
+
+
 class Remembered:
     """The standings, asked for once if the same ids are asked for twice in a row."""
 
@@ -78,7 +84,7 @@ class Remembered:
 
     def __init__(self, standing: Standings) -> None:
         self._standing = standing
-        self._ids: Ids = np.empty(0, np.int64)
+        self._ids: Ids = NO_IDS
         self._answer: NDArray[np.int8] | None = None
 
     def __call__(self, ids: Ids) -> NDArray[np.int8]:

@@ -202,10 +202,7 @@ class ColumnReader:
 
     def _renew(self, shard: int, file: fs.File) -> None:
         """Read the index of a shard again if another process has compacted it: the same chunks stand elsewhere."""
-        try:
-            size = file.size()
-        except OSError as error:
-            raise fs.unreadable(self.shard_path(shard), error) from error
+        size = self._size(file, shard)
         if size == self._sizes[shard]:
             return
         first = shard * self.shard_chunks
@@ -213,6 +210,12 @@ class ColumnReader:
         low, high = max(first, self.entries.begin), min(first + self.shard_chunks, self.entries.end)
         self.entries.array[np.arange(low, high) % self.entries.length] = index[low - first : high - first]
         self._sizes[shard] = size  # last: an interrupt before it makes the next opening read the index again
+
+    def _size(self, file: fs.File, shard: int) -> int:
+        try:
+            return file.size()
+        except OSError as error:
+            raise fs.unreadable(self.shard_path(shard), error) from error
 
     def seal(self, shard: int, end: int) -> str:
         """Return the text by which a commit of rows below ``end`` seals a shard's index, empty without an identity."""
@@ -231,10 +234,7 @@ class ColumnReader:
         file = self._hold([shard], ask=ask)[shard].file
         if size is not None:
             return self._read_index(file, shard, size, end)
-        try:
-            size = file.size()
-        except OSError as error:
-            raise fs.unreadable(self.shard_path(shard), error) from error
+        size = self._size(file, shard)
         index = self._read_index(file, shard, size, end)
         self._sizes[shard] = size
         return index

@@ -9,7 +9,7 @@ import os
 import pathlib
 import stat
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from diskreplay.callers import caller
@@ -21,6 +21,9 @@ from diskreplay.storage.stamps import Stamp
 Given = ParamSpec("Given")
 Opened = TypeVar("Opened")
 
+WRITE_BYTES = 1 << 18
+"""The bytes from which parts are written without being joined to more."""
+
 
 def with_room(opening: Callable[Given, Opened], *given: Given.args, **options: Given.kwargs) -> Opened:
     """Return what ``opening`` returns; if no descriptor is left, close files of the pool and call it again."""
@@ -30,6 +33,26 @@ def with_room(opening: Callable[Given, Opened], *given: Given.args, **options: G
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS or not handles.POOL.shed():
                 raise
+
+
+def _of_what_is_there(ask: Callable[Given, Opened], *given: Given.args, **options: Given.kwargs) -> Opened | None:
+    """Return what ``ask`` returns, or None if nothing is at the path that it is asked for."""
+    try:
+        return ask(*given, **options)
+    except OSError as error:
+        if error.errno in NOTHING_THERE:
+            return None
+        raise
+
+
+def _joined(parts: Sequence[bytes]) -> Iterator[memoryview]:
+    """Return the parts, small ones joined: joining holds the interpreter's lock, for the parts of a commit too long."""
+    begin = size = 0
+    for end, part in enumerate(parts, 1):
+        size += len(part)
+        if size >= WRITE_BYTES or end == len(parts):
+            yield memoryview(b"".join(parts[begin:end]))
+            begin, size = end, 0
 
 
 class LocalFile(File):
@@ -50,10 +73,10 @@ class LocalFile(File):
         return os.pread(self._fd, size, offset)
 
     def pwrite(self, parts: Sequence[bytes], offset: int, /) -> None:
-        data = memoryview(b"".join(parts))
-        while data:
-            written = os.pwrite(self._fd, data, offset)
-            data, offset = data[written:], offset + written
+        for data in _joined(parts):
+            while data:
+                written = os.pwrite(self._fd, data, offset)
+                data, offset = data[written:], offset + written
 
     def truncate(self, size: int, /) -> None:
         os.ftruncate(self._fd, size)
@@ -135,14 +158,9 @@ class LocalLock:
         return self._fd >= 0
 
     def is_at(self, path: str) -> bool:
-        try:
-            there = os.stat(path)
-        except OSError as error:
-            if error.errno in NOTHING_THERE:
-                return False
-            raise
+        there = _of_what_is_there(os.stat, path)
         # No other directory has the inode's number while this descriptor keeps it.
-        return os.path.samestat(there, os.fstat(self._fd))
+        return there is not None and os.path.samestat(there, os.fstat(self._fd))
 
     def __del__(self) -> None:
         # When the interpreter ends, modules lose their names, one after another: the lock goes with the process then.
@@ -167,30 +185,18 @@ class LocalFiles(Files):
         return stamps.stamps(folder, below)
 
     def list(self, path: str) -> list[str]:
-        try:
-            return sorted(with_room(os.listdir, path))
-        except OSError as error:
-            if error.errno in NOTHING_THERE:
-                return []
-            raise
+        return sorted(_of_what_is_there(with_room, os.listdir, path) or ())
 
     def size(self, path: str) -> int | None:
-        try:
-            return os.lstat(path).st_size
-        except OSError as error:
-            if error.errno in NOTHING_THERE:
-                return None
-            raise
+        found = _of_what_is_there(os.lstat, path)
+        return None if found is None else found.st_size
 
     def kind(self, path: str) -> Kind | None:
-        try:
-            mode = os.lstat(path).st_mode
-        except OSError as error:
-            if error.errno in NOTHING_THERE:
-                return None
-            raise
+        found = _of_what_is_there(os.lstat, path)
+        if found is None:
+            return None
         kinds: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-        return kinds.get(stat.S_IFMT(mode), "other")
+        return kinds.get(stat.S_IFMT(found.st_mode), "other")
 
     def mkdir(self, path: str) -> None:
         os.mkdir(path)

@@ -308,6 +308,8 @@ class Store:
         """Add an empty stream, which appears whole, between two listings of any reader."""
         check_key(name, "stream")
         check_sizes(num_envs, capacity)
+        if num_envs != 1 and self.schema.videos:
+            raise InputError(f"a store with video has one environment a stream, got num_envs={num_envs}")
         with fs.translate("creating the stream", name):
             waited = time.monotonic()
             while (lock := self.files.lock(self.path)) is None:
@@ -371,11 +373,15 @@ class Store:
             capacity: the capacity to which the stream grows; InputError if it has more.
         """
 
+        def check() -> None:
+            if checkpoint is not None:
+                self.check_going_back(name, checkpoint)
+
         def choose(newest: Commit) -> Commit:
             cut = self._grown(name, newest if checkpoint is None else checkpoint.cut[name], capacity)
             if checkpoint is None or checkpoint.cut[name] == newest:
                 return newest if cut == newest else cut.next()
-            self.check_going_back(name, checkpoint)
+            check()
             if may_go_back is not None:
                 may_go_back(newest.timeline + 1)
             greatest = max(newest.last_checkpoint, cut.last_checkpoint)
@@ -387,7 +393,7 @@ class Store:
             raise CheckpointError(
                 f"checkpoint {checkpoint.name!r} has no stream {name!r}, which was made later; open its last commit"
             )
-        return StreamWriter(self.files, self.stream_path(name), self.schema, self._cuts(name), choose)
+        return StreamWriter(self.files, self.stream_path(name), self.schema, self._cuts(name), choose, check)
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:
         """Raise CheckpointError if other checkpoints need rows, or items, that going back to this one would discard.
@@ -642,7 +648,8 @@ def _check_free(files: fs.Files, path: str) -> None:
     """Raise StoreExistsError if something is at the path."""
     if files.size(os.path.join(path, metadata.NAME)) is not None:
         raise StoreExistsError(
-            f"{path!r} holds a Zarr hierarchy already; ReplayBuffer.open and open_or_create open a store"
+            f"{path!r} holds a store, or another Zarr hierarchy, already"
+            "; ReplayBuffer.open and open_or_create open a store"
         )
     kind = files.kind(path)
     if kind is not None and (kind != "directory" or files.list(path)):

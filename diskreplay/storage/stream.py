@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from diskreplay import forks
 from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
@@ -125,12 +125,15 @@ class StreamWriter(_Stream[ColumnWriter]):
         schema: Schema,
         cuts: KnownDocuments[Commit | None],
         choose: Callable[[Commit], Commit],
+        check: Callable[[], None],
     ) -> None:
         """Lock the stream at ``path`` and recover it to its newest commit, or to the one that ``choose`` gives.
 
         Args:
             cuts: the stream's commit that each checkpoint holds, if any, by the checkpoint's name.
             choose: turns the newest commit into the one to go on from: another one is made the newest first.
+            check: raises CheckpointError if a checkpoint needs rows that going back gives up; called again once the new
+                record is on disk.
         """
         self._lock: fs.FileLock | None = None
         self._cuts = cuts
@@ -158,7 +161,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
             self._pinned_shards: dict[str, list[int]] = {path: [] for path, _ in self.columns()}
             self.sampled, self.last_checkpoint = commit.sampled, commit.last_checkpoint
-            self._first_shards = self._recover(newest, commit)
+            self._first_shards = self._recover(newest, commit, check)
             for path, column in self.columns():
                 column.resume(commit.span(path, schema.context).end)
             with fs.translate("recovering", path):
@@ -188,22 +191,26 @@ class StreamWriter(_Stream[ColumnWriter]):
             if tail and size is not None and size < tail.size:
                 raise column.damage(tail.shard, size, f"the file ends before its {tail.size} committed bytes")
 
-    def _recover(self, newest: Commit, commit: Commit) -> dict[str, int]:
+    def _recover(self, newest: Commit, commit: Commit, check: Callable[[], None]) -> dict[str, int]:
         """Make ``commit`` the stream's, and the files what it says; return each column's lowest shard on disk."""
         with fs.translate("recovering", self.path):
             # Before anything changes: a record that is wrong must cost nothing.
             self._check_tails(commit)
             self.load(commit)
             if commit.timeline != newest.timeline:
-                self._go_back(commit)
+                self._go_back(newest, commit, check)
                 self.close_files()  # other files stand in the places of shards
             elif commit != newest:  # resized
                 self.replace_record(commit)
             self._clear_scratch()
             return {path: self._recover_column(commit, path, column) for path, column in self.columns()}
 
-    def _go_back(self, commit: Commit) -> None:
-        """Make an older commit the newest, after what it leaves of the last shards was written: a disk may be full."""
+    def _go_back(self, newest: Commit, commit: Commit, check: Callable[[], None]) -> None:
+        """Make an older commit the newest, after what it leaves of the last shards was written: a disk may be full.
+
+        Another writer makes a checkpoint, then looks for a new timeline; this one begins a timeline, then looks for new
+        checkpoints. So one of them sees the other. If this one does, it gives way: no shard was changed yet.
+        """
         shorter: dict[str, str] = {}
         try:
             for path, column in self.columns():
@@ -213,6 +220,12 @@ class StreamWriter(_Stream[ColumnWriter]):
                     fs.write(self.files, temporary, read_first(self.files.open(file), tail.size))
                     shorter[temporary] = file
             self.replace_record(commit)
+            try:
+                check()
+            except BaseException:
+                as_before = dataclasses.replace(newest, sequence=commit.sequence)
+                self.replace_record(as_before.next(timeline=commit.timeline + 1))
+                raise
         except BaseException:
             with contextlib.suppress(OSError):
                 self._clear_scratch()
@@ -460,7 +473,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 self.commit_record = record
 
     def replace_record(self, record: Commit) -> None:
-        """Make ``record`` the commit of the stream, atomically and durably: the point of no return."""
+        """Make ``record`` the commit of the stream, atomically and durably."""
         write_commit(self.files, self.path, record)
 
     def reclaim(
@@ -525,6 +538,12 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Give the lock back, and give up writes that no commit holds; a second call does nothing."""
         if self._lock is not None:
             self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
 
 
 def lock(files: fs.Files, path: str) -> fs.FileLock:

@@ -8,7 +8,8 @@ jumps and after calls. One there would leave a lock held whose ``with`` block is
 
 1. The end of a ``with`` block, before ``__exit__`` is called: it is no part of the block any more.
 2. The line of a ``try:`` itself, in which nothing is done: it is part of no block.
-3. With ``by="raise"``, the functions of :mod:`diskreplay.interrupts`: they take and release this package's locks with
+3. Where CPython begins and ends to handle an exception: it would hold that one for handled for ever after.
+4. With ``by="raise"``, the functions of :mod:`diskreplay.interrupts`: they take and release this package's locks with
    signals held back. With ``by="signal"`` they have places.
 
 The garbage collector rests meanwhile: what it would call is no part of the call that it breaks into, and CPython prints
@@ -21,6 +22,7 @@ import dataclasses
 import dis
 import functools
 import gc
+import itertools
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +33,8 @@ LOCKS = "diskreplay.interrupts"
 PLACES = ("line", "bytecode", "check")
 CHECKS = frozenset(("RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "INSTRUMENTED_RESUME"))
 """The instructions after which CPython 3.11 to 3.13 looks for signals."""
+HANDLING = ("PUSH_EXC_INFO", "POP_EXCEPT")
+"""The instructions that note which exception is being handled."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,12 +199,14 @@ def _names(code: CodeType) -> dict[int, str]:
 def _passed_over(code: CodeType) -> frozenset[int]:
     """Return the instructions at which nothing can go wrong.
 
-    They leave a ``with`` block as it should be, up to ``__exit__(None, None, None)``, or do nothing: no exception
-    table leads from them to the end of the block that they stand in.
+    They leave a ``with`` block as it should be, up to ``__exit__(None, None, None)``, or do nothing, or note which
+    exception is being handled: no exception table leads from them to the end of the block that they stand in.
     """
-    found: set[int] = set()
     instructions = list(dis.get_instructions(code))
-    found.update(instruction.offset for instruction in instructions if instruction.opname == "NOP")
+    found = {instruction.offset for instruction in instructions if instruction.opname in ("NOP", *HANDLING)}
+    for first, second in itertools.pairwise(instructions):
+        if (first.opname, first.arg, second.opname) == ("COPY", 3, "POP_EXCEPT"):  # where a handler itself fails
+            found.add(first.offset)
     for at in range(len(instructions)):
         if [(i.opname, i.argval) for i in instructions[at : at + 3]] != [("LOAD_CONST", None)] * 3:
             continue

@@ -5,11 +5,11 @@ again or given up. Stores of ordinary size are below some and above others, and 
 seen by nobody until a store is large, or small, enough.
 
 >>> from diskreplay.testing import small_thresholds
->>> from diskreplay import schema
+>>> from diskreplay import store_spec
 >>> with small_thresholds():
-...     schema.MAX_CHUNK_ROWS
+...     store_spec.MAX_CHUNK_ROWS
 4
->>> schema.MAX_CHUNK_ROWS
+>>> store_spec.MAX_CHUNK_ROWS
 4096
 """
 
@@ -35,13 +35,13 @@ class Threshold(NamedTuple):
 THRESHOLDS = (
     Threshold("ring", "FIRST_LENGTH", 16, "a ring with more ids grows"),
     Threshold("ring", "FIRST_VALUES", 32, "a ring of wide rows begins shorter"),
-    Threshold("schema", "CHUNK_BYTES", 64, "a wide row's chunk has fewer rows"),
-    Threshold("schema", "MAX_CHUNK_ROWS", 4, "a narrow row's chunk has no more rows"),
-    Threshold("schema", "DISK_CHUNK_ROWS", 4, "so has one of a narrow row that is reached on disk"),
-    Threshold("schema", "SHARD_BYTES", 512, "a wide row's shard has fewer rows"),
-    Threshold("schema", "MAX_SHARD_ROWS", 8, "a narrow row's shard has no more rows"),
-    Threshold("schema", "MAX_SHARDS", 8, "a long window's shards have more rows"),
-    Threshold("schema", "LEAST_SHARD_ROWS", 2, "a short window's shards have no fewer rows"),
+    Threshold("store_spec", "CHUNK_BYTES", 64, "a wide row's chunk has fewer rows"),
+    Threshold("store_spec", "MAX_CHUNK_ROWS", 4, "a narrow row's chunk has no more rows"),
+    Threshold("store_spec", "DISK_CHUNK_ROWS", 4, "so has one of a narrow row that is reached on disk"),
+    Threshold("store_spec", "SHARD_BYTES", 512, "a wide row's shard has fewer rows"),
+    Threshold("store_spec", "MAX_SHARD_ROWS", 8, "a narrow row's shard has no more rows"),
+    Threshold("store_spec", "MAX_SHARDS", 8, "a long window's shards have more rows"),
+    Threshold("store_spec", "LEAST_SHARD_ROWS", 2, "a short window's shards have no fewer rows"),
     Threshold("schema", "RESIDENT_ROW_BYTES", 64, "a column with larger rows is reached on disk"),
     Threshold("schema", "RESIDENT_COLUMN_BYTES", 2000, "a column with a larger window is reached on disk"),
     Threshold("schema", "PLACE_CHUNK_ROWS", 2, "the places of more patches are a new chunk", in_format=True),
@@ -53,10 +53,12 @@ THRESHOLDS = (
     Threshold("schema", "INFO_SHARD_ROWS", 128, "more bytes of facts are a new shard", in_format=True),
     Threshold("schema", "LATER_CHUNK_ROWS", 64, "more bytes of values written later are a new chunk", in_format=True),
     Threshold("schema", "LATER_SHARD_ROWS", 256, "more bytes of values written later are a new shard", in_format=True),
-    Threshold("schema", "ITEMS_CHUNK_BYTES", 32, "more items of ragged rows are a new chunk"),
-    Threshold("schema", "ITEMS_SHARD_BYTES", 128, "more items of ragged rows are a new shard"),
+    Threshold("store_spec", "ITEMS_CHUNK_BYTES", 32, "more items of ragged rows are a new chunk"),
+    Threshold("store_spec", "ITEMS_SHARD_BYTES", 128, "more items of ragged rows are a new shard"),
     Threshold("storage.handles", "MOST_FILES", 2, "the file that was used least recently is closed"),
     Threshold("storage.handles", "MOST_LOOKED_AT", 1, "a file is opened although all that were looked at are on loan"),
+    Threshold("storage.local_files", "WRITE_BYTES", 30, "parts are written without being joined to more"),
+    Threshold("engine.continuity", "LARGE_BYTES", 1, "an observation is compared in place"),
     Threshold("storage.stream", "MAX_UNSYNCED", 1, "a commit syncs files before it opens others"),
     Threshold("storage.metadata", "INDENTED_BYTES", 64, "a larger document is one line"),
     Threshold("storage.stamps", "SETTLED_NS", 60_000_000, "a document is known by its stamp, without its bytes"),

@@ -1,7 +1,12 @@
-"""The room of what a sample looks like: transitions, sequences and episodes, made from rows at sampling time.
+"""The room of views: a view says what one entry of a batch shows, and which rows can be an entry.
 
-It chooses no ids, and opens no file: a view asks ``Samples`` of the room ``reading`` for columns.
+An entry is called an item. The views show transitions, sequences, episodes, values at given times, and transitions with
+new goals. The room chooses no items and opens no file: the room ``sampling`` draws the ids of items, and the room
+``reading`` reads the columns.
 
-- A view is immutable, and the same ids are items of it in every process.
-- A batch that a view drafts is complete after its reads.
+- A view never changes. Whether an id is an item depends on the view and the rows alone.
+- ``draft`` returns a batch whose large columns are not yet read. :class:`~diskreplay.reading.reads.Reads` reads these
+  afterwards.
+
+docs/glossary.md explains words such as item, standing and window.
 """

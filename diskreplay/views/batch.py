@@ -1,4 +1,7 @@
-"""The batches that ``sample`` gives: arrays that training can use at once."""
+"""The classes of batches, and functions over the arrays of a batch.
+
+A batch is what ``sample`` or a rollout returns: arrays with one entry for each item.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,18 @@ from typing_extensions import TypeVar
 from diskreplay.errors import InputError
 from diskreplay.interrupts import undisturbed
 from diskreplay.notebooks import batch_html
-from diskreplay.ragged import Lists, Padded
+from diskreplay.ragged import Lists, Padded, entries, is_lists
 
 
 class Arrays:
-    """The base of all batches, which are dataclasses of arrays, nested or not.
+    """The base class of all batches. A batch is a dataclass; its fields are arrays, or Dicts and Tuples of arrays.
 
-    One of the fields is ``index``, ``(B,)``. A field may be given another value: ``batch.obs /= 255``.
+    Each batch has a field ``index``, ``(B,)``. You may set a field: ``batch.obs = batch.obs / 255``.
 
-    A batch is read by names as a dict is, those of ``extra`` among them: ``batch["obs"]``, ``batch.items()``,
-    ``dict(batch)``, ``learn(**batch)``. What the batch does not hold (None) is no key. ``batch[:8]``,
-    ``batch[[0, 3]]`` and ``batch[batch.terminated]`` are smaller batches.
+    A batch can also be read like a dict: ``batch["obs"]``, ``batch.items()``, ``dict(batch)``, ``learn(**batch)``. The
+    names in ``extra`` are keys, too. A field that is None has no key.
+
+    ``batch[:8]``, ``batch[[0, 3]]`` and ``batch[batch.weight < 1]`` are smaller batches.
     """
 
     index: Any
@@ -31,16 +35,18 @@ class Arrays:
         return len(self.index)
 
     def __getitem__(self, key: Any) -> Any:
-        """Return the array of a name, or the batch of some entries, by a slice, integers ``(n,)`` or bools ``(B,)``.
+        """Return the array of a name, or a batch of some entries.
 
-        Raises KeyError for another name, IndexError for entries that are not there, TypeError for a single number.
+        Entries are given as a slice, as integers ``(n,)`` or as bools ``(B,)``. Raises KeyError for an unknown name,
+        IndexError for entries that the batch does not have, and TypeError for a single number.
         """
         if isinstance(key, str):
             if key in self:
                 return self._named()[key]
             raise KeyError(f"the batch has no {key!r}; it has {', '.join(self.keys())}")
         if isinstance(key, slice | list) or getattr(key, "ndim", 0) == 1:
-            return self.map(lambda array: array[key])
+            count = len(self)
+            return self.map(lambda value: entries(value, key, count) if is_lists(value) else value[key])
         name = type(self).__name__
         raise TypeError(
             f"a {name} has no entry {key!r:.80}: batch.obs[0] is the first observation, batch[:1] a {name} of the "
@@ -57,11 +63,11 @@ class Arrays:
         return name in self._named()
 
     def keys(self) -> KeysView[str]:
-        """Return the names of the arrays, those of ``extra`` among them."""
+        """Return the names of the arrays, with the names in ``extra``."""
         return self._named().keys()
 
     def values(self) -> ValuesView[Any]:
-        """Return the arrays, nested as their spaces are."""
+        """Return the arrays. Observations and actions of a Dict or Tuple space stay nested."""
         return self._named().values()
 
     def items(self) -> ItemsView[str, Any]:
@@ -69,7 +75,7 @@ class Arrays:
         return self._named().items()
 
     def _named(self) -> dict[str, Any]:
-        """Return the arrays by name; a column of the user's with a field's name stands in ``extra`` alone."""
+        """Return the arrays by name. If a column in ``extra`` has the name of a field, the name means the field."""
         held = {name: value for name, value in vars(self).items() if value is not None}
         extra = held.pop("extra", {})
         return {**held, **{name: value for name, value in extra.items() if name not in held}}
@@ -79,25 +85,25 @@ class Arrays:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """Return a table of the arrays for notebooks, and thumbnails of observations that are pictures or sequences."""
+        """Return a table of the arrays, for notebooks, with small pictures or plots of the observations."""
         return batch_html(f"{type(self).__name__} of {len(self):,}", vars(self), self.leading_axes)
 
     @property
     def leading_axes(self) -> int:
-        """The number of axes before an observation's own: 1, or 2 if each entry is a sequence or an episode."""
+        """The number of axes before those of one observation: 1, or 2 if each entry is a sequence or an episode."""
         mask: Any = getattr(self, "mask", None)
         return 1 if mask is None else len(mask.shape)
 
     def map(self, function: Callable[[Any], Any]) -> Self:
-        """Return the batch with ``function`` applied to every array."""
+        """Return a batch of the same class, with ``function`` applied to each array."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         return type(self)(**{field.name: map_arrays(function, getattr(self, field.name)) for field in fields})
 
     def torch(self, device: Any = None) -> Self:
-        """Return the batch as torch tensors, on ``device`` if given; on the CPU they share the arrays' memory.
+        """Return the batch as torch tensors, on ``device`` if one is given.
 
-        Lists become nested tensors, in the layout ``torch.jagged``. Raises ModuleNotFoundError, saying what to install,
-        when there is no torch.
+        Tensors on the CPU share the memory of the arrays. :class:`~diskreplay.Lists` become nested tensors with the
+        layout ``torch.jagged``. Raises ModuleNotFoundError if torch is not installed.
         """
         try:
             with undisturbed():
@@ -115,21 +121,24 @@ class Arrays:
 
 @dataclasses.dataclass(repr=False)
 class Batch(Arrays):
-    """A batch of ``B`` transitions; nested observations and actions have the structure of their spaces.
+    """A batch of ``B`` transitions.
 
-    No two arrays share memory: each may be changed in place, and be replaced. Where values are ragged there stands a
-    :class:`~diskreplay.Padded` or a :class:`~diskreplay.Lists`.
+    Observations and actions of a Dict or Tuple space are Dicts or Tuples of arrays. The values of a ragged column are a
+    :class:`~diskreplay.Padded` or a :class:`~diskreplay.Lists`. No two arrays share memory, so you may change each
+    array in place.
 
     Attributes:
-        obs, next_obs: ``(B, *obs_shape)``, or ``(B, frame_stack, *frame_shape)``; dtypes of the observation space.
-        action: ``(B, *action_shape)``; dtypes of the action space.
-        reward: ``(B,)``, the store's reward dtype (float32 by default); discounted sum for n-step transitions.
+        obs, next_obs: ``(B, *obs_shape)``, or ``(B, frame_stack, *frame_shape)``, with dtypes of the observation space.
+        action: ``(B, *action_shape)``, with dtypes of the action space.
+        reward: ``(B,)``, with the store's reward dtype (float32 by default). For ``n_step`` steps, a discounted sum.
         terminated, truncated: ``(B,)`` bool, of the transition's last step.
-        discount: ``(B,)`` float32: ``gamma ** steps``, 0 where terminated.
-        index: ``(B,)`` int64; names each transition for ever within a timeline (until rows are taken back).
-        weight: ``(B,)`` float32 importance weights, ones for uniform sampling.
-        extra: the user's own columns by name, ``(B, *shape)``, of the transition's first step. Of a column ``name``
-            that is written later, ``name_known``, ``(B,)`` bool, says which have a value; the others are zeros.
+        discount: ``(B,)`` float32. It is 0 where ``terminated`` is True, else ``gamma ** k`` after ``k`` steps.
+        index: ``(B,)`` int64, the ids. An id names its transition for ever, unless the store goes back to a
+            checkpoint from before that transition.
+        weight: ``(B,)`` float32, the importance weights. They are 1 for uniform sampling.
+        extra: the user's own columns by name, ``(B, *shape)``, of the transition's first step. A column ``name`` whose
+            values are written later has a mask ``name_known``, ``(B,)`` bool: it is False where no value was written
+            yet. Such a value is shown as zeros.
     """
 
     obs: Any
@@ -145,19 +154,23 @@ class Batch(Arrays):
 
 
 SomeBatch = TypeVar("SomeBatch", bound=Batch, covariant=True, default=Batch)
-"""The batch that a view makes, and that a buffer with it gives: ``ReplayBuffer[SequenceBatch]``."""
+"""The class of the batches that a view makes. A buffer with that view gives batches of this class, too:
+``ReplayBuffer[SequenceBatch]``.
+"""
 
 
 @dataclasses.dataclass(kw_only=True, repr=False)
 class SequenceBatch(Batch):
-    """A batch of ``B`` sequences of ``T`` steps, time on the second axis, with zeros for steps that are missing.
+    """A batch of ``B`` sequences of ``T`` steps. Each step is a transition of one step.
 
-    The fields of :class:`Batch` with ``(B, T, ...)`` in the place of ``(B, ...)``, each step a transition of one step;
-    ``index`` and ``weight`` are ``(B,)``, of the sequence's first step.
+    Its arrays are those of :class:`Batch`, with the shape ``(B, T, ...)`` in place of ``(B, ...)``. A short sequence is
+    padded with zeros. ``index`` and ``weight`` have the shape ``(B,)``; ``index`` names the first step. A
+    :class:`~diskreplay.Lists` has ``B * T`` rows: the steps of the first sequence, then those of the next.
 
     Attributes:
-        mask: ``(B, T)`` bool; False where the arrays hold no step.
-        is_first: ``(B, T)`` bool; the step does not continue the one before it: the place to reset a recurrent state.
+        mask: ``(B, T)`` bool, False where there is no step.
+        is_first: ``(B, T)`` bool, True at a step that does not continue the step before it. A learner resets its
+            recurrent state there.
     """
 
     mask: Any
@@ -166,11 +179,15 @@ class SequenceBatch(Batch):
 
 @dataclasses.dataclass(kw_only=True, repr=False)
 class EpisodeBatch(Batch):
-    """A batch of ``B`` whole episodes, padded with zeros to ``T`` steps; it adds two fields to :class:`SequenceBatch`.
+    """A batch of ``B`` episodes of at most ``T`` steps. Each step is a transition of one step.
+
+    Its arrays are those of :class:`Batch`, with the shape ``(B, T, ...)`` in place of ``(B, ...)``. A shorter episode
+    is padded with zeros. ``index`` and ``weight`` have the shape ``(B,)``; ``index`` names the first step. A
+    :class:`~diskreplay.Lists` has ``B * T`` rows: the steps of the first episode, then those of the next.
 
     Attributes:
-        mask: ``(B, T)`` bool; False where the arrays hold no step.
-        length: ``(B,)`` int64: steps that are held.
+        mask: ``(B, T)`` bool, False where there is no step.
+        length: ``(B,)`` int64, the number of steps that the batch has of each episode.
     """
 
     mask: Any
@@ -179,29 +196,49 @@ class EpisodeBatch(Batch):
 
 @dataclasses.dataclass(kw_only=True, repr=False)
 class HindsightBatch(Batch):
-    """A batch of ``B`` goal-conditioned transitions, some of them with another goal than they were recorded with.
+    """A batch of ``B`` transitions with goals. Some transitions have another goal than the one that was recorded.
 
     Attributes:
-        relabelled: ``(B,)`` bool; ``desired_goal``, reward and termination are those of a goal chosen in hindsight.
+        relabelled: ``(B,)`` bool, True where ``desired_goal`` and ``reward`` are new. If the view has a
+            ``terminated_fn``, ``terminated`` and ``discount`` are new there, too.
     """
 
     relabelled: Any
 
 
 @dataclasses.dataclass(kw_only=True, repr=False)
-class RolloutBatch(Arrays):
-    """A batch of ``B`` steps of a rollout, or of ``B`` episodes of it: then every ``(B, ...)`` is ``(B, T, ...)``.
+class DeltaBatch(Batch):
+    """A batch of ``B`` rows, with values at ``T`` times around each row.
+
+    If ``deltas`` has times for the name of an array, the array has the shape ``(B, T, ...)``, with the times in the
+    order of ``deltas``. Each leaf of the observations and actions can have its own times. An array without times has
+    the shape ``(B, ...)``, with the values of the row itself. ``next_obs`` and ``discount`` are None.
 
     Attributes:
-        obs: ``(B, *obs_shape)``, nested as the space.
-        action: ``(B, *action_shape)``.
-        reward: ``(B,)``.
-        value, log_prob: ``(B,)`` float32, as they were given.
-        advantage: ``(B,)`` float32, normalised where the buffer says so.
-        returns: ``(B,)`` float32: advantage before normalisation plus value, which a critic learns.
+        is_pad: for each name with times, ``(B, T)`` bool. It is True where the episode has no row at that time, or
+            where that row has left the window. The value there is that of the episode's nearest row.
+    """
+
+    is_pad: Mapping[str, Any]
+
+
+@dataclasses.dataclass(kw_only=True, repr=False)
+class RolloutBatch(Arrays):
+    """A batch of ``B`` steps of a rollout, or of ``B`` episodes of it.
+
+    The shapes below are those of steps. In a batch of episodes, each array except ``index`` has the shape
+    ``(B, T, ...)`` in place of ``(B, ...)``. ``T`` is the length to which episodes are padded.
+
+    Attributes:
+        obs: ``(B, *obs_shape)``, or a Dict or Tuple of arrays, as the observation space.
+        action: ``(B, *action_shape)``, or a Dict or Tuple of arrays, as the action space.
+        reward: ``(B,)``, with the store's reward dtype (float32 by default).
+        value, log_prob: ``(B,)`` float32, as they were given to ``add``.
+        advantage: ``(B,)`` float32. It is normalised if the buffer has ``normalize_advantage=True``.
+        returns: ``(B,)`` float32, the targets of a critic: the advantage before it was normalised, plus the value.
         terminated, truncated: ``(B,)`` bool.
-        index: ``(B,)`` int64; names each step, or an episode's first one.
-        mask: ``(B,)`` bool; False where an episode holds no step.
+        index: ``(B,)`` int64, the id of each step, or of each episode's first step.
+        mask: ``(B,)`` bool, False where an episode has no step. In a batch of steps it is True throughout.
         extra: the user's own columns by name, ``(B, *shape)``.
     """
 
@@ -220,7 +257,7 @@ class RolloutBatch(Arrays):
 
 
 def _shown(value: Any) -> str:
-    """Return the shapes and dtypes of a nested value."""
+    """Return text with the dtypes and shapes of a value, which may be a Dict or Tuple of arrays."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_shown(part)}" for key, part in value.items()) + "}"
     if isinstance(value, Padded | Lists):
@@ -234,7 +271,10 @@ def _shown(value: Any) -> str:
 
 
 def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a nested value with ``function`` applied to every array, and to :class:`Lists` whole; None stays."""
+    """Return a value with ``function`` applied to each array in it.
+
+    The value is an array, or a Dict or Tuple of values. None stays None. ``function`` gets a :class:`Lists` as a whole.
+    """
     if value is None:
         return None
     if isinstance(value, Mapping):
@@ -247,7 +287,10 @@ def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def rebuilt(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a batch, or a mapping of the same kind, with a function applied to every array or tensor."""
+    """Apply ``function`` to each array or tensor of a batch or a mapping, and return a result of the same class.
+
+    Raises InputError for any other value.
+    """
     if not isinstance(batch, Arrays | Mapping):
         raise InputError(f"batches for a device are this package's, or mappings of tensors, got {type(batch).__name__}")
     if isinstance(batch, Arrays):
@@ -257,13 +300,25 @@ def rebuilt(batch: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def by_item(batch: Batch, count: int, steps: int) -> dict[str, Any]:
-    """Return the fields of a batch of ``count * steps`` transitions, each array as ``(count, steps, ...)``."""
+    """Return the fields of a batch of transitions, grouped into ``count`` items of ``steps`` transitions each.
+
+    ``index`` and ``weight`` stay as they are. Any other array gets the shape ``(count, steps, ...)``; a :class:`Lists`
+    stays flat.
+    """
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     whole = {name: fields.pop(name) for name in ("index", "weight")}
+    return {**whole, **{name: in_steps(value, count, steps) for name, value in fields.items()}}
+
+
+def in_steps(value: Any, count: int, steps: int) -> Any:
+    """Change the shape of each array in a value from ``(count * steps, ...)`` to ``(count, steps, ...)``.
+
+    A :class:`Lists` stays flat.
+    """
 
     def split(array: Any) -> Any:
-        if isinstance(array, Lists):  # its rows stay in C order
+        if isinstance(array, Lists):  # stays flat: its rows are those of the first item, then those of the next
             return array
         return array.reshape(count, steps, *array.shape[1:])
 
-    return {**whole, **{name: map_arrays(split, value) for name, value in fields.items()}}
+    return map_arrays(split, value)

@@ -1,4 +1,7 @@
-"""Hindsight experience replay (Andrychowicz et al. 2017): goals that were reached later stand in for those missed."""
+"""The view of hindsight experience replay (Andrychowicz et al. 2017).
+
+It replaces the goals of some transitions by goals that were achieved.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from diskreplay.ids import Ids, stream_of
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
+from diskreplay.reading.unroll import episode_stop
 from diskreplay.schema import OBS, VALID, Schema, refuse_ragged
 from diskreplay.views.batch import Batch, HindsightBatch
 from diskreplay.views.transition import Transition, transitions
@@ -30,23 +34,28 @@ STRATEGIES = ("future", "final", "episode", "random")
 
 @dataclasses.dataclass(frozen=True)
 class Hindsight(View[HindsightBatch]):
-    """A view of goal-conditioned transitions, part of which are relabelled when they are sampled.
+    """A view of transitions with goals. Some transitions of a batch get a new goal: they are relabelled.
 
-    Observations are those of Gymnasium-Robotics' ``GoalEnv``: a Dict with ``achieved_goal`` and ``desired_goal``. A
-    relabelled transition's ``desired_goal``, in ``obs`` and ``next_obs``, is what was achieved after another
-    transition; its reward is computed anew. A batch is a :class:`~diskreplay.HindsightBatch`.
+    Observations are those of Gymnasium-Robotics' ``GoalEnv``: a Dict with ``achieved_goal`` and ``desired_goal``. For
+    each relabelled transition ``strategy`` chooses a transition. The goal that was achieved after the chosen transition
+    is the new goal. It replaces ``desired_goal`` in ``obs`` and ``next_obs``, and ``reward_fn`` computes the reward for
+    this goal. The store does not change. A batch is a :class:`~diskreplay.HindsightBatch`.
 
     Args:
-        reward_fn: ``(achieved_goal, desired_goal, info) -> reward``, as ``GoalEnv.compute_reward``: arrays
-            ``(B, *goal_shape)``, the goal achieved after the step and the new one; ``info`` holds the extra columns;
-            it returns ``(B,)``.
-        strategy: the transition whose achieved goal becomes the new goal: "future", the same one or a later one of its
-            episode; "final", its episode's last, as far as it has been added; "episode", any of its episode in the
-            window; "random", any in the window.
-        ratio: probability that a transition is relabelled, 0 to 1; 0.8 is four in five, as in the paper.
-        terminated_fn: a function like it for ``terminated``, as ``GoalEnv.compute_terminated``; None keeps what was
-            recorded.
-        gamma: discount factor, 0 to 1, of the field ``discount``.
+        reward_fn: a function ``(achieved_goal, desired_goal, info) -> reward``, as ``GoalEnv.compute_reward``. It is
+            called at most once a batch, for the ``n`` relabelled transitions. Both goals have the shape
+            ``(n, *goal_shape)``: ``achieved_goal`` is the goal achieved after the transition, ``desired_goal`` the new
+            goal. ``info`` has the user's own columns by name. The function returns ``(n,)`` rewards.
+        strategy: which transition is chosen. "future": the relabelled transition or a later one of its episode, at
+            random. "final": the newest transition of its episode. "episode": any transition of its episode that the
+            window still holds, at random. "random": any transition in any window, at random.
+        ratio: the probability with which a transition is relabelled, 0 to 1. In the paper it is 0.8.
+        terminated_fn: a function with the arguments of ``reward_fn``, as ``GoalEnv.compute_terminated``. It returns
+            ``(n,)`` new values of ``terminated``. If it is None, ``terminated`` stays as it was recorded.
+        gamma: the discount factor, 0 to 1, for the field ``discount``.
+
+    >>> Hindsight(lambda achieved, desired, info: -(achieved != desired).any(axis=1)).ratio
+    0.8
     """
 
     reward_fn: Goal
@@ -67,7 +76,7 @@ class Hindsight(View[HindsightBatch]):
         return 1
 
     def check(self, schema: Schema) -> None:
-        """Raise InputError if the observations have no goals."""
+        """Raise InputError if the observations have no goals that can be replaced, or if a column is ragged."""
         refuse_ragged(schema, "Hindsight")
         space = schema.observation_space
         if not isinstance(space, Dict) or not {ACHIEVED, DESIRED} <= space.spaces.keys():
@@ -102,12 +111,12 @@ class Hindsight(View[HindsightBatch]):
         return batch
 
     def _goals(self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, rng: np.random.Generator) -> Ids:
-        """Return for each transition to be relabelled the one after which its new goal was achieved."""
+        """Return, for each transition that is relabelled, the id of the transition that gives the new goal."""
         if self.strategy == "random":
             return _anywhere(streams, len(ids), rng)
         at = Samples(schema, streams, ids)
         rows = at.each(lambda stream, rows, envs: rows)
-        stop = at.each(lambda stream, rows, envs: stream.spans().stop(rows, envs))
+        stop = at.each(episode_stop)
         num_envs = at.each(lambda stream, rows, envs: np.full(len(rows), stream.log.num_envs))
         if self.strategy == "final":
             goal_rows = stop - 1
@@ -135,12 +144,12 @@ class Hindsight(View[HindsightBatch]):
 
 
 def _leaf(schema: Schema, goal: str) -> int:
-    """Return the number of a goal among the leaves of the observations."""
+    """Return the position of a goal among the leaves of the observations."""
     return spaces.leaves(schema.obs_tree).index(f"{OBS}/{goal}")
 
 
 def _anywhere(streams: Sequence[OpenStream], count: int, rng: np.random.Generator) -> Ids:
-    """Return ids of any transitions of the windows, each with the same probability."""
+    """Return ``count`` ids of transitions in the windows. Each transition has the same probability."""
     firsts = np.array([stream.log.first_id for stream in streams])
     lengths = np.array([stream.log.stop_id - stream.log.first_id for stream in streams])
     ends = np.cumsum(lengths)

@@ -1,4 +1,4 @@
-"""Whole episodes, padded to one length."""
+"""The view of whole episodes, each padded with zeros to the same length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diskreplay.ids import Ids
 from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.unroll import unroll
+from diskreplay.reading.unroll import episode_stop, unroll
 from diskreplay.schema import VALID, Schema
 from diskreplay.views.batch import EpisodeBatch, by_item
 from diskreplay.views.transition import transitions
@@ -23,13 +23,17 @@ from diskreplay.views.view import View, keep
 
 @dataclasses.dataclass(frozen=True)
 class PaddedEpisodes(View[EpisodeBatch]):
-    """A view of episodes that have ended and whose first step is in the window, padded to ``max_length`` steps.
+    """A view of whole episodes, padded with zeros to ``max_length`` steps.
 
-    ``index`` names an episode's first step. A batch is an :class:`~diskreplay.EpisodeBatch`.
+    An episode is an item if it has ended and its first step is in the window. ``index`` names its first step. A batch
+    is an :class:`~diskreplay.EpisodeBatch`.
 
     Args:
-        max_length: steps, ``T``; of a longer episode the first ones are given.
-        gamma: discount factor, 0 to 1, of the field ``discount``.
+        max_length: the number of steps of each entry, ``T``. A longer episode loses the steps beyond ``T``.
+        gamma: the discount factor, 0 to 1, for the field ``discount``.
+
+    >>> PaddedEpisodes(max_length=200).reach
+    200
     """
 
     max_length: int
@@ -55,10 +59,7 @@ class PaddedEpisodes(View[EpisodeBatch]):
         self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,
     ) -> EpisodeBatch:  # fmt: skip
-        def held(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
-            return stream.spans().stop(rows, envs) - rows
-
-        samples, mask = unroll(schema, streams, ids, held, self.max_length, reads)
+        samples, mask = unroll(schema, streams, ids, episode_stop, self.max_length, reads)
         fields = by_item(transitions(samples, 1, self.gamma, ids, weight), *mask.shape)
         return EpisodeBatch(**fields, mask=mask, length=mask.sum(axis=1))
 

@@ -1,4 +1,4 @@
-"""The package's own views by their names, and which of their arguments decide what an item is."""
+"""The views of this package by name. A store keeps a view as a document, from which it is made again."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from diskreplay.errors import OpenError
+from diskreplay.views.delta_timestamps import DeltaTimestamps
 from diskreplay.views.hindsight import Hindsight
 from diskreplay.views.padded_episodes import PaddedEpisodes
 from diskreplay.views.sequence import Sequence
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
 
-VIEWS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Transition, Sequence, PaddedEpisodes)}
+VIEWS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Transition, Sequence, PaddedEpisodes, DeltaTimestamps)}
 
-FREE = ("gamma", "max_length", "ratio", "strategy")
-"""The arguments of views that do not decide which ids are items."""
+FREE = ("deltas", "fps", "gamma", "max_length", "ratio", "strategy", "tolerance_s")
+"""The arguments of views that have no influence on which ids are items."""
 
 
 def from_json(stored: Mapping[str, Any]) -> View:
-    """Return the view of a document by ``to_json``; raise KeyError, TypeError or ValueError for an unknown one.
+    """Return the view whose ``to_json`` gave this document.
 
-    Raise OpenError, which says to give the view, for one with functions: they are not stored.
+    Raises OpenError for :class:`Hindsight`: a store cannot keep its functions, so the user must give the view.
+    Raises KeyError, TypeError or ValueError if the document describes no view of this package.
     """
     if stored["kind"] == Hindsight.__name__:
         raise OpenError(
@@ -35,6 +37,10 @@ def from_json(stored: Mapping[str, Any]) -> View:
 
 
 def same_items(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether two views, by ``to_json``, have the same ids as items."""
+    """Return True if two views certainly have the same items. Each view is given as ``to_json`` returns it.
+
+    Returns False if the views are of different classes, or if their arguments alone do not show that the items are the
+    same.
+    """
     deciding, others = ({key: facts[key] for key in facts if key not in FREE} for facts in (one, other))
     return deciding == others

@@ -1,4 +1,4 @@
-"""Sequences: consecutive steps of one environment, as recurrent learners read them."""
+"""The view of sequences: consecutive steps of one environment, for learners with a recurrent state."""
 
 from __future__ import annotations
 
@@ -24,22 +24,26 @@ from diskreplay.views.view import View, keep
 
 @dataclasses.dataclass(frozen=True)
 class Sequence(View[SequenceBatch]):
-    """A view of sequences of ``T = burn_in + length`` steps, overlapping as ``stride`` says.
+    """A view of sequences of ``T = burn_in + length`` steps.
 
-    They are those of Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning".
-    A sequence begins at the first step of each episode, and at every row whose number is a multiple of ``stride``; its
-    ``index`` names that step. A batch is a :class:`~diskreplay.SequenceBatch`.
+    The sequences are those of Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
+    Learning". Sequences begin at the rows that ``stride`` says and, unless ``across`` is True, also at the first step
+    of each episode. ``index`` names the first step of a sequence. A batch is a :class:`~diskreplay.SequenceBatch`.
 
     Args:
-        length: steps to learn from, at least 1.
-        burn_in: steps before them, to warm up a recurrent state with.
-        stride: rows from the beginning of one sequence to that of the next.
-        pad: give sequences that an episode's end, or the newest row, cuts short, if one step after the burn-in is left;
-            otherwise only those with all ``T`` steps are sampled.
-        across: go on into the next episode of the same environment, where ``is_first`` says so, in the place of ending
-            with the episode; sequences then begin at multiples of ``stride`` alone, and their rows that are no
-            transition, such as a reset, are masked.
-        gamma: discount factor, 0 to 1, of the field ``discount``.
+        length: the number of steps to learn from, at least 1.
+        burn_in: the number of steps before the ``length`` steps. A learner warms up its recurrent state
+            with the burn-in.
+        stride: the number of rows from the start of one sequence to the start of the next, at least 1. A sequence
+            begins at each row whose number is a multiple of ``stride``. Sequences overlap if ``stride`` is less than
+            ``T``.
+        pad: if True, short sequences are sampled, too. A sequence is short if fewer than ``T`` steps are recorded from
+            its first step to the end of its episode (with ``across``, of the window). A short sequence must have at
+            least one step after the burn-in.
+        across: if True, a sequence goes on into the next episode of its environment, and sequences begin only at
+            multiples of ``stride``. ``is_first`` marks the first step of an episode. ``mask`` is False at a row that is
+            no transition, such as a reset.
+        gamma: the discount factor, 0 to 1, for the field ``discount``.
 
     >>> Sequence(length=8, burn_in=4).steps
     12
@@ -65,7 +69,7 @@ class Sequence(View[SequenceBatch]):
 
     @property
     def steps(self) -> int:
-        """The number of steps of a sequence, ``T``."""
+        """The number of steps of a sequence, ``T``, the burn-in included."""
         return self.burn_in + self.length
 
     @property
@@ -85,7 +89,11 @@ class Sequence(View[SequenceBatch]):
         return found
 
     def _stop(self, stream: OpenStream, rows: Ids, envs: Ids) -> tuple[Ids, NDArray[np.bool_]]:
-        """Return one past the last row that a sequence from each row may have, and whether that is final."""
+        """Return where sequences that begin at these rows must stop, and whether that is final.
+
+        The first array has, for each row, one past the last row that its sequence may hold. The second array is True
+        where rows that are added later will not change the first array.
+        """
         if self.across:
             return np.full(len(rows), stream.log.end), np.zeros(len(rows), bool)
         spans = stream.spans()
@@ -95,17 +103,17 @@ class Sequence(View[SequenceBatch]):
         self, schema: Schema, streams: Several[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,
     ) -> SequenceBatch:  # fmt: skip
-        def held(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
-            return self._stop(stream, rows, envs)[0] - rows
+        def stop(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
+            return self._stop(stream, rows, envs)[0]
 
-        samples, mask = unroll(schema, streams, ids, held, self.steps, reads)
+        samples, mask = unroll(schema, streams, ids, stop, self.steps, reads)
         batch = transitions(samples, 1, self.gamma, ids, weight)
         is_first = samples.each(lambda stream, rows, envs: stream.log.begins(rows, envs))
         fields = by_item(batch, *mask.shape)
         return SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape))
 
     def lacking(self, streams: Several[OpenStream]) -> str | None:
-        """Return why no sequence can be sampled though more steps alone would not help, or None."""
+        """Return why no sequence can be sampled and what the user can do. Return None if adding steps will help."""
         rows = max(stream.log.rows for stream in streams)
         needed = self.burn_in + 1 if self.pad else self.steps
         if rows < needed:

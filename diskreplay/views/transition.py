@@ -1,4 +1,4 @@
-"""Transitions: an observation, what was done, and the observation ``n_step`` steps later."""
+"""The view of transitions: an observation, an action, a reward, and the observation after ``n_step`` steps."""
 
 from __future__ import annotations
 
@@ -23,15 +23,23 @@ from diskreplay.views.view import View, keep
 
 @dataclasses.dataclass(frozen=True)
 class Transition(View[Batch]):
-    """A view of transitions of ``n_step`` steps, made at sampling time (Sutton and Barto 2018, chapter 7).
+    """A view of transitions of ``n_step`` steps (Sutton and Barto 2018, chapter 7).
 
-    ``reward`` is the sum of ``gamma ** i * reward_i`` over the steps until the episode ends, ``next_obs`` the
-    observation after the last of them, and ``discount`` what its value counts: ``gamma ** steps``, or 0 after
-    termination. A truncated or cut off episode keeps its discount: its next observation is the true final one.
+    A store holds single steps; the returns are computed when a batch is sampled. A transition has fewer steps if its
+    episode ends before. Let ``k`` be the number of a transition's steps:
+
+    - ``reward`` is the sum of ``gamma ** i * reward_i`` over these steps, with ``i`` from 0 to ``k - 1``.
+    - ``next_obs`` is the observation after the last of these steps.
+    - ``discount`` is the factor for the value of ``next_obs``: 0 if the last step is terminated, else ``gamma ** k``.
+
+    If an episode ends without termination, ``next_obs`` is its true last observation, and ``discount`` is not 0.
 
     Args:
-        n_step: steps of one transition, at least 1.
-        gamma: discount factor, 0 to 1.
+        n_step: the number of steps of a transition, at least 1.
+        gamma: the discount factor, 0 to 1.
+
+    >>> Transition(n_step=3).to_json()
+    {'kind': 'Transition', 'n_step': 3, 'gamma': 0.99}
     """
 
     n_step: int = 1
@@ -50,7 +58,7 @@ class Transition(View[Batch]):
         return stream.log.standing(*stream.log.locate(ids), self.n_step)
 
     def stands_everywhere(self, stream: OpenStream) -> bool:
-        """Tell whether every row of a stream's window is an item: of one step, with no row that is no transition."""
+        """Return True if ``n_step`` is 1 and each row of the stream's window is a transition."""
         return self.n_step == 1 and not stream.log.invalid
 
     def draft(
@@ -64,7 +72,10 @@ class Transition(View[Batch]):
 
 
 def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight: NDArray[Any]) -> Batch:
-    """Return the batch of rows as transitions of ``n_step`` steps; ``index`` and ``weight`` ``(B,)`` are passed on."""
+    """Return the batch of transitions of ``n_step`` steps that begin at the rows of ``samples``.
+
+    ``index`` and ``weight`` become fields of the batch as they are.
+    """
     schema = samples.schema
     if n_step == 1:
         samples.gather()
@@ -95,7 +106,7 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
 
 
 def _full(count: int, value: float, dtype: DTypeLike) -> NDArray[Any]:
-    """Return ``np.full``, which itself takes several times as long for a few values."""
+    """Return what ``np.full`` returns. For few values ``np.full`` takes longer."""
     found = np.empty(count, dtype)
     found.fill(value)
     return found

@@ -1,12 +1,13 @@
-"""The interface of a view: at which rows its items can begin, and a batch of such items.
+"""The interface of a view, and four interfaces that a view may have in addition.
 
-An *item* is what one entry of a batch shows: a transition, a sequence, an episode. It is named by the id of one row and
-environment, which is what samplers draw; a view says of each id where it stands, and makes the arrays.
+An *item* is what one entry of a batch shows: a transition, a sequence or an episode. The id of one of its rows, mostly
+of the first, names the item. Samplers draw ids. A view tells which ids are items, and makes the arrays of a batch of
+items.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,57 +22,104 @@ from diskreplay.views.batch import SomeBatch
 
 @runtime_checkable
 class View(Protocol[SomeBatch]):
-    """A view, which says what a sample looks like: a ``SomeBatch``.
+    """A view, which makes batches of the class ``SomeBatch``.
 
-    Views have no state; the package's own are the classes that inherit from this one.
+    A view has no state besides its arguments. Each view of this package inherits from this class.
     """
 
     @property
     def reach(self) -> int:
-        """The most rows after its own that an item's arrays come from."""
+        """How many rows an item can extend beyond the row that names it, next observations included.
+
+        The arrays can also need rows before that row, for frame stacks, and rows from elsewhere, such as goals.
+        """
         raise NotImplementedError
 
     def check(self, schema: Schema) -> None:
-        """InputError where the view has no meaning for a store of this schema; by default it has one for all."""
+        """Raise InputError if the view cannot show a store of this schema. By default a view can show any store."""
         return
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
-        """Return the :class:`~diskreplay.index.log.Standing` of ids as items; the caller holds the lock."""
+        """Tell which ids are items: return the :class:`~diskreplay.index.log.Standing` of each id, ``(n,)``.
+
+        Callers hold ``engine.lock``.
+        """
         raise NotImplementedError
 
     def draft(
         self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,
     ) -> SomeBatch:  # fmt: skip
-        """Return the batch of items ``ids``, ``(B,)``, all at NOW, complete after ``reads``; the caller holds the lock.
+        """Return the batch of the items that ``ids`` name. Its large columns are read later, by ``reads``.
 
-        ``rng`` is for views that choose; None where the items are to be shown as they were recorded.
+        Callers hold ``engine.lock``.
+
+        Args:
+            schema, streams: the columns and the streams of the store.
+            ids: the ids of the items, ``(B,)``. The standing of each id is ``NOW``.
+            weight: the importance weight of each item, ``(B,)``. The batch holds this array.
+            rng: a generator for views that choose something at random. If it is None, such a view chooses nothing, and
+                shows the items as they were recorded.
+            reads: takes note of what must be read from disk.
         """
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
-        """Return the constructor's arguments, and ``kind``."""
+        """Return the name of the view's class as ``kind``, and the arguments with which the view was made.
+
+        Functions among the arguments are left out, because a document cannot hold them.
+        """
         raise NotImplementedError
 
 
 @runtime_checkable
 class Explains(Protocol):
-    """A view that can say why nothing in the windows is an item of it."""
+    """A view that can explain why the windows hold no item."""
 
     def lacking(self, streams: Sequence[OpenStream]) -> str | None:
-        """Return what is missing, and what to do, or None if more steps help; the caller holds the lock."""
+        """Return what is missing and what the user can do. Return None if adding more steps will help.
+
+        Callers hold ``engine.lock``.
+        """
 
 
 @runtime_checkable
 class Sure(Protocol):
-    """A view that can say of a stream, without looking at its rows, that all of them are items."""
+    """A view that can tell, without a look at each row, that all rows of a stream's window are items."""
 
     def stands_everywhere(self, stream: OpenStream) -> bool:
-        """Tell whether every id of the stream's window stands at NOW; the caller holds the lock."""
+        """Tell whether each id of the stream's window is an item. Callers hold ``engine.lock``.
+
+        If it returns False, ``standing`` decides for each id.
+        """
         raise NotImplementedError
 
 
+@runtime_checkable
+class Scattered(Protocol):
+    """A view whose items need different rows of different columns.
+
+    For any other view, an item may need each column at every row up to :attr:`View.reach`.
+    """
+
+    def rows_shown(self, schema: Schema) -> Mapping[str, Sequence[int]]:
+        """Return, for each column by name, the rows that an item needs: 0 is the item's row, -1 the row before it."""
+        raise NotImplementedError
+
+
+@runtime_checkable
+class Completes(Protocol):
+    """A view that takes an argument from the store if the user did not give it."""
+
+    def completed(self, provenance: Mapping[str, Any]) -> View:
+        """Return the view with all its arguments.
+
+        ``provenance`` holds what a store says about its origin. Raises InputError if ``provenance`` lacks an argument
+        that the view needs.
+        """
+
+
 def keep(view: View, **values: Any) -> None:
-    """Put checked arguments, with plain numbers for those of numpy, into a frozen view."""
+    """Set fields of a frozen view. Its ``__post_init__`` calls this with the arguments that it has checked."""
     for name, value in values.items():
         object.__setattr__(view, name, value)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from diskreplay_cli.main import main
 
 import diskreplay as dr
+from diskreplay.engine import checkpointing
 from diskreplay.errors import CheckpointError, CorruptionError, DiskFullError, InputError, SchemaError, StateError
 from diskreplay.ops.checkpoints import checkpoints
 from diskreplay.ops.compact import compact
@@ -212,6 +213,25 @@ def test_keep_drops_what_keep_made(rb):
     assert rb.checkpoints == ["by hand", "step-2", "step-3"]
     rb.checkpoint("last", keep=1)
     assert rb.checkpoints == ["by hand", "last"]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_keep_takes_it_well_that_another_thread_dropped_the_same(rb, monkeypatch, several):
+    """The new checkpoint is made: it would be wrong to say that there is none, because an older one is gone."""
+    drop = checkpointing.drop
+
+    def twice(engine, name):
+        drop(engine, name)
+        drop(engine, name)
+
+    monkeypatch.setattr(checkpointing, "drop", twice)
+    buffer = dr.Mixture([rb]) if several else rb
+    add(rb, 1)
+    for step in range(3):
+        buffer.checkpoint(f"step-{step}", keep=1)
+        assert buffer.checkpoints == [f"step-{step}"]
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        buffer.drop_checkpoint("step-2")
 
 
 @pytest.mark.parametrize("keep", [0, -1, 1.5, True, "2"])

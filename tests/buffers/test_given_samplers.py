@@ -16,7 +16,7 @@ from helpers.priority_model import chi_square
 
 import diskreplay as dr
 from diskreplay.buffers.state import resume_sampler
-from diskreplay.errors import SamplerWarning
+from diskreplay.errors import CheckpointError, SamplerWarning
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
 MADE: dict[str, Callable[[], Any]] = {**STATEFUL, "Uniform": dr.Uniform}
@@ -231,6 +231,52 @@ def test_a_sampler_that_was_used_keeps_what_it_knows(path: str) -> None:
         expected = chances(buffer)
     with dr.ReplayBuffer.open(path, mode="r", checkpoint="here", sampler=sampler) as reader:
         np.testing.assert_array_equal(chances(reader), expected)
+
+
+@pytest.mark.parametrize("kind", [dr.Proportional, lambda: dr.Counting(dr.Uniform())])
+def test_a_sampler_that_was_used_goes_back_with_the_rows(path: str, kind: Any) -> None:
+    """Else the rows that are added then would have the priorities and counts of those that were taken back."""
+
+    def known(buffer: dr.ReplayBuffer) -> list[Any]:
+        counts = isinstance(buffer.sampler, dr.Counting)
+        return buffer.times_sampled(buffer.items()).tolist() if counts else chances(buffer).tolist()
+
+    def used(buffer: dr.ReplayBuffer) -> None:
+        buffer.sample(len(buffer))
+        if not isinstance(buffer.sampler, dr.Counting):
+            buffer.update_priorities(buffer.items(), np.arange(1.0, len(buffer) + 1))
+
+    with readme(path, sampler := kind()) as buffer:
+        add(buffer, 20)
+        used(buffer)
+        buffer.checkpoint("here")
+        expected = known(buffer)
+        add(buffer, 20)
+        used(buffer)
+    found = []
+    for given in (sampler, kind()):
+        with dr.ReplayBuffer.open(path, checkpoint="here", sampler=given) as buffer:
+            assert known(buffer) == expected
+        with dr.ReplayBuffer.open(path, checkpoint="here", sampler=given) as buffer:
+            add(buffer, 25)
+            found.append(known(buffer))
+    assert found[0] == found[1]
+
+
+def test_a_store_that_cannot_be_opened_leaves_the_sampler_as_it_is(path: str) -> None:
+    """Regression: it went back to the checkpoint, and the next ``close`` kept that."""
+    with readme(path, sampler := dr.Proportional()) as buffer:
+        add(buffer, 20)
+        buffer.checkpoint("here")
+        add(buffer, 10)
+        buffer.checkpoint("later")
+        buffer.update_priorities(buffer.items(), np.arange(1.0, len(buffer) + 1))
+        expected = chances(buffer)
+    with pytest.raises(CheckpointError, match="later"):
+        dr.ReplayBuffer.open(path, checkpoint="here", sampler=sampler)
+    for given in (sampler, None):
+        with dr.ReplayBuffer.open(path, sampler=given) as buffer:
+            np.testing.assert_array_equal(chances(buffer), expected)
 
 
 @pytest.mark.parametrize("vector", [False, True])

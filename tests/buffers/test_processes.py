@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from gymnasium import spaces
 from helpers.effort import stride
 
 import diskreplay as dr
-from diskreplay.errors import LockedError, NotEnoughDataError
+from diskreplay.errors import CheckpointError, LockedError, NotEnoughDataError
 from diskreplay.ops.verify import verify
+from diskreplay.storage.commit import Commit
+from diskreplay.storage.stream import StreamWriter
 
 WRITER = """
 import os, sys, warnings
@@ -235,4 +238,54 @@ def end():
     assert (done.returncode, done.stderr) == (0, "")
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         assert buffer.get(np.arange(23)).reward.tolist() == list(range(23))
+    assert not verify(path).problems
+
+
+@pytest.mark.parametrize("first", ["checkpoint", "record"])
+def test_a_checkpoint_is_made_while_another_stream_goes_back(
+    path: str, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whichever comes first, the checkpoint that was made can be opened, with the rows that it had."""
+
+    def add(buffer: dr.ReplayBuffer, rows: range) -> None:
+        for row in rows:
+            buffer.add([row], 0, float(row), [row + 1], False, False)
+
+    def rewards(buffer: dr.ReplayBuffer) -> list[float]:
+        found: list[float] = buffer.get(buffer.items()).reward.tolist()
+        return found
+
+    line = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
+    options: dict[str, Any] = {"capacity": 500, "chunk_rows": 16, "shard_rows": 64}
+    with dr.ReplayBuffer.create(path, *line, stream="back", **options) as buffer:
+        add(buffer, range(100))
+        buffer.checkpoint("here")
+        add(buffer, range(100, 200))
+    other = dr.ReplayBuffer.open(path, stream="other")
+    add(other, range(300, 305))
+    replace = StreamWriter.replace_record
+    replaced: list[Commit] = []
+
+    def replacing(writer: StreamWriter, record: Commit) -> None:
+        once = writer.name == "back" and not replaced
+        replaced.append(record)
+        if once and first == "checkpoint":
+            other.checkpoint("new")
+        replace(writer, record)
+        if once and first == "record":
+            other.checkpoint("new")
+
+    monkeypatch.setattr(StreamWriter, "replace_record", replacing)
+    rows = 200 if first == "checkpoint" else 100
+    if first == "checkpoint":
+        with pytest.raises(CheckpointError, match=r"would discard rows that \['new'\] still need"):
+            dr.ReplayBuffer.open(path, stream="back", checkpoint="here")
+    with dr.ReplayBuffer.open(path, stream="back", checkpoint=None if first == "checkpoint" else "here") as buffer:
+        assert rewards(buffer)[:rows] == list(range(rows))
+        add(buffer, range(400, 450))
+    other.close()
+    with dr.ReplayBuffer.open(path, mode="r", checkpoint="new") as reader:
+        assert rewards(reader) == [*range(rows), *range(300, 305)]
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert rewards(reader) == [*range(rows), *range(400, 450), *range(300, 305)]
     assert not verify(path).problems

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from helpers.configs import CONFIGS, Config
 from helpers.model import Leaf, check_batch
 from helpers.recording import Recording, reopen
 
 import diskreplay as dr
+from diskreplay.buffers import shuffle
 from diskreplay.errors import ClosedError, InputError, NotEnoughDataError
 from diskreplay.ids import Ids
 from diskreplay.reading import gather
@@ -44,7 +46,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[int]:
     return counts
 
 
-@pytest.mark.long(quick=29)
+@pytest.mark.long(quick=16)
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("pool_bytes", [1, 5000, 1 << 20])
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 5000])
@@ -86,6 +88,58 @@ def test_each_chunk_is_decoded_once_a_pass(path: str, decoded: collections.Count
         assert len(decoded) >= 2 * 296 // 8
         # The pool holds 8 chunks, so the log is cut into 6 parts, which share the two chunks at each border.
         assert again <= 2 * 6, f"{again} of {len(decoded)} chunks more than once"
+
+
+@pytest.fixture
+def lacking(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts, for each call that loads the chunks of a round, those for which the pool had no room."""
+    counts: list[int] = []
+    load = gather.load
+
+    def counting(column: ColumnReader, chunk: Ids, group: Ids, pool: ChunkCache) -> None:
+        load(column, chunk, group, pool)
+        cached = pool.column(column)
+        counts.append(0 if cached is None else int(np.count_nonzero(cached.find(chunk, group) < 0)))
+
+    monkeypatch.setattr(gather, "load", counting)
+    monkeypatch.setattr(shuffle, "POOL_SPARE_BYTES", 0)
+    return counts
+
+
+WIDE = spaces.Box(0, 255, (64, 64), np.uint8)
+COLUMNS = {"tokens": ((None,), np.int32)}
+
+
+@pytest.mark.own_thresholds
+def test_what_one_stream_needs_no_more_is_room_for_another(path: str, lacking: list[int]) -> None:
+    """The items of the second stream's rows must not keep the chunks of the first out of the pool."""
+    actions, rng = spaces.Discrete(2), np.random.default_rng(0)
+    options: dict[str, Any] = {"capacity": 5000, "chunk_rows": 8, "columns": COLUMNS}
+    for stream, length in (("first", 1), ("second", 20_000)):
+        with dr.ReplayBuffer.open_or_create(path, WIDE, actions, stream=stream, **options) as buffer:
+            frames = rng.integers(0, 256, (101, 64, 64), np.uint8)
+            for frame, following in itertools.pairwise(frames):
+                tokens = rng.integers(0, 1 << 30, length, np.int32)
+                buffer.add(frame, 0, 0.0, following, False, False, tokens=tokens)
+    with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0, seed=0) as buffer:
+        assert all(stream.large_columns() for stream in buffer.engine.streams)
+        assert sum(len(batch) for batch in buffer.shuffled(8, pool_bytes=8 * 64 * 64 * 8)) == 200
+    assert len(lacking) > 8
+    assert not any(lacking)
+
+
+@pytest.mark.own_thresholds
+def test_streams_that_are_opened_anew_leave_the_pool(path: str, lacking: list[int]) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (401, 64, 64), np.uint8)
+    with dr.ReplayBuffer.create(path, WIDE, spaces.Discrete(2), capacity=5000, chunk_rows=8) as buffer:
+        for frame, following in itertools.pairwise(frames):
+            buffer.add(frame, 0, 0.0, following, False, False)
+    with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0, seed=0) as buffer:
+        for _ in buffer.shuffled(8, pool_bytes=4 * 64 * 64 * 8):
+            buffer.engine.streams.stale = True  # as a writer that goes back leaves it
+            buffer.refresh()
+    assert len(lacking) > 8
+    assert not any(lacking)
 
 
 def test_a_pass_mixes_the_whole_log(path: str) -> None:

@@ -12,6 +12,7 @@ import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 from diskreplay_cli.main import main
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
@@ -101,7 +102,8 @@ def test_every_command_and_option_has_help(name: str) -> None:
 
 def test_short_help_is_a_whole_sentence() -> None:
     """Where it does not fit, click cuts it, and puts dots there."""
-    lists = re.findall(r"^Commands:\n((?:  .*\n)+)", (DOCS / "cli.md").read_text(), re.MULTILINE)
+    texts = [CliRunner().invoke(main, [*group, "--help"], terminal_width=80).output for group in ([], ["checkpoints"])]
+    lists = re.findall(r"^Commands:\n((?:  .*\n)+)", "".join(texts), re.MULTILINE)
     assert len(lists) == 2
     for line in "".join(lists).splitlines():
         assert line.endswith("."), line

@@ -24,6 +24,7 @@ RAGGED = Config(
     "ragged", {"a": RaggedLeaf(), "b": Leaf((2, 5))}, num_envs=2, capacity=24, chunk_rows=4, shard_rows=16,
     columns={"tokens": ((None,), "i4")},
 )  # fmt: skip
+GROWING = Config("ragged values that grow", RaggedLeaf(), capacity=12, chunk_rows=4, shard_rows=16)
 VECTORS = Config("vectors", Leaf((3,), "f4"), capacity=10, chunk_rows=2, shard_rows=4)
 
 
@@ -160,6 +161,7 @@ def resized_streams(story: Story) -> None:
 CASES: list[tuple[Callable[[Story], None], Config]] = [
     (a_life, STACKS),
     (a_life, RAGGED),
+    (a_life, GROWING),
     (wide_rows, FRAMES),
     (two_streams, VECTORS),
     (recoveries, VECTORS),

@@ -63,7 +63,7 @@ DEEDS: dict[str, Deed] = {
 }
 
 
-@pytest.mark.long(quick=6)
+@pytest.mark.long(quick=4)
 @pytest.mark.parametrize("deed", DEEDS)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:

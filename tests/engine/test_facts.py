@@ -307,6 +307,22 @@ def test_selections_of_another_buffer_or_time_are_refused(tmp_path: pathlib.Path
         back.sample(1, within=later)
 
 
+def test_a_pass_over_a_selection_ends_where_its_rows_were_taken_back(tmp_path: pathlib.Path) -> None:
+    """The ids of the selection are those of other steps then, which nobody has selected."""
+    with create(tmp_path / "a.replay") as writer:
+        play(writer, 3, 0.0)
+        writer.checkpoint("here")
+        play(writer, 4, 50.0)
+    with dr.ReplayBuffer.open(tmp_path / "a.replay", mode="r") as reader:
+        batches = reader.shuffled(2, epochs=2, within=reader.select("length = 4"))
+        assert set(next(batches).obs[:, 0].tolist()) < {50.0, 51.0, 52.0, 53.0}
+        with dr.ReplayBuffer.open(tmp_path / "a.replay", checkpoint="here") as back:
+            play(back, 9, 100.0)
+        reader.refresh()
+        with pytest.raises(InputError, match="older than a return to a checkpoint"):
+            next(batches)
+
+
 def test_what_was_selected_and_has_left_the_window(tmp_path: pathlib.Path) -> None:
     with create(tmp_path / "a.replay", 10) as buffer:
         buffer.begin_episode(seed=1)

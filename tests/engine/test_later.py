@@ -616,3 +616,15 @@ def test_a_checkpoint_pins_the_values_of_another_writers_stream(
         with dr.ReplayBuffer.open(path, mode="r", checkpoint="both") as then:
             assert then.get(then.items()).extra["v"].tolist() == list(range(19, 31))
         assert verify(path).ok
+
+
+def test_a_later_column_may_be_named_as_an_array_of_the_log(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a.replay", later={"next_patch": np.float32}) as buffer:
+        play(buffer, 20)
+        index = buffer.items()
+        before = buffer.get(index)
+        np.testing.assert_array_equal(before.next_obs, before.obs + 1)
+        buffer.write("next_patch", index, np.arange(len(index), dtype=np.float32))
+        after = buffer.get(index)
+        np.testing.assert_array_equal(after.next_obs, before.next_obs)
+        np.testing.assert_array_equal(after.extra["next_patch"], np.arange(len(index)))

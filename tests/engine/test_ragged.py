@@ -46,11 +46,11 @@ def newest(rb: dr.ReplayBuffer) -> dict[str, Any]:
         ({"tokens": np.array([1 << 40])}, "do not fit without loss"),
         ({"tokens": np.array([1.5])}, "do not fit without loss"),
         ({"tokens": [[1, 2], [3]]}, "ragged value"),
-        ({"tokens": np.zeros((2, 2), np.int32)}, r"must have shape \(n, \*\(\)\)"),
+        ({"tokens": np.zeros((2, 2), np.int32)}, r"must have shape \(n,\)"),
         ({"tokens": 7}, "must be an array"),
         ({"tokens": "words"}, "must be an array"),
         ({"tokens": [1j]}, "real numbers"),
-        ({"points": np.zeros((4, 2), np.float32)}, r"must have shape \(n, \*\(3,\)\)"),
+        ({"points": np.zeros((4, 2), np.float32)}, r"must have shape \(n, 3\)"),
         ({"points": [[1, 2]]}, r"must have shape \(1, 3\)"),
         ({"points": np.zeros((0, 2), np.float32)}, "must have shape"),
         ({"points": [[np.nan, 0, 0]]}, "must be finite"),
@@ -189,7 +189,7 @@ def test_other_buffers_refuse_them(path: str, tmp_path: pathlib.Path) -> None:
     with create(path) as rb:
         for _ in range(5):
             add(rb, [1])
-    for kind in ("d4rl", "minari", "minari-arrow", "rlds"):
+    for kind in ("d4rl", "minari", "minari-arrow", "robomimic"):
         with pytest.raises((InputError, ModuleNotFoundError), match=r"the ragged column 'points' \(5\)|needs"):
             convert.export(path, tmp_path / "out", kind)
     assert not (tmp_path / "out").exists()
@@ -390,6 +390,24 @@ def test_a_mixture_pads_to_the_longest_of_all(path: str, tmp_path: pathlib.Path)
             assert tokens.mask[:, 0 if side == "right" else -1].all()
 
 
+def test_a_mixture_pads_on_the_side_of_its_parts_where_no_row_is_padded(path: str, tmp_path: pathlib.Path) -> None:
+    forms = {"tokens": dr.Pad(side="left"), "points": dr.Pad()}
+    with create(path, ragged=forms) as one, create(tmp_path / "two", ragged=forms) as two:
+        add(one, [1, 2], np.ones((1, 3)))
+        add(two, [1, 2, 3, 4], np.ones((2, 3)))
+        mixture = dr.Mixture([one, two])
+        batch = mixture.sample(2)
+        for shown in (batch, mixture.get(batch.index)):
+            assert shown.extra["tokens"].values.tolist() == [[0, 0, 1, 2], [1, 2, 3, 4]]
+            assert shown.extra["points"].mask.tolist() == [[True, False], [True, True]]
+    with (
+        dr.ReplayBuffer.open(path, ragged=forms) as one,
+        dr.ReplayBuffer.open(tmp_path / "two") as two,
+        pytest.raises(InputError, match="tokens is padded on the right here, and padded on the left there"),
+    ):
+        dr.Mixture([one, two])
+
+
 def test_a_mixture_joins_lists(path: str, tmp_path: pathlib.Path) -> None:
     with create(path, ragged="lists") as one, create(tmp_path / "two", ragged="lists") as two:
         for rb, sizes in ((one, [1, 5, 3]), (two, [20, 2, 0])):
@@ -409,6 +427,17 @@ def test_a_mixture_joins_lists(path: str, tmp_path: pathlib.Path) -> None:
         dr.Mixture([one, two])
 
 
+def test_a_slice_of_lists_is_no_copy() -> None:
+    lists = ragged.Lists(np.arange(1, 10), np.array([0, 3, 3, 9]))
+    for stop in range(-4, 5):
+        for start in (None, *range(-4, 5)):
+            found = lists[start:stop]
+            assert [row.tolist() for row in found] == [row.tolist() for row in [*lists][start:stop]]
+            assert found.offsets[0] == 0
+            assert not len(found.values) or np.shares_memory(found.values, lists.values)
+    assert [row.tolist() for row in lists[::-1]] == [[4, 5, 6, 7, 8, 9], [], [1, 2, 3]]
+
+
 def test_padding_is_as_it_says() -> None:
     lists = ragged.Lists(np.arange(1, 10), np.array([0, 3, 3, 9]))
     assert [row.tolist() for row in lists] == [[1, 2, 3], [], [4, 5, 6, 7, 8, 9]]
@@ -422,3 +451,59 @@ def test_padding_is_as_it_says() -> None:
     for wrong in ({"to": 0}, {"multiple": 0}, {"side": "up"}, {"to": 10, "multiple": 4}):
         with pytest.raises(InputError):
             dr.Pad(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (dr.Lists(np.arange(3), np.array([0, 2, 9])), "offsets of lists"),
+        (dr.Lists(np.arange(3), np.array([0, 3, 1])), "offsets of lists"),
+        (dr.Lists(np.arange(3), np.array([-1, 1, 3])), "offsets of lists"),
+        (dr.Lists(np.arange(3), np.array([0.0, 1.0, 3.0])), "offsets of lists"),
+        (dr.Lists(np.arange(3), np.array([], np.int64)), "offsets of lists"),
+        (dr.Lists(np.arange(3), None), "offsets of lists"),
+        (dr.Padded(np.zeros((2, 3), np.int32), np.ones((2, 2), bool), np.array([2, 2])), "mask of padded"),
+        (dr.Padded(np.zeros((2, 3), np.int32), np.ones((2, 3), bool), np.array([1, 3])), "mask of padded"),
+        (dr.Padded(np.zeros((2, 3), np.int32), np.ones((2, 3), int), np.array([3, 3])), "mask of padded"),
+        (dr.Padded(np.zeros((2, 3), np.int32), None, np.array([3, 3])), "mask of padded"),
+    ],
+)
+def test_forms_whose_parts_do_not_fit_are_refused(path: str, given: Any, error: str) -> None:
+    no, zeros = np.zeros(2, bool), np.zeros(2, np.int64)
+    with dr.ReplayBuffer.create(path, CHOICE, CHOICE, capacity=9, columns={"tokens": ((None,), np.int32)}) as rb:
+        with pytest.raises(InputError, match=error):
+            rb.extend(zeros, zeros, zeros * 1.0, zeros, no, no, tokens=given)
+        assert len(rb) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"edge_links": np.array([[0, 1]], np.int32)}, "a link for each edge"),
+        ({"edge_links": None}, "a link for each edge"),
+        ({"edges": None}, "a link for each edge"),
+        ({"edge_links": np.array([[0, 1], [1, 2]], np.int32)}, "numbers of the 2 nodes"),
+        ({"edge_links": np.array([[0, 1], [-1, 0]], np.int32)}, "numbers of the 2 nodes"),
+        ({"edge_links": "ab"}, "a link for each edge"),
+        ({"edge_links": [[0], [1, 2]]}, "edge_links"),
+    ],
+)
+def test_graphs_whose_links_do_not_fit_are_refused(path: str, change: dict[str, Any], error: str) -> None:
+    links = np.array([[0, 1], [1, 0]], np.int32)
+    good = spaces.GraphInstance(np.zeros((2, 3), np.float32), np.array([1, 2]), links)
+    with dr.ReplayBuffer.create(path, GRAPH, CHOICE, capacity=9) as rb:
+        with pytest.raises(InputError, match=error):
+            rb.add(good._replace(**change), 0, 0.0, good, True, False)
+        with pytest.raises(InputError, match=error):
+            rb.add(good, 0, 0.0, good._replace(**change), True, False)
+        rb.add(good, 0, 0.0, good, True, False)
+        assert len(rb) == 1
+
+
+def test_wrong_forms_are_refused_by_name(path: str) -> None:
+    with create(path) as rb:
+        add(rb, [1, 2])
+    with pytest.raises(InputError, match="no ragged column ''"):
+        dr.ReplayBuffer.open(path, ragged={"": "lists"})
+    with pytest.raises(InputError, match="how must be Pad"):
+        dr.Lists(np.arange(3), np.array([0, 3])).pad("left")  # type: ignore[arg-type]

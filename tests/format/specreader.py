@@ -6,6 +6,7 @@ another language: it needs JSON, little-endian integers, CRC-32C, and a Blosc de
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import pathlib
@@ -230,6 +231,25 @@ class Stream:
             for start, stop in spans:
                 assert begin <= start <= stop <= array.end
                 assert ragged["longest"] is None or stop - start <= ragged["longest"]
+
+    def packets(self, name: str, value: bytes) -> list[bytes]:
+        """5.9: the packets of a value of a video column."""
+        video = self.items[name][1]["video"]
+        assert video["codec"] in ("av1", "h264", "hevc", "vp9")
+        assert self.record["num_envs"] == 1
+        found, entries = [], set()
+        while value:
+            size, flags, zero, entry = struct.unpack("<IBBH", value[:8])
+            assert size >= 1
+            assert (flags, zero) == (0 if found else 1, 0)
+            assert 8 + size <= len(value)
+            found.append(value[8 : 8 + size])
+            entries.add(entry)
+            value = value[8 + size :]
+        assert len(entries) == 1
+        assert max(entries) < len([base64.b64decode(one) for one in video["parameters"]])
+        assert len(found) <= 4096
+        return found
 
     def shown(self, name: str, value: np.ndarray) -> np.ndarray:
         """5.8: the items of a span, or what stands in a row of another column."""

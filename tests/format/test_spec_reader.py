@@ -23,6 +23,7 @@ import zarr
 from golden import recipes
 
 import diskreplay as dr
+from diskreplay import video
 
 _spec = importlib.util.spec_from_file_location("specreader", pathlib.Path(__file__).with_name("specreader.py"))
 assert _spec is not None
@@ -496,6 +497,29 @@ def test_ragged_columns_are_read_from_the_page(tmp_path: pathlib.Path, checkpoin
             for what, columns in parts.items():
                 for name, values in columns.items():
                     assert_same_bits((found[what] if what else found)[name], values[at], f"{what} {name} of {number}")
+
+
+def test_video_columns_are_read_from_the_page(tmp_path: pathlib.Path) -> None:
+    path, facts = tmp_path / "a.replay", dr.Video("vp9", 8, 4, parameters=(b"", b"told first"))
+    packets = [[bytes([10 * group + at]) * (5 + at) for at in range(4)] for group in range(9)]
+    rows = [
+        (group[: at + 1], b"".join(video.record(one, not n, 1) for n, one in enumerate(group[: at + 1])))
+        for group in packets
+        for at in range(4)
+    ]
+    box = gymnasium.spaces.Box(0, 255, facts.shape, np.uint8)
+    with dr.ReplayBuffer.create(
+        path, box, gymnasium.spaces.Discrete(2), capacity=20, video={"obs": facts}, chunk_rows=16, shard_rows=64
+    ) as buffer:
+        for at in range(35):
+            buffer.add(rows[at][1], 0, 0.0, rows[at + 1][1], False, False)
+            if at % 9 == 8:
+                buffer.commit()
+    (stream,) = specreader.Store(path).streams.values()
+    assert stream.record["ragged"]["obs"] == {"begin": 3 * 58, "end": 9 * 58}
+    for row in range(stream.begin, stream.end):
+        value = stream.shown("obs", stream.columns["obs"][row - stream.floor, 0]).tobytes()
+        assert stream.packets("obs", value) == rows[row][0]
 
 
 def test_zarr_python_reads_spans_and_items(tmp_path: pathlib.Path) -> None:

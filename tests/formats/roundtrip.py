@@ -107,12 +107,17 @@ def expected(episodes: list[Episode], holds: Holds) -> list[Episode]:
             episode.truncated = np.append(episode.truncated[:-1], True)
         if not holds.columns:
             episode.extra = {}
+        episode.next_obs = dict(episode.next_obs)
         if not holds.next_obs:
             following = {leaf: values[1:] for leaf, values in episode.obs.items()}
             episode.next_obs = {
                 leaf: np.append(following[leaf], values[-1:], axis=0) for leaf, values in episode.next_obs.items()
             }
-        if not holds.final_obs and not episode.terminated[-1]:
+        if not holds.final_obs and holds.final_steps:
+            for leaf, values in episode.obs.items():  # the last step's own frame, after those before it
+                own = np.append(values[-1:, 1:], values[-1:, -1:], axis=1)
+                episode.next_obs[leaf] = np.append(episode.next_obs[leaf][:-1], own, axis=0)
+        elif not holds.final_obs and not episode.terminated[-1]:
             if len(episode) == 1:
                 continue
             flag = episode.truncated[-1]
@@ -223,6 +228,8 @@ def sample(space: gymnasium.Space[Any], rng: Rng) -> Any:
         return tuple(sample(part, rng) for part in space.spaces)
     if isinstance(space, spaces.Discrete):
         return rng.integers(space.start, space.start + space.n, dtype=space.dtype.type)
+    if isinstance(space, spaces.Text):
+        return "".join(rng.choice(list(space.characters), rng.integers(space.min_length, space.max_length + 1)))
     if isinstance(space, spaces.MultiBinary | spaces.MultiDiscrete):
         return rng.integers(0, 2, space.shape).astype(space.dtype)
     assert isinstance(space, spaces.Box)

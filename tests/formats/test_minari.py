@@ -56,6 +56,7 @@ def test_the_layout(path: str, tmp_path: pathlib.Path) -> None:
         spaces.Box(np.float32([-np.inf, -0.1]), np.float32([3.3, np.inf])), spaces.Box(0, 255, (3, 4), np.uint8),
         spaces.Discrete(7, start=-3), spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [-2, 3]]),
         spaces.MultiBinary(5), spaces.MultiBinary((2, 3)), NESTED, spaces.Tuple((NESTED, VECTOR)),
+        spaces.Text(9, min_length=2, charset="xyé"),
     ],
 )  # fmt: skip
 def test_spaces(space: spaces.Space[Any]) -> None:
@@ -300,7 +301,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {"data_format": "arrow"}}, r"storage 'arrow', not 'hdf5'; name the format minari-arrow"),
     ({"metadata": {"observation_space": None}}, "has no observation_space"),
     ({"metadata": {"observation_space": "{"}}, "observation_space cannot be read"),
-    ({"metadata": {"action_space": '{"type": "Text"}'}}, "no values of a Text space"),
+    ({"metadata": {"action_space": '{"type": "Sequence"}'}}, "no values of a Sequence space"),
+    ({"metadata": {"action_space": '{"type": "Text"}'}}, "action_space cannot be read"),
 ]
 
 

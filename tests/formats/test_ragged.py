@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ COLUMNS: dict[str, Any] = {
     "tokens": ((None,), np.int32), "points": ((None, 3), np.float64), "plain": np.float32, "flags": ((None,), bool),
 }  # fmt: skip
 HOLD = [each.name for each in formats.every() if each.holds.ragged]
+HOLD_TEXT = [each.name for each in formats.every() if each.holds.text and not each.holds.ragged]
 HOLD_NOT = [each.name for each in formats.every() if not each.holds.ragged and each.write]
 
 
@@ -102,7 +104,7 @@ def written(path: Any, out: pathlib.Path, name: str, **options: Any) -> None:
     export(path, out, name, **options)
 
 
-@pytest.mark.long(quick=4)
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("block", [1, 1 << 22])
 @pytest.mark.parametrize("name", HOLD)
 def test_rows_come_back(
@@ -133,6 +135,7 @@ def test_stores_without_items_come_back(name: str, path: str, tmp_path: pathlib.
         assert list(rb.schema.ragged) == ["tokens"]
 
 
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("name", HOLD_NOT)
 def test_other_formats_name_what_is_lost(name: str, path: str, tmp_path: pathlib.Path) -> None:
     make(path, VECTOR, CHOICE, {"tokens": ((None,), np.int32), "plain": np.float32})
@@ -146,10 +149,43 @@ def test_other_formats_name_what_is_lost(name: str, path: str, tmp_path: pathlib
         with dr.ReplayBuffer.open(tmp_path / "back", mode="r") as rb:
             assert 0 < len(rb) <= count
             assert [column.name for column in rb.schema.extra_columns] == ["plain"] * formats.get(name).holds.columns
-    make(tmp_path / "text", spaces.Text(9), CHOICE, {})
-    with pytest.raises(InputError, match=r"cannot hold the ragged columns obs; .* npz, npz-episodes, parquet"):
-        written(tmp_path / "text", tmp_path / "other", name, allow_loss=True)
-    assert not (tmp_path / "other").exists()
+    texts = [] if formats.get(name).holds.text else [spaces.Text(9)]
+    for number, space in enumerate([spaces.Sequence(VECTOR), *texts]):
+        make(tmp_path / str(number), space, CHOICE, {}, steps=5)
+        with pytest.raises(InputError, match=r"cannot hold the ragged columns obs; .* npz, npz-episodes, parquet"):
+            written(tmp_path / str(number), tmp_path / "other", name, allow_loss=True)
+        assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.long(quick=2)
+@pytest.mark.parametrize("block", [1, 1 << 22])
+@pytest.mark.parametrize("name", [name for name in HOLD_TEXT if formats.get(name).holds.final_obs])
+def test_texts_come_back(
+    name: str, block: int, path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of formats that hold texts, and no other ragged values."""
+    for module in ("core.transitions", "core.log_rows", "core.flat"):
+        monkeypatch.setattr(f"diskreplay.formats.{module}.BLOCK_BYTES", block)
+    said = spaces.Text(9, min_length=0, charset="aé\n語🙂")
+    observation = spaces.Dict({"said": said, "at": VECTOR, "parts": spaces.Tuple((said, CHOICE))})
+    make(path, observation, spaces.Dict({"answer": said, "move": CHOICE}), {"plain": np.float32}, steps=22)
+    written(path, tmp_path / "out", name)
+    import_dataset(tmp_path / "out", tmp_path / "back", name)
+    assert read(tmp_path / "back") == read(path)
+    with dr.ReplayBuffer.open(path, mode="r") as one, dr.ReplayBuffer.open(tmp_path / "back", mode="r") as other:
+        assert one.schema.observation_space == other.schema.observation_space
+        assert one.schema.action_space == other.schema.action_space
+        lengths = [[(each.name, each.longest) for each in rb.schema.ragged.values()] for rb in (one, other)]
+        assert lengths[0] == lengths[1]
+
+
+@pytest.mark.parametrize("name", HOLD_TEXT)
+def test_numbers_that_are_no_text_are_refused(name: str, path: str, tmp_path: pathlib.Path) -> None:
+    with dr.ReplayBuffer.create(path, spaces.Text(9), CHOICE, capacity=9) as rb:
+        rb.add(np.array([5, 0xD800]), 0, 1.0, "x", True, False)
+    with pytest.raises(InputError, match="no text"):
+        written(path, tmp_path / "out", name, allow_loss=True)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.long
@@ -275,3 +311,17 @@ def test_next_observations_of_lists_are_linked() -> None:
         for row, last in zip(steps.next_obs["obs"], steps.last, strict=True)
     ]
     assert found == [([], False), ([], True), ([3, 4, 5], True)]
+
+
+def test_long_rows_are_linked_without_an_index_of_items() -> None:
+    """An index of whole numbers would take eight times the bytes of packets, and far longer to follow."""
+    lists = Lists(np.zeros(32 << 16, np.uint8), np.arange(33) << 16)
+    last = np.arange(32) % 8 == 7
+    block = transitions.Timesteps({"obs": lists}, {}, {}, np.zeros(32), last, last & False, last)
+    tracemalloc.start()
+    try:
+        found = [len(steps) for steps in transitions.with_next_obs([block])]
+        assert tracemalloc.get_traced_memory()[1] < 3 * lists.values.nbytes
+    finally:
+        tracemalloc.stop()
+    assert sum(found) == 32

@@ -13,7 +13,7 @@ from gymnasium import spaces
 import diskreplay as dr
 from diskreplay.errors import InputError
 from diskreplay.formats import rlds
-from diskreplay.ops.convert import export, import_dataset
+from diskreplay.ops.convert import export
 
 pytest.importorskip("tfrecord", reason="tfrecord is in the rlds extra")
 
@@ -26,7 +26,8 @@ def test_the_description(path: str, tmp_path: pathlib.Path) -> None:
     info = json.loads((tmp_path / "a" / "dataset_info.json").read_text())
     split = info["splits"][0]
     name = f"{info['name']}-{split['name']}.{info['fileFormat']}-00000-of-00001"
-    assert sorted(entry.name for entry in (tmp_path / "a").iterdir()) == ["dataset_info.json", name, "features.json"]
+    names = ["dataset_info.json", name, "diskreplay.json", "features.json"]
+    assert sorted(entry.name for entry in (tmp_path / "a").iterdir()) == names
     assert int(split["numBytes"]) == (tmp_path / "a" / name).stat().st_size
     features = json.loads((tmp_path / "a" / "features.json").read_text())
     steps = features["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
@@ -35,14 +36,6 @@ def test_the_description(path: str, tmp_path: pathlib.Path) -> None:
     assert parts["camera"]["image"]["shape"]["dimensions"] == ["36", "36", "3"]
     joints = parts["arm"]["featuresDict"]["features"]["joints"]["tensor"]
     assert (joints["dtype"], joints["encoding"]) == ("float64", "bytes")  # an example has no such numbers
-
-
-def test_nothing_comes_in(path: str, tmp_path: pathlib.Path) -> None:
-    CASE["one step"].make(path)
-    export(path, tmp_path / "a", "rlds")
-    with pytest.raises(InputError, match="can only be written"):
-        import_dataset(tmp_path / "a", tmp_path / "b.replay", "rlds")
-    export(path, tmp_path / "a", "rlds", overwrite=True)
 
 
 @pytest.mark.parametrize("name", ["is_last", "observation"])

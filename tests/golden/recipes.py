@@ -6,6 +6,7 @@ transitions come out; identities and times differ. Every later version must read
 
 from __future__ import annotations
 
+import base64
 import pathlib
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 import diskreplay as dr
+from diskreplay.video import record
 
 AT_THE_END: dict[str, Any] = {"commit_rows": 10**6, "commit_seconds": 1e9, "seed": 0}
 """Commits only where a recipe says so."""
@@ -24,6 +26,22 @@ NESTED = spaces.Dict({
     "joints": spaces.Tuple([spaces.Box(-9, 9, (2,), np.float64), spaces.Discrete(7, start=-3)]),
     "keys": spaces.MultiBinary(5),
 })  # fmt: skip
+
+GROUP = 4
+AV1 = [
+    "EgAKCgAAAAKv94lfIAgyDxAAjwAIIAAAAAAA68cE8A==",
+    "EgAyFSgCACSSSTE2AEECCAAAEAAYJbG5QDITMAIECSQAYsQAAAIAAwAAR2h5jA==", "EgAaAYg=",
+    "EgAyEjAGAgAAAGLEAAACAAAAIa1UIA==", "EgAKCgAAAAKv94lfIAgyDxAQjwAIIAAAAAAA68ezwA==",
+    "EgAyFSgGACSSSTE2AEECCAAAEAAYJbHEwDITMAoECSQAYsQAAAIAAwAAGFUSZA==", "EgAaAYg=",
+    "EgAyEjAOAgAAAGLEAAACAAAAIa1UIA==",
+]  # fmt: skip
+H264 = [
+    "AAAAAWWIhAn//uVF5lkOuSCf", "AAAAAUGaOxCfhBAGlpP/8fD/+anm", "AAAAAUGaTwhkymEJ/4T/iw///5+B8MVd",
+    "AAAAAUGacnhDyZTAhP+E/4sP//+fN8MVcA==", "AAAAAWWIggL//vHc8Ck5nGgf", "AAAAAUGaOxCfhP+LD///m/DFXQ==",
+    "AAAAAUGaTwhkymEJ/4XiHzTh", "AAAAAUGacnhDyZTAhP+E/4sP//+ZcMVd",
+]  # fmt: skip
+"""Clips as encoders wrote them, 64x48 and 32x16, a key frame every GROUP frames; frame n has the grey 10 + 20 n."""
+H264_PARAMETERS = base64.b64decode("AAAAAWdkAAqsshdCAAADAAIAAAMAeB4kTJAAAAABaOvBEsiw")
 
 
 def facts(path: pathlib.Path) -> None:
@@ -187,8 +205,33 @@ def ragged(path: pathlib.Path) -> None:
                 rb.checkpoint("early")
 
 
+def video(path: pathlib.Path) -> None:
+    """Two cameras' video, the groups of one with parameters in turns, of which the window has left some."""
+    cameras = {"front": dr.Video("av1", 64, 48), "wrist": dr.Video("h264", 32, 16, parameters=(H264_PARAMETERS,) * 2)}
+    space = spaces.Dict({name: spaces.Box(0, 255, each.shape, np.uint8) for name, each in cameras.items()})
+    with dr.ReplayBuffer.create(
+        path, space, spaces.Discrete(9), capacity=24, video=cameras, chunk_rows=8, shard_rows=128, **AT_THE_END
+    ) as rb:  # fmt: skip
+
+        def seen(frame: int) -> dict[str, bytes]:
+            at = frame % len(AV1)
+            shown = range(at - at % GROUP, at + 1)
+            front, wrist = ([base64.b64decode(clip[each]) for each in shown] for clip in (AV1, H264))
+            return {
+                "front": b"".join(record(packet, not each) for each, packet in enumerate(front)),
+                "wrist": b"".join(record(packet, not each, at // GROUP) for each, packet in enumerate(wrist)),
+            }
+
+        for row in range(36):
+            rb.add(seen(row), row % 9, row / 2, seen(row + 1), row % 12 == 11, False)
+            if row % 12 == 11:
+                rb.annotate_episode(tasks=["push"])
+            if row % 7 == 6:
+                rb.commit()
+
+
 RECIPES: dict[str, Callable[[pathlib.Path], None]] = {
-    make.__name__: make for make in (facts, nested, stacks, flags, streams, ragged)
+    make.__name__: make for make in (facts, nested, stacks, flags, streams, ragged, video)
 }
 
 if __name__ == "__main__":

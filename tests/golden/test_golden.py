@@ -17,6 +17,7 @@ import diskreplay as dr
 from diskreplay.errors import EvictedError
 from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
+from diskreplay.ragged import Lists
 
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 AGENT_FIELDS = (*FIELDS, "state", "next_state", "agent_mask")
@@ -37,6 +38,7 @@ FEATURES = {
     "ragged": "855d6f8b3096fc629ec7b3cfd458842b01dcbed4ae266e7fc2d2038f211a97f5",
     "stacks": "cd2ff57885e6175c36223e4100e2df81439809d8220a4e2508ee498f892a60bc",
     "streams": "a65f9d3ab8db4ca4b4c0a55a6dd5191d2fbea2322d92a02947d553f0d909993a",
+    "video": "7544faa427345c328d4ad1464663a045cf0c2c5420fbd08dc783dd8e8226cef3",
 }
 """Likewise of this folder's stores, which ``recipes.py`` made."""
 HERE = pathlib.Path(__file__).parent
@@ -49,7 +51,8 @@ def at(name: str) -> pathlib.Path:
 
 def opened(path: pathlib.Path, **options: Any) -> Any:
     buffer = dr.MultiAgentReplayBuffer if path.name.startswith("simple-spread") else dr.ReplayBuffer
-    return buffer.open(path, **{"mode": "r", **options})
+    form = {"ragged": "lists"} if path.name.startswith("video") else {}  # packets: to decode them needs PyAV
+    return buffer.open(path, **{"mode": "r", **form, **options})
 
 
 def index_of(rb: Any) -> np.ndarray:
@@ -74,6 +77,8 @@ def digest(rb: Any) -> str:
 def leaves(value: Any) -> list[np.ndarray]:
     if isinstance(value, np.ndarray):
         return [value]
+    if isinstance(value, Lists):
+        return list(value.parts)
     parts = [value[key] for key in sorted(value)] if isinstance(value, dict) else value
     return [leaf for part in parts for leaf in leaves(part)]
 
@@ -233,11 +238,27 @@ def test_ragged_columns() -> None:
         assert index_of(rb).max() == 61
 
 
+def test_video_columns() -> None:
+    pytest.importorskip("av", reason="showing frames needs PyAV")
+    with dr.ReplayBuffer.open(at("video"), mode="r") as rb:
+        videos = rb.schema.videos
+        assert {name: (each.codec, each.shape, len(each.parameters)) for name, each in videos.items()} == {
+            "obs/front": ("av1", (48, 64, 3), 1), "obs/wrist": ("h264", (16, 32, 3), 2),
+        }  # fmt: skip
+        assert [episode.facts for episode in rb.episodes] == [{"tasks": ["push"]}] * 2
+        batch = rb.get(rb.items())
+        for obs, first in ((batch.obs, 12), (batch.next_obs, 13)):
+            grey = 10 + 20 * ((first + np.arange(24)) % 8)
+            for frames in obs.values():
+                assert np.abs(frames - grey[:, None, None, None]).max() <= 3
+
+
 @pytest.mark.own_thresholds
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_recipe_of_a_feature_still_makes_the_same(name: str, tmp_path: pathlib.Path) -> None:
-    recipes_of_features.RECIPES[name](tmp_path / "a.replay")
-    with opened(tmp_path / "a.replay") as made, opened(at(name)) as golden:
+    path = tmp_path / f"{name}.replay"
+    recipes_of_features.RECIPES[name](path)
+    with opened(path) as made, opened(at(name)) as golden:
         assert made.schema == golden.schema
         assert made.checkpoints == golden.checkpoints
         assert digest(made) == digest(golden)

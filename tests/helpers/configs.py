@@ -14,6 +14,7 @@ from helpers.model import Leaf, Log, RaggedLeaf, Rng, Structure, to_space
 
 import diskreplay as dr
 from diskreplay import schema as schemas
+from diskreplay.store_spec import StoreSpec, build
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -88,10 +89,7 @@ class Config:
         """A new buffer of this kind."""
         space, action = to_space(self.obs), self.action_space()
         with self.limits():
-            names = [
-                c.name
-                for c in schemas.build(schemas.StoreSpec(space, action, capacity=8, columns=self.columns)).columns
-            ]
+            names = [c.name for c in build(StoreSpec(space, action, capacity=8, columns=self.columns)).columns]
             wide = [name for name in names if name.startswith("obs") or name in self.columns]
             options = {
                 "capacity": self.capacity,

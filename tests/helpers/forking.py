@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import warnings
 from collections.abc import Callable
 from typing import Any
+
+from diskreplay.storage import local_files
 
 
 def forked(work: Callable[[], Any]) -> Any:
@@ -32,3 +35,42 @@ def forked(work: Callable[[], Any]) -> Any:
     _, status = os.waitpid(child, 0)
     assert status == 0, "the child hung, or died"
     return json.loads(text)
+
+
+WRITES = {
+    local_files.LocalFile: ("pwrite", "truncate", "sync"),
+    local_files.LocalFiles: ("mkdir", "rename", "unlink", "rmdir", "sync_dir"),
+}
+"""The operations by which a store is written."""
+
+
+def dies(work: Callable[[], Any], at: int) -> bool:
+    """Does the work in a child that ends at its operation ``at``, as if it were killed; False if there are fewer."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        try:
+            _limit(at)
+            work()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def _limit(operations: int) -> None:
+    left = [operations]
+
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def wrapper(*given: Any, **named: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                os._exit(9)
+            return method(*given, **named)
+
+        return wrapper
+
+    for kind, methods in WRITES.items():
+        for name in methods:
+            setattr(kind, name, counted(getattr(kind, name)))

@@ -109,7 +109,10 @@ class RaggedLeaf:
         return rng.integers(0, 100, (int(rng.integers(1, self.most)), *self.item)).astype(self.dtype)
 
     def following(self, obs: np.ndarray, rng: Rng) -> np.ndarray:
-        return obs if rng.random() < 0.2 else self.fresh(rng)
+        kind = rng.random()
+        if kind < 0.4 and len(obs) < 40:  # a value that grows, as a conversation does
+            return np.concatenate([obs, self.fresh(rng)])
+        return obs if kind < 0.6 else self.fresh(rng)
 
     def split(self, obs: np.ndarray) -> list[np.ndarray]:
         return [obs]

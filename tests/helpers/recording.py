@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,3 +44,19 @@ def reopen(config: Config, path: str, **options: Any) -> dr.ReplayBuffer:
     """The buffer as :meth:`Config.create` made it."""
     given: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9, "cache_bytes": config.cache_bytes}
     return dr.ReplayBuffer.open(path, **given | options)
+
+
+@contextlib.contextmanager
+def recorded(config: Config, path: str) -> Iterator[dr.ReplayBuffer]:
+    """A reader of 100 rows."""
+    with config.create(path) as buffer:
+        Recording(config).add(buffer, 100)
+    with reopen(config, path, mode="r", seed=1) as buffer:
+        yield buffer
+
+
+def leaves(batch: Any) -> list[Any]:
+    """The arrays of a batch, in their order."""
+    found: list[Any] = []
+    batch.map(found.append)
+    return found

@@ -69,6 +69,10 @@ VIEWS: list[Any] = [
     dr.PaddedEpisodes(1, 0.9),
     dr.PaddedEpisodes(3, 0.9),
     dr.PaddedEpisodes(40, 0.0),
+    dr.DeltaTimestamps(
+        {"obs": [-0.2, 0.0, 0.1], "action": [0.0, 0.1, 0.2, 0.5], "reward": [-0.1, 0.0]}, fps=10, tolerance_s=1e-6
+    ),
+    dr.DeltaTimestamps({"reward": [2.0], "action": [1.0, -9.0, 0.0]}, fps=1),
 ]
 HINDSIGHT: list[Any] = [
     dr.Hindsight(reward_fn, "future", 0.8, None, 0.9),
@@ -79,6 +83,8 @@ HINDSIGHT: list[Any] = [
 
 
 def name_of(view: Any) -> str:
+    if isinstance(view, dr.DeltaTimestamps):
+        return f"DeltaTimestamps({', '.join(view.deltas)})"
     return repr(view).split(" reward_fn")[0] if not isinstance(view, dr.Hindsight) else f"Hindsight({view.strategy})"
 
 
@@ -99,7 +105,7 @@ def standing(view: Any, log: Log, row: int, env: int) -> Standing:
     """Of a row of the window."""
     if not log.rows[row][env].valid:
         return Standing.NEVER
-    if isinstance(view, dr.Hindsight):
+    if isinstance(view, dr.Hindsight | dr.DeltaTimestamps):
         return Standing.NOW
     if isinstance(view, dr.Transition):
         return Standing.NOW if log.samples(row, env, view.n_step) else Standing.LATER
@@ -162,6 +168,8 @@ def check(batch: Any, view: Any, logs: Sequence[Log]) -> None:
         return check_batch(batch, logs, view.n_step, view.gamma)
     if isinstance(view, dr.Hindsight):
         return check_hindsight(batch, view, logs, places)
+    if isinstance(view, dr.DeltaTimestamps):
+        return check_deltas(batch, view, places)
     rows = [rows_of(view, *at) for at in places]
     _check_mask(batch, view, places, rows)
     shown = [
@@ -203,6 +211,40 @@ def _check_field(got: Any, wanted: list[list[Any]], what: str) -> None:
                 assert not any(got[at, step].tobytes()), f"{what} of item {at}, step {step}: no step, and no zeros"
             else:
                 assert same(got[at, step], want), f"{what} of item {at}, step {step}: {got[at, step]}, not {want}"
+
+
+# Windows by time
+
+
+def check_deltas(batch: Any, view: Any, places: Sequence[Place]) -> None:
+    """The names of the view are fields of the batch, or columns of its ``extra``."""
+    assert type(batch) is dr.DeltaBatch
+    assert batch.is_pad.keys() == view.deltas.keys()
+
+    def shown(name: str) -> list[list[Transition]]:
+        found = []
+        for at, (log, row, env) in enumerate(places):
+            first, stop, _ = run(log, row, env)
+            wanted = [row + round(delta * view.fps) for delta in view.deltas.get(name, [0.0])]
+            if name in view.deltas:
+                assert same(batch.is_pad[name][at], np.array([not first <= each < stop for each in wanted]))
+            found.append([log.transition(min(max(each, first), stop - 1), env, 1, 1.0) for each in wanted])
+        return found
+
+    def compare(name: str, got: Any, wanted: list[list[Any]]) -> None:
+        if name not in view.deltas:
+            assert len(got) == len(wanted), name
+            got = got[:, None]
+        _check_field(got, wanted, name)
+
+    for name in ("obs", "action"):
+        for part, got in enumerate(flat(getattr(batch, name))):
+            compare(name, got, [[getattr(want, name)[part] for want in held] for held in shown(name)])
+    for name, dtype in (("reward", np.float32), ("terminated", bool), ("truncated", bool)):
+        compare(name, getattr(batch, name), [[np.asarray(getattr(w, name), dtype) for w in h] for h in shown(name)])
+    for name, got in batch.extra.items():
+        compare(name, got, [[want.extra[name] for want in held] for held in shown(name)])
+    assert all(batch.extra.keys() == want.extra.keys() for held in shown("")[:1] for want in held)
 
 
 # Hindsight

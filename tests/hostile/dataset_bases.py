@@ -32,6 +32,7 @@ STORES = {
     "images": store(IMAGE, FORCE, LENGTHS),
     "frames": store(spaces.Box(0, 255, (40, 40), np.uint8), spaces.Discrete(3), LENGTHS, frame_stack=3),
     "nested": store(NESTED, FORCE, LENGTHS),
+    "texts": store(spaces.Dict(said=spaces.Text(9), at=VECTOR), spaces.Text(4), LENGTHS),
 }
 SUFFIXES = {"d4rl": ".hdf5", "d3rlpy": ".hdf5", "robomimic": ".hdf5", "npz": ".npz", "parquet": ".parquet"}
 
@@ -42,7 +43,10 @@ def make(folder: pathlib.Path, kinds: Iterable[str] = STORES) -> pathlib.Path:
     for kind in kinds:
         STORES[kind](str(folder / kind))
         for format in formats.every():
-            if format.read is None or (kind == "nested" and not format.holds.nested_obs):
+            holds = format.holds
+            if format.read is None or (kind in ("nested", "texts") and not holds.nested_obs):
+                continue
+            if kind == "texts" and not (holds.ragged or holds.text):
                 continue
             place = made / f"{format.name} {kind}"
             place.mkdir(parents=True)

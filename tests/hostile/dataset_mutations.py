@@ -20,6 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hostile.mutations import HOSTILE, RAW, Rng, pick, places
+from tfrecord.example_pb2 import Example
+from tfrecord.writer import TFRecordWriter
+
+from diskreplay.formats.files.tfrecord import examples
 
 Json = Any
 Mutation = Callable[[pathlib.Path, pathlib.Path, Rng], str | None]
@@ -622,6 +626,52 @@ def _arrow(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
     return done
 
 
+def _records(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
+    """TFRecord with right checksums, around examples that are damaged or hold something else."""
+    each = [file.read_bytes()[one.start : one.start + one.length] for one in examples(file)]
+    at, choice = int(rng.integers(len(each))), rng.random()
+    done = "records"
+    if choice < 0.15:
+        each = pick([each[1:], each * 2, each[::-1], [*each, b""]], rng)
+    elif choice < 0.4:
+        data = bytearray(each[at])
+        for place in rng.integers(0, min(len(data), pick([64, 4096, len(data)], rng)), pick([1, 1, 4], rng)):
+            data[place] ^= 1 << rng.integers(8)
+        each[at], done = bytes(data), "a flipped bit"
+    else:
+        example = Example.FromString(each[at])
+        feature = example.features.feature
+        key = pick(sorted(feature), rng)
+        kind = feature[key].WhichOneof("kind") or "bytes_list"
+        held, done = list(getattr(feature[key], kind).value), key
+        odd = {
+            "bytes_list": [b"", b"x", b"\xff" * 9],
+            "float_list": [np.nan, 1e30, -1.0],
+            "int64_list": [-1, 2, 1 << 62],
+        }
+        change = rng.random()
+        if change < 0.15:
+            del feature[key]
+        elif change < 0.35:
+            other = pick(sorted(odd), rng)
+            getattr(feature[key], other).value.extend(pick(odd[other], rng) for _ in held)
+        elif held:
+            held = pick(
+                [held[1:], held * 2, [*held[:-1], pick(odd[kind], rng)], [pick(odd[kind], rng)] * len(held)], rng
+            )
+            getattr(feature[key], kind).ClearField("value")
+            getattr(feature[key], kind).value.extend(held)
+        each[at] = example.SerializeToString()
+    head = pick([None] * 9 + HUGE, rng)
+    file.write_bytes(b"".join(_framed(data, head) for data in each))
+    return f"{done} {head or ''}"
+
+
+def _framed(data: bytes, length: int | None) -> bytes:
+    head = struct.pack("<Q", len(data) if length is None else length)
+    return head + TFRecordWriter.masked_crc(head) + data + TFRecordWriter.masked_crc(data)
+
+
 PLAIN: dict[str, Mutation] = {
     "flipped": _flip, "flipped more": _flip, "overwritten": _overwrite, "truncated": _truncate, "extended": _extend,
     "deleted": _delete, "swapped": _swap, "strange": _strange,
@@ -630,4 +680,5 @@ STRUCTURED: dict[str, tuple[Callable[[pathlib.Path], bool], Mutation]] = {
     "json": (_is_json, _json), "hdf5": (_is_hdf5, _hdf5), "npz": (zipfile.is_zipfile, _zip),
     "gzip": (lambda file: file.suffix == ".gz", _gz), "arrow": (_is_arrow, _arrow), "parquet": (_is_parquet, _parquet),
     "zarray": (lambda file: file.name == ".zarray", _zarray),
+    "tfrecord": (lambda file: ".tfrecord-" in file.name, _records),
 }  # fmt: skip

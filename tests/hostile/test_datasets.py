@@ -168,7 +168,7 @@ def test_a_link_within_the_file(tmp_path: pathlib.Path) -> None:
     assert import_dataset(dataset, tmp_path / "a.replay").transitions == 12
 
 
-DIRECTORIES = ["minari", "minari-arrow", "npz-episodes", "dopamine", "diffusion-policy"]
+DIRECTORIES = ["minari", "minari-arrow", "npz-episodes", "dopamine", "diffusion-policy", "rlds"]
 
 
 @pytest.mark.parametrize("format", [*DIRECTORIES, "parquet"])

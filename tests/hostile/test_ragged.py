@@ -21,7 +21,7 @@ SIZES = {"chunk_rows": {"tokens": 8, "obs": 8}, "shard_rows": {"tokens": 16, "ob
 TEXT = spaces.Text(6, min_length=0, charset="abc")
 
 
-def make(path: pathlib.Path, rows: int = 20, forge: Callable[[Any], None] | None = None) -> pathlib.Path:
+def make(path: pathlib.Path, rows: int = 19, forge: Callable[[Any], None] | None = None) -> pathlib.Path:
     """Row ``i`` has four tokens and a text of three; of the first rows the window has left some."""
     with dr.ReplayBuffer.create(path, TEXT, spaces.Discrete(3), capacity=12, columns=COLUMNS, seed=0, **SIZES) as rb:
         for row in range(rows):
@@ -35,7 +35,7 @@ def make(path: pathlib.Path, rows: int = 20, forge: Callable[[Any], None] | None
 
 
 def set_span(column: Any, row: int, start: int, stop: int) -> None:
-    """In the chunk that is being filled."""
+    """In the chunk that is being filled, which holds the newest row, even if chunks have two rows."""
     column.single[row % len(column.single)] = start, stop
 
 
@@ -65,7 +65,7 @@ def test_forged_spans_of_rows(tmp_path: pathlib.Path, name: str, span: tuple[int
     """Backwards, beyond the items, and of items that are evicted."""
 
     def forge(writer: Any) -> None:
-        set_span(writer.rows[name], 17, *span)
+        set_span(writer.rows[name], 18, *span)
 
     refused(make(tmp_path / "a", forge=forge), f"a span of the ragged column '{name}' is {span[0]} to {span[1]}", name)
 
@@ -73,7 +73,7 @@ def test_forged_spans_of_rows(tmp_path: pathlib.Path, name: str, span: tuple[int
 def test_a_row_longer_than_the_longest(tmp_path: pathlib.Path) -> None:
     def forge(writer: Any) -> None:
         end = writer.items["obs"].end
-        set_span(writer.rows["obs"], 17, end - 7, end)
+        set_span(writer.rows["obs"], 18, end - 7, end)
 
     refused(make(tmp_path / "a", forge=forge), "at most 6 a row", "obs")
 

@@ -10,19 +10,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from diskreplay import schema as schemas
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Start
+from diskreplay.store_spec import StoreSpec, build
 
 BOX = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 def new_log(num_envs: int, rows: int, context: int, stream: int = 0) -> StreamLog:
-    schema = schemas.build(
-        schemas.StoreSpec(BOX, gymnasium.spaces.Discrete(2), capacity=rows * num_envs, num_envs=num_envs)
-    )
+    schema = build(StoreSpec(BOX, gymnasium.spaces.Discrete(2), capacity=rows * num_envs, num_envs=num_envs))
     return StreamLog(stream, schema.columns, schema.patch_columns, num_envs, rows * num_envs, context)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
 from helpers.model import Leaf
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, leaves, recorded, reopen
 from helpers.view_model import VIEWS
 
 import diskreplay as dr
@@ -94,16 +94,8 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LateLink]]:
 
 @pytest.fixture
 def reader(path: str) -> Iterator[dr.ReplayBuffer]:
-    with FRAMES.create(path) as buffer:
-        Recording(FRAMES).add(buffer, 100)
-    with reopen(FRAMES, path, mode="r", seed=1) as buffer:
+    with recorded(FRAMES, path) as buffer:
         yield buffer
-
-
-def leaves(batch: Any) -> list[Any]:
-    found: list[Any] = []
-    batch.map(found.append)
-    return found
 
 
 def same(sent: Any, expected: Any) -> bool:

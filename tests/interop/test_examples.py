@@ -269,7 +269,7 @@ class Rollouts:
 
     Attributes:
         rollouts: by stream and row the version, and the bytes of tokens, log-probabilities and mask.
-        used: of each step the first rollouts of its groups.
+        used: of each finished step, of which there is a checkpoint, the first rollouts of its groups.
     """
 
     rollouts: dict[tuple[str, int], tuple[Any, ...]]
@@ -282,6 +282,7 @@ class Rollouts:
         with diskreplay.open(folder / "replay", ragged="lists") as reader:
             streams = reader.stats()["streams"]
             names, episodes = list(streams), list(reader.episodes)
+            finished = max((int(name.removeprefix("step-")) for name in reader.checkpoints), default=0)
             batch = reader.get([(episode.stream << 48) + episode.start for episode in episodes])
             for at, episode in enumerate(episodes):
                 assert episode.length == 1
@@ -299,6 +300,7 @@ class Rollouts:
                 assert (name, row) not in found.rollouts
                 parts = tokens.tobytes(), log_prob.tobytes(), mask.tobytes()
                 found.rollouts[name, row] = episode.facts["version"], *parts
+        del found.used[finished:]  # a kill may fall between the commit of a step's row and its checkpoint
         ends = {name: facts["end"] for name, facts in streams.items() if name != "trainer"}
         assert found.rollouts.keys() == {(name, row) for name, end in ends.items() for row in range(end)}
         for said in filter(None, (re.match(r"actor (\d+): (\d+) groups are finished", line) for line in printed)):

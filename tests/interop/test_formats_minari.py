@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from formats.roundtrip import CASES, FORCE, NESTED, VECTOR, Case, leaves, read
+from formats.test_ragged import make
 from gymnasium import spaces
 from gymnasium.wrappers import RescaleAction
 
@@ -174,3 +175,40 @@ def test_what_minari_made_comes_in(storage: str, kind: str, jpeg: bool, path: st
         np.testing.assert_array_equal(found.truncated, episode.truncations)
         np.testing.assert_array_equal(found.extra["x_position"], given.infos["x_position"][1:])
         np.testing.assert_array_equal(found.extra["contact.force"], given.infos["contact"]["force"][1:])
+
+
+TEXTS = spaces.Dict(said=spaces.Text(9, min_length=0, charset="aé語"), at=spaces.Box(-1, 1, (2,), np.float32))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_minari_loads_texts(name: str, path: str, root: pathlib.Path) -> None:
+    make(path, TEXTS, spaces.Text(5), {}, steps=22)
+    export(path, root / "said-v0", name)
+    dataset = minari.load_dataset("said-v0")
+    assert (dataset.observation_space, dataset.action_space) == (TEXTS, spaces.Text(5))
+    with dr.ReplayBuffer.open(path, mode="r", ragged="lists") as rb:
+        for found, e in zip(dataset, sorted(rb.episodes, key=lambda e: (e.env, e.start)), strict=True):
+            batch = rb.get(np.arange(e.start, e.stop) * rb.num_envs + e.env)
+            observations = [*batch.obs["said"], batch.next_obs["said"][len(batch.reward) - 1]]
+            assert found.observations["said"] == ["".join(map(chr, row)) for row in observations]
+            assert found.actions == ["".join(map(chr, row)) for row in batch.action]
+
+
+@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+def test_texts_that_minari_wrote_come_in(storage: str, path: str, root: pathlib.Path) -> None:
+    observations = {"said": ["", "aé", "語", "a"], "at": np.zeros((4, 2), np.float32)}
+    buffer = EpisodeBuffer(
+        0, observations=observations, actions=["xy", "z", "abc"], rewards=[1.0, 2.0, 3.0], terminations=[False] * 3,
+        truncations=[False, False, True],
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # no author, no permalink
+        minari.create_dataset_from_buffers(
+            "made-v1", [buffer], observation_space=TEXTS, action_space=spaces.Text(5), data_format=storage
+        )
+    assert import_dataset(root / "made-v1", path).transitions == 3
+    with dr.ReplayBuffer.open(path, mode="r", ragged="lists") as rb:
+        assert (rb.schema.observation_space, rb.schema.action_space) == (TEXTS, spaces.Text(5))
+        batch = rb.get(rb.items())
+        rows = [*batch.obs["said"], batch.next_obs["said"][2], *batch.action]
+        assert ["".join(map(chr, row)) for row in rows] == ["", "aé", "語", "a", "xy", "z", "abc"]

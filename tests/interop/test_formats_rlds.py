@@ -7,6 +7,7 @@ the library ``tfrecord``.
 from __future__ import annotations
 
 import pathlib
+import shutil
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -15,8 +16,11 @@ import google_crc32c
 import numpy as np
 import pytest
 from formats.roundtrip import CASES, Case, Episode, leaves, read
+from formats.test_ragged import make
+from formats.test_rlds_in import ROBOT, undeclared
 
-from diskreplay.ops.convert import export
+import diskreplay as dr
+from diskreplay.ops.convert import export, import_dataset
 
 RECORDS = "diskreplay-train.tfrecord-00000-of-00001"
 WRITTEN = [case for case in CASES if not (case.empty or case.own_next_obs)]
@@ -101,3 +105,57 @@ def test_tfrecord_reads_it(path: str, tmp_path: pathlib.Path) -> None:
         np.testing.assert_array_equal(frames[1:], episode.next_obs["obs"][:, 0])
         np.testing.assert_array_equal(example["steps/action"].reshape(-1, 2)[:-1], episode.action["action"])
         assert example["steps/is_last"].tolist() == [0] * len(episode) + [1]
+
+
+def test_tensorflow_datasets_decodes_ragged_values(tfds: Any, path: str, tmp_path: pathlib.Path) -> None:
+    make(path, steps=22)
+    export(path, tmp_path / "a", "rlds")
+    builder = tfds.builder_from_directory(str(tmp_path / "a"))
+    found = [builder.info.features.deserialize_example_np(data) for data in records(tmp_path / "a" / RECORDS)]
+    with dr.ReplayBuffer.open(path, mode="r", ragged="lists") as rb:
+        for example, e in zip(found, sorted(rb.episodes, key=lambda e: (e.env, e.start)), strict=True):
+            batch = rb.get(np.arange(e.start, e.stop) * rb.num_envs + e.env)
+            steps = list(example["steps"])
+            wanted = dict(leaves(batch.obs, "observation") + leaves(batch.action, "action")) | batch.extra
+            ends = dict(leaves(batch.next_obs, "observation"))
+            for at, step in enumerate(steps):
+                here = dict(leaves(step["observation"], "observation") + leaves(step["action"], "action"))
+                here |= {name: step[name] for name in batch.extra}
+                assert here["observation/text"].decode().isascii()
+                here["observation/text"] = np.array([ord(char) for char in here["observation/text"].decode()], np.int32)
+                for name, values in (wanted if at < len(batch.reward) else ends).items():
+                    same(here[name], values[min(at, len(batch.reward) - 1)])
+
+
+def test_tensorflow_datasets_opens_a_dataset_without_steps(tfds: Any, path: str, tmp_path: pathlib.Path) -> None:
+    make(path, steps=0)
+    export(path, tmp_path / "a", "rlds")
+    assert tfds.builder_from_directory(str(tmp_path / "a")).info.splits["train"].num_examples == 0
+
+
+def test_tensorflow_datasets_finds_what_it_wrote(tfds: Any, tmp_path: pathlib.Path) -> None:
+    """Its own dataset comes in and goes out, and each step is there, but for what one of the two does not read."""
+    shutil.copytree(ROBOT, tmp_path / "robot")
+    undeclared(tmp_path / "robot", "cloud")  # which it decodes with TensorFlow only
+    import_dataset(tmp_path / "robot", tmp_path / "a.replay")
+    export(tmp_path / "a.replay", tmp_path / "again", "rlds")
+    each = {}
+    for folder in (tmp_path / "robot", tmp_path / "again"):
+        files = sorted(folder.glob("*.tfrecord-*"))
+        features = tfds.builder_from_directory(str(folder)).info.features
+        each[folder] = [features.deserialize_example_np(data) for file in files for data in records(file)]
+    for theirs, ours in zip(*each.values(), strict=True):
+        one, two = list(theirs["steps"]), list(ours["steps"])
+        assert len(two) == len(one) + 1  # of its own, for the final observation
+        for before, after in zip(one, two, strict=False):
+            unread = {"box", "discount", "is_last", "is_terminal"}
+            for name in before.keys() - unread - {"observation", "action"}:
+                same_value(before[name], after[name])
+            for group, left in (("observation", {"depth"}), ("action", set())):
+                for name in before[group].keys() - left:
+                    same_value(before[group][name], after[group][name])
+
+
+def same_value(one: Any, other: Any) -> None:
+    """Equal; texts are bytes."""
+    np.testing.assert_array_equal(np.asarray(one), np.asarray(other))

@@ -38,6 +38,26 @@ def test_every_array_becomes_a_tensor(path: str, config, device: str | None) -> 
         assert tensor[0] == 77, "on the CPU they share memory"
 
 
+def test_tensors_of_some_sequences_hold_all_their_lists(path: str) -> None:
+    with dr.ReplayBuffer.create(
+        path, gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2), capacity=40, seed=0,
+        columns={"tokens": ((None,), np.int16)}, view=dr.Sequence(length=4), ragged="lists",
+    ) as buffer:  # fmt: skip
+        for step in range(20):
+            buffer.add([0.0], 0, 0.0, [0.0], False, False, tokens=np.full(step % 5, step))
+        batch = buffer.sample(8)
+    tensors = batch.torch()
+    keys = slice(2, 4), [2, 3], np.array([2, 3]), torch.tensor([2, 3]), torch.arange(8) // 2 == 1
+    for some in (batch[2:4].torch(), *(tensors[key] for key in keys)):
+        assert some.reward.shape == (2, 4)
+        rows = [row.tolist() for row in some.extra["tokens"].unbind()]
+        assert rows == [row.tolist() for row in list(batch.extra["tokens"])[8:16]]
+        assert some.extra["tokens"].dtype == torch.int16
+    for none in (slice(0, 0), []):
+        assert tensors[none].extra["tokens"].size(0) == 0
+        assert len(batch[none].extra["tokens"]) == 0
+
+
 def test_blocks_behind_a_tensor_are_not_given_out_again(path: str) -> None:
     from helpers.configs import Config
     from helpers.model import Leaf

@@ -120,6 +120,7 @@ def replay_operations() -> Iterator[Operation]:
     views: dict[str, Any] = {
         "sequences": dr.Sequence(4, burn_in=1, gamma=0.9), "episodes": dr.PaddedEpisodes(5, 0.9),
         "own": own.View(2, 0.9),
+        "windows": dr.DeltaTimestamps({"obs": [-1.0, 0.0], "action": [0.0, 1.0, 2.0]}, fps=1),
     }  # fmt: skip
     for name, view in views.items():
         yield vectors("sample", name, rows=[20, 8], call=Replay.sample, view=view)

@@ -17,6 +17,8 @@ from diskreplay.ops import combine
 from diskreplay.ops.combine import deal, merge, split
 from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
+from diskreplay.ops.diff import diff
+from diskreplay.ops.edit import edit
 from diskreplay.ops.verify import verify
 
 ALL = Holds(stacks=True)
@@ -40,6 +42,33 @@ def test_merge(name: str, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("given", ["stacks", "frames"])
+def test_frame_stacks_beside_texts(given: str, path: str, tmp_path: pathlib.Path) -> None:
+    """A store may stack one leaf of its observations, and hold texts in another."""
+    shape = (3, 2) if given == "stacks" else (2,)
+    space = spaces.Dict(state=spaces.Box(-99, 99, shape, np.float32), word=spaces.Text(9, min_length=0))
+
+    def shown(at: int) -> dict[str, Any]:
+        stack = np.repeat([[max(0, at - 2)], [max(0, at - 1)], [at]], 2, axis=1).astype(np.float32)
+        return {"state": stack if given == "stacks" else stack[-1], "word": "ab" * (at % 4)}
+
+    with dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=99, frame_stack={"state": 3}) as rb:
+        for at in range(1, 9):
+            rb.add(shown(at), 0, float(at), shown(at + 1), at == 8, False)
+    merge(tmp_path / "both", [path, path], allow_loss=True)
+    edit(path, tmp_path / "less", steps=[slice(3, 5)], allow_loss=True)
+    assert diff(path, path) is None
+    assert "transitions: 8 and 16" in str(diff(path, tmp_path / "both"))
+    for name, wanted in (("both", [*range(1, 9)] * 2), ("less", [1, 2, 3, 6, 7, 8])):
+        with dr.ReplayBuffer.open(tmp_path / name, mode="r", view=dr.Transition(), ragged="lists") as rb:
+            batch = rb.get(rb.items())
+            assert batch.reward.tolist() == wanted
+            for at, state, word in zip(wanted, batch.obs["state"], batch.obs["word"], strict=True):
+                assert state[-1].tolist() == [at, at]
+                assert "".join(map(chr, word)) == shown(at)["word"]
+            assert given == "frames" or batch.obs["state"].tolist() == [shown(at)["state"].tolist() for at in wanted]
+
+
 def test_what_cannot_be_merged(path: str, tmp_path: pathlib.Path) -> None:
     store()(path)
     other, out = str(tmp_path / "b.replay"), tmp_path / "all.replay"

@@ -10,11 +10,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from ops.stores import fill, images
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, LockedError
 from diskreplay.ops.compact import compact
+from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 from diskreplay.storage import chunks, handles
 from diskreplay.storage.local_files import LocalFiles
@@ -196,3 +198,33 @@ def test_it_may_die_anywhere(tmp_path: pathlib.Path) -> None:
         assert verify(tmp_path / "a.replay").ok
     assert deaths > 7
     assert not [name for name in os.listdir(tmp_path / "a.replay" / "streams" / "0" / "start") if "tmp" in name]  # noqa: PTH208
+
+
+def test_small_commits_of_ragged_rows_are_given_back(tmp_path: pathlib.Path) -> None:
+    """Each leaves the partial chunk and the index before it as dead bytes, as of every column; full shards lose all."""
+    line = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+    sizes: dict[str, Any] = {name: {"tokens": rows} for name, rows in (("chunk_rows", 8), ("shard_rows", 32))}
+    columns = {"tokens": ((None,), np.int32)}
+    path = tmp_path / "a.replay"
+    with dr.ReplayBuffer.create(path, *line, capacity=60, columns=columns, codec={"tokens": "none"}, **sizes) as rb:
+        for row in range(40):
+            rb.add(np.zeros(1), 0, 0.0, np.zeros(1), False, False, tokens=np.full(5, row))
+            rb.commit()
+
+    def stored() -> dict[int, int]:
+        files = (path / "streams/0/ragged/tokens").glob("c.*")
+        return {int(file.name.split(".")[1]): file.stat().st_size for file in files}
+
+    index = len(chunks.encode_index(np.zeros((4, 1, 2), np.int64), "sealed"))
+    chunk = 8 * 4 + chunks.CRC_BYTES
+    whole = 4 * chunk + index
+    before = stored()
+    assert sorted(before) == list(range(7))
+    assert before[6] == 2 * (chunk + index), "two commits"
+    assert min(before[shard] for shard in range(6)) > 2 * whole
+    column = next(one for one in inspect(path).columns if one.name == "ragged/tokens")
+    assert column.stored_bytes == sum(before.values()) > 2 * column.raw_bytes
+    assert compact(path, dry_run=True).kept_bytes >= chunk + index
+    assert compact(path).shards >= 6
+    assert stored() == {**dict.fromkeys(range(6), whole), 6: before[6]}
+    assert verify(path).ok

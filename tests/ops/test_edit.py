@@ -92,6 +92,7 @@ def test_what_went_is_counted_by_its_place(path: str, tmp_path: pathlib.Path) ->
     }  # fmt: skip
 
 
+@pytest.mark.long(quick=4)
 @pytest.mark.parametrize("case", [case for case in CASES if "one" not in case.name and not case.empty], ids=repr)
 def test_every_kind_of_store_is_cut_and_stays_sound(case: Case, path: str, tmp_path: pathlib.Path) -> None:
     case.make(path)

@@ -66,9 +66,10 @@ def column(
 
 def check(rows: np.ndarray, patches: np.ndarray, found: Any, chunk_rows: int, patch_rows: int, size: int) -> None:
     """Each piece lies in its chunk, in a slot, or in a place of its column's."""
-    _, pieces, places, ends, files, of_rows, short = found
+    _, pieces_and_places, ends, files, of_rows, short = found
+    pieces, places = pieces_and_places[:7], pieces_and_places[7:]
     begin = 0
-    for part, end in enumerate(ends.tolist()):
+    for part, end in enumerate(ends):
         facts, most = (rows, chunk_rows) if part < 3 else (patches, patch_rows)
         for at in range(begin, end):
             place, _, row, count, chunk, group, stream = pieces[:, at].tolist()

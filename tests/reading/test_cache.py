@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from diskreplay.reading import cache as cache_module
 from diskreplay.reading import compiled
-from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.cache import CachedColumn, ChunkCache
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.local_files import LocalFiles
 
@@ -30,12 +30,12 @@ def kept_raw() -> Any:
 def column() -> ColumnReader:
     from helpers.model import to_space
 
-    from diskreplay import schema as schemas
+    from diskreplay.store_spec import StoreSpec, build
 
     config = Config("cache", Leaf((5,)), num_envs=ENVS)
     with config.limits():
-        schema = schemas.build(
-            schemas.StoreSpec(
+        schema = build(
+            StoreSpec(
                 to_space(Leaf((WIDTH,))), config.action_space(), capacity=90, num_envs=ENVS, chunk_rows=2, shard_rows=4
             )
         )
@@ -167,6 +167,20 @@ def test_a_small_share_of_the_window_is_not_worth_it() -> None:
         assert WIDTH < cache.used_bytes < size
         cache.resize_window(8 * size + 5)
         assert WIDTH < cache.used_bytes < size
+
+
+def test_a_column_that_comes_while_the_cache_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: threads that decode offer chunks of a column for the first time while another asks for stats."""
+    cache = ChunkCache(1000)
+    cache.admits(column())
+    held = CachedColumn.held
+
+    def while_another_comes(cached: CachedColumn, raw: bool) -> tuple[int, int]:
+        cache.admits(column())
+        return held(cached, raw)
+
+    monkeypatch.setattr(CachedColumn, "held", while_another_comes)
+    assert cache.stats()["raw"]["rows"] == 0
 
 
 def test_a_chunk_that_cannot_be_decoded_leaves_no_trace() -> None:

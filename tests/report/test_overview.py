@@ -425,3 +425,27 @@ def test_facts_are_frozen(path: str) -> None:
     made.make(path)
     with pytest.raises(dataclasses.FrozenInstanceError):
         facts_of.overview(Snapshot(path)).name = "other"  # type: ignore[misc]
+
+
+def test_lengths_are_shown_of_ragged_values(path: str) -> None:
+    rows = [("no", [1, 2, 3]), ("", []), ("yes", [4]), ("maybe", [5, 6, 7])]
+    space = spaces.Text(10, min_length=0)
+    columns: Any = {"tokens": ((None,), np.int32), "points": ((None, 2), np.float32)}
+    with dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=100, columns=columns) as buffer:
+        for at, (text, tokens) in enumerate(rows):
+            end = at == len(rows) - 1
+            points = np.zeros((at, 2))
+            buffer.add(text, 0, 1.0, "nothing" if end else rows[at + 1][0], end, False, tokens=tokens, points=points)
+    source = Snapshot(path)
+    overview = facts_of.overview(source)
+    assert overview.holes is not None
+    found = {one.name: (one.labels, one.counts) for one in overview.distributions}
+    assert found["tokens: length"] == (("0", "1", "3"), (1, 1, 2))
+    assert found["obs: length"] == (("0", "2", "3", "5"), (1, 1, 1, 1))
+    schema = {one.name: (one.shape, one.dtype) for one in overview.schema}
+    assert schema["tokens"] == ((None,), "int32")
+    assert schema["points"] == ((None, 2), "float32")
+    series = {one.name: one for one in plays(source, 0).series}
+    assert series["points: length"].curves == (shown.Curve("", (0, 1, 2, 3)),)
+    assert series["obs: length"].curves == (shown.Curve("", (2, 0, 3, 5, 7)),)
+    json.dumps([overview.to_json(), plays(source, 0).to_json()], allow_nan=False)

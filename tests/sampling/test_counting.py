@@ -246,6 +246,41 @@ def test_counts_over_several_streams(tmp_path: pathlib.Path) -> None:
         actor.close()
 
 
+@pytest.mark.parametrize("sampler", [dr.Uniform(), dr.Recent(newest=8), dr.Recent(half_life=4)], ids=repr)
+def test_a_draw_that_fails_leaves_the_random_state(tmp_path: pathlib.Path, sampler: Any) -> None:
+    """So who asks until enough is there draws what another one does, who asks once."""
+    drawn = []
+    for asks in (0, 3):
+        with create(tmp_path / str(asks), dr.Counting(sampler, 1), capacity=8) as buffer:
+            add(buffer, 8)
+            buffer.sample(6)
+            for _ in range(asks):
+                with pytest.raises(NotEnoughDataError, match="draws are not left"):
+                    buffer.sample(5)
+                with pytest.raises(NotEnoughDataError, match="draws are not left"):
+                    buffer.sample(5, within=buffer.select("length >= 1"))
+            add(buffer, 4, 500.5)
+            drawn.append((buffer.sample(5).index.tolist(), buffer.times_sampled(buffer.items()).tolist()))
+    assert drawn[0] == drawn[1]
+
+
+def test_a_draw_of_a_mixture_that_fails_uses_up_nothing(tmp_path: pathlib.Path) -> None:
+    """The first part was drawn from before the second is found to lack something; who asks again loses nothing."""
+    with create(tmp_path / "one", dr.Counting(dr.Uniform(), 1)) as one, create(tmp_path / "two", None) as two:
+        add(one, 4)
+        mixture = dr.Mixture([one, two])
+        for _ in range(4):
+            with pytest.raises(NotEnoughDataError, match="part 1 of the mixture"):
+                mixture.sample(4)
+        assert not one.times_sampled(one.items()).any()
+        add(two, 4)
+        for drawn in (2, 4):
+            mixture.sample(4)
+            assert one.times_sampled(one.items()).sum() == drawn
+        with pytest.raises(NotEnoughDataError, match="draws are not left"):
+            mixture.sample(4)
+
+
 def draws_of(buffer: dr.ReplayBuffer) -> dict[str, Callable[[], Any]]:
     """Each way to draw five transitions; each returns their index."""
     mixture, everything = dr.Mixture([buffer]), buffer.select("length >= 1")

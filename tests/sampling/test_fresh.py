@@ -176,6 +176,9 @@ def test_unknown_facts_are_refused_by_name(tmp_path: pathlib.Path) -> None:
             buffer.sample(1)
         with buffer.loader(1) as loader, pytest.raises(InputError, match="did you mean 'version'"):
             next(loader)
+        buffer.annotate_episode(versoin="three")
+        with pytest.raises(InputError, match=r"has a number as its fact 'versoin'.* did you mean 'version'"):
+            buffer.sample(1)
         buffer.annotate_episode(versoin=3)
         buffer.sample(2)
 

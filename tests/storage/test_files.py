@@ -122,3 +122,11 @@ def test_creating_leaves_nothing_where_a_write_is_refused(path: str, number: int
         with pytest.raises(WriteFailedError, match="nothing was made"):
             dr.ReplayBuffer.create(path, spaces.Discrete(2), spaces.Discrete(2), capacity=9, files=faulty)
         assert [entry.name for entry in pathlib.Path(path).parent.iterdir()] == ["a.replay.first"]
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [5], [0, 3, 0], [1 << 18], [1, 1 << 18, 2, 3], [300_000, 300_000, 1]])
+def test_parts_of_any_size_are_written_one_behind_the_other(tmp_path: pathlib.Path, sizes: list[int]) -> None:
+    parts = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    file = LocalFile(str(tmp_path / "file"), write=True)
+    file.pwrite(parts, 7)
+    assert file.pread(1 << 20, 0) == (b"".join([bytes(7), *parts]) if any(parts) else b"")

@@ -50,6 +50,24 @@ def trying() -> int:
     return total
 
 
+def handling() -> int:
+    with contextlib.suppress(KeyError):
+        raise KeyError
+    for wrong in (ValueError, TypeError):
+        try:
+            raise wrong
+        except ValueError:
+            continue
+        except TypeError as error:
+            str(error)
+        finally:
+            len("")
+    try:
+        raise OSError
+    except OSError:
+        return 1
+
+
 def counting() -> Iterator[int]:
     yield 0
     yield 1
@@ -73,6 +91,15 @@ def test_no_place_leaves_a_lock_held(work: Any, at: Any) -> None:
         assert (place.number, place.file) == (number, __file__)
         assert not LOCK.locked(), place
     assert tool.interrupt(count, work) is None
+
+
+@pytest.mark.parametrize("at", interrupts.PLACES)
+def test_no_exception_is_handled_for_ever(at: Any) -> None:
+    tool = Interrupts(at=at, within=HERE)
+    for number in range(tool.count(handling)):
+        place = tool.interrupt(number, handling)
+        assert sys.exc_info() == (None, None, None), place
+    assert handling() == 1
 
 
 def test_ends_of_with_and_lines_of_try_are_no_places() -> None:

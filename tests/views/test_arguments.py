@@ -34,6 +34,23 @@ def box(*shape: int, dtype: Any = np.float32) -> Box:
         (lambda: dr.Sequence(3, gamma=1.1), "gamma must be 0 to 1, got 1.1"),
         (lambda: dr.PaddedEpisodes(0), "max_length must be"),
         (lambda: dr.PaddedEpisodes(3, float("nan")), "gamma must be 0 to 1, got nan"),
+        (lambda: dr.DeltaTimestamps({}, fps=10), "deltas must be seconds by name, such as .*, got {}"),
+        (lambda: dr.DeltaTimestamps([0.1], fps=10), "deltas must be seconds by name"),  # type: ignore[arg-type]
+        (lambda: dr.DeltaTimestamps({3: [0.1]}), "deltas of 3 must be a list"),  # type: ignore[dict-item]
+        (lambda: dr.DeltaTimestamps({"a": []}), "deltas of 'a' must be a list of 1 to 65536 finite numbers .*, got"),
+        (lambda: dr.DeltaTimestamps({"a": 0.1}), "deltas of 'a' must be a list"),  # type: ignore[dict-item]
+        (lambda: dr.DeltaTimestamps({"a": ["1"]}), "deltas of 'a' must be a list"),  # type: ignore[list-item]
+        (lambda: dr.DeltaTimestamps({"a": [0.0, True]}), "deltas of 'a' must be a list"),
+        (lambda: dr.DeltaTimestamps({"a": [0.0, float("nan")]}), "deltas of 'a' must be a list"),
+        (lambda: dr.DeltaTimestamps({"a": [0.0, float("inf")]}, fps=10), "deltas of 'a' must be a list"),
+        (
+            lambda: dr.DeltaTimestamps({"b": [0.1], "a": [0.0, 0.1499]}, fps=10),
+            "deltas of 'a': 0.1499 s is no multiple of 1/fps = 1/10 s within tolerance_s=0.0001; the nearest is 0.1",
+        ),
+        (lambda: dr.DeltaTimestamps({"a": [1e6]}, fps=30), "1000000.0 s are 30000000 rows, and 1048576 are allowed"),
+        (lambda: dr.DeltaTimestamps({"a": [0.1]}, fps=0), "fps must be a finite number above 0, got 0"),
+        (lambda: dr.DeltaTimestamps({"a": [0.1]}, fps="10"), "fps must be a finite number"),  # type: ignore[arg-type]
+        (lambda: dr.DeltaTimestamps({"a": [0.1]}, tolerance_s=-1.0), "tolerance_s must be a finite number of at least"),
         (lambda: dr.Hindsight(None), "reward_fn and terminated_fn must be functions"),  # type: ignore[arg-type]
         (lambda: dr.Hindsight(reward_fn, terminated_fn=3), "must be functions"),  # type: ignore[arg-type]
         (lambda: dr.Hindsight(reward_fn, "last"), "one of future, final, episode, random, got 'last'"),  # type: ignore[arg-type]

@@ -44,8 +44,7 @@ def leaves(batch: Any) -> list[Any]:
     return [batch.obs["text"], batch.next_obs["text"], batch.extra["tokens"]]
 
 
-@pytest.mark.long(quick=6)
-@pytest.mark.long(quick=6)
+@pytest.mark.long(quick=4)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(
     "view",
@@ -108,6 +107,54 @@ def check_shapes(batch: Any, form: Any) -> None:
         assert (shown.mask.sum(axis=-1) == shown.length).all()
         if how.side == "left":
             assert (np.diff(shown.mask.astype(int), axis=-1) >= 0).all()
+
+
+TIMES = dr.DeltaTimestamps({"text": [-1.0, 0.0, 1.0], "tokens": [0.0, 2.0]}, fps=1)
+KEYS: list[Any] = [slice(2), slice(1, None, 2), slice(0), [3, 0], np.array([-1, 2, 2]), np.arange(5) % 2 == 0]
+
+
+@pytest.mark.parametrize("form", ["lists", dr.Pad(to=12)], ids=str)
+@pytest.mark.parametrize(
+    "view", [dr.Transition(), dr.Sequence(length=4), dr.PaddedEpisodes(7), TIMES], ids=lambda view: type(view).__name__
+)
+def test_some_entries_of_a_batch_keep_all_their_rows(path: str, view: Any, form: Any) -> None:
+    with dr.ReplayBuffer.create(
+        path, SPACE, spaces.Discrete(2), capacity=90, num_envs=3, columns={"tokens": ((None,), np.int16)}, view=view,
+        ragged=form, seed=0,
+    ) as rb:  # fmt: skip
+        fill(rb, 60, 3)
+        batch = rb.get(rb.items()[:5])
+        for key in KEYS:
+            some, wanted = batch[key], rb.get(batch.index[key])
+            assert len(some) == len(batch.index[key])
+            assert some.reward.tolist() == wanted.reward.tolist()
+            for shown, want in zip(shown_leaves(some), shown_leaves(wanted), strict=True):
+                assert rows_of(shown) == rows_of(want)
+
+
+def shown_leaves(batch: Any) -> list[Any]:
+    return [batch.obs["text"], batch.extra["tokens"], *([] if batch.next_obs is None else [batch.next_obs["text"]])]
+
+
+@pytest.mark.parametrize("view", [dr.Transition(), dr.Sequence(length=4)], ids=lambda view: type(view).__name__)
+def test_a_mixture_gives_lists_in_the_order_of_its_index(path: str, view: Any) -> None:
+    parts = [
+        dr.ReplayBuffer.create(
+            f"{path}.{number}", SPACE, spaces.Discrete(2), capacity=90, num_envs=3, view=view, ragged="lists",
+            columns={"tokens": ((None,), np.int16)}, seed=number,
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    for number, part in enumerate(parts):
+        fill(part, 20 + number, 3)
+    with dr.Mixture(parts) as mixture:
+        index = mixture.sample(8).index[[7, 0, 5, 1, 6, 2]]
+        batch = mixture.get(index)
+        for at, entry in enumerate(index):
+            one = mixture.get([entry])
+            for shown, want in zip(leaves(batch[[at]]), leaves(one), strict=True):
+                assert rows_of(shown) == rows_of(want)
+        assert [rows_of(shown) for shown in leaves(batch[[]])] == [[]] * len(leaves(batch))
 
 
 def test_batches_come_in_every_way(path: str) -> None:

@@ -22,7 +22,7 @@ SAMPLERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.long(quick=14)
+@pytest.mark.long(quick=8)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("view", [*VIEWS, *HINDSIGHT], ids=name_of)
 def test_sample_update_sample(path: str, view: Any, sampler: str) -> None:

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
-from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat import given
 from diskreplay.compat.disk_array import DiskArray
-from diskreplay.compat.first_step import FirstStepRing, FrameStack, Hold
+from diskreplay.compat.first_step import FirstStepRing, FrameStack, Hold, OnVectorRing
 from diskreplay.compat.location import global_seed
 from diskreplay.compat.rows import ids_of, window
 from diskreplay.errors import InputError
@@ -42,7 +41,7 @@ __all__ = ["DiskReplayBuffer"]
 CACHE_BYTES = 16 << 20
 
 
-class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not followed by mypy
+class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3 is not followed by mypy
     """SB3's ``ReplayBuffer``, ``DictReplayBuffer`` and ``NStepReplayBuffer`` in one, with its rows on disk.
 
     The first seven arguments are SB3's, which its algorithms give; the others come by ``replay_buffer_kwargs``.
@@ -135,10 +134,6 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         return unbounded((self.action_dim,), self._maybe_cast_dtype(self.action_space.dtype))
 
     @property
-    def store(self) -> Store | None:
-        return self._ring.store
-
-    @property
     def path(self) -> str | None:
         """The store's path, or None for one in a temporary directory."""
         return None if self._ring.place.temporary else self._ring.place.path
@@ -160,10 +155,6 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     @full.setter
     def full(self, full: bool) -> None:
         pass
-
-    def close(self) -> None:
-        """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
-        self._ring.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all that a pickle holds: where the committed store is, or the files of a temporary one."""
@@ -288,10 +279,6 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         return self._ring.array(lambda batch: batch.action, (self.action_dim,), space.dtype)
 
     @property
-    def rewards(self) -> DiskArray:
-        return self._ring.array(lambda batch: batch.reward, (), np.float32)
-
-    @property
     def dones(self) -> DiskArray:
         make = functools.partial(_Dones, self._mark)
         return self._ring.array(lambda batch: batch.terminated | batch.truncated, (), np.float32, make)
@@ -305,10 +292,6 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
                 "episodes"
             )
         self.store.cut()
-
-    @property
-    def timeouts(self) -> DiskArray:
-        return self._ring.array(lambda batch: batch.truncated, (), np.float32)
 
     def _observed(self, field: str) -> Any:
         def array(shape: Any, space: Any, *key: str) -> DiskArray:

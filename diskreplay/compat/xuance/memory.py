@@ -15,7 +15,6 @@ from diskreplay.errors import InputError
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 Shapes = Shape | dict[str, Shape]
-Memory = Array | dict[str, Array] | None
 
 
 def create_memory(shape: Any, n_envs: int, n_size: int, dtype: DTypeLike = np.float32) -> Any:

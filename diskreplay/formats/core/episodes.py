@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
-from diskreplay.formats.core.flat import ArrayLike, FlatArrays
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, is_ragged
 from diskreplay.formats.core.layout import Layout, infer_discrete
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode
 
@@ -53,8 +53,10 @@ class ArraySlice:
         return values.reshape(len(values), *self.value_shape)
 
 
-def array_slice(array: ArrayLike, start: int, stop: int) -> ArraySlice:
-    """Return entries ``[start, stop)`` of an array, which are read when they are asked for."""
+def array_slice(array: ArrayLike, start: int, stop: int) -> ArrayLike:
+    """Return entries ``[start, stop)`` of an array, which are read when they are asked for, or now if it is ragged."""
+    if is_ragged(array):
+        return ListedArray("a part", *array[start:stop].parts)
     return ArraySlice(array, start, stop, tuple(array.shape[1:]))
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Layout, infer_dict, infer_discrete, infer_space
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Timesteps, Transitions, with_next_obs
-from diskreplay.ragged import Lists
+from diskreplay.ragged import Lists, offsets_of
 from diskreplay.schema import ACTION, OBS
 
 Array = NDArray[Any]
@@ -68,6 +68,24 @@ class ListedArray:
         return Lists(_values(self._items, slice(int(offsets[0]), int(offsets[-1]))), offsets - offsets[0])
 
 
+def code_points(where: str, texts: Iterable[bytes]) -> ListedArray:
+    """Return texts in UTF-8 as the rows of a ragged column; raise InputError for bytes that are none."""
+    try:
+        each = [text.decode().encode("utf-32-le") for text in texts]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: holds bytes that are no text: {error}") from error
+    lengths = np.array([len(text) // 4 for text in each], np.int64)
+    return ListedArray(where, np.frombuffer(b"".join(each), "<i4"), offsets_of(lengths))
+
+
+def utf8(name: str, rows: Lists) -> list[bytes]:
+    """Return rows of code points as texts in UTF-8; raise InputError for others."""
+    try:
+        return [row.astype("<i4").tobytes().decode("utf-32-le").encode() for row in rows]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} holds numbers that are no text, as the format would have them: {error}") from error
+
+
 def listed(where: str, values: Any) -> Any:
     """Return values of steps as an array: themselves, unless they are Lists."""
     return ListedArray(where, *values.parts) if isinstance(values, Lists) else values
@@ -87,6 +105,7 @@ class FlatArrays:
         finals: the final observation of each episode, ``(episodes, *shape)`` by leaf.
         layout: the layout that the dataset names; inferred if None.
         ignored: names of what is not read.
+        own_finals: take an episode's last observation as its final one.
     """
 
     where: str
@@ -101,6 +120,7 @@ class FlatArrays:
     finals: Mapping[str, ArrayLike] | None = None
     layout: Layout | None = None
     ignored: tuple[str, ...] = ()
+    own_finals: bool = False
 
     def source(self) -> Source:
         """Return the dataset as a source; raise InputError for ragged lengths, or a layout that does not fit."""
@@ -198,13 +218,15 @@ class FlatArrays:
         done = 0
         for rows in self._spans():
             ends = int(self.last[rows].sum())
-            finals = (
-                None
-                if self.finals is None
-                else {name: _values(array, slice(done, done + ends)) for name, array in self.finals.items()}
-            )
+            columns = self._columns(rows)
+            if self.own_finals:
+                finals: Any = {name: values[self.last[rows]] for name, values in columns["obs"].items()}
+            elif self.finals is None:
+                finals = None
+            else:
+                finals = {name: _values(array, slice(done, done + ends)) for name, array in self.finals.items()}
             done += ends
-            yield Timesteps(**self._columns(rows), finals=finals)
+            yield Timesteps(**columns, finals=finals)
 
 
 def leaves_of(arrays: Mapping[str, Named], root: str) -> dict[str, Named]:

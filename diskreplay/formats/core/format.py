@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
+from diskreplay.index.episodes import Episode
 from diskreplay.schema import DTYPES
 
 
@@ -28,7 +29,9 @@ class Holds:
 
     Attributes:
         final_obs: the true next observation of an episode's last step. A format without it gives back episodes that
-            were not terminated one step shorter.
+            were not terminated one step shorter, unless it has ``final_steps``.
+        final_steps: without ``final_obs`` it gives back the last steps all the same, with their own observation as the
+            next one.
         next_obs: the next observation of every step, where the next step's observation is another, as in a store whose
             continuity is that of flags. A format without it gives back the next step's observation.
         truncated: truncation, apart from termination.
@@ -46,9 +49,13 @@ class Holds:
         dtypes: names of the data types that it keeps as they are.
         ragged: ragged columns, whose values are :class:`~diskreplay.ragged.Lists`. Without it columns of the user are
             lost, and ragged observations and actions an error.
+        video: video columns, with their packets as they are, where other ragged columns are not held.
+        text: Text spaces, which a format may hold without other ragged values.
+        text_origin: the fact of the provenance that says which columns are texts, which it holds too.
     """
 
     final_obs: bool = True
+    final_steps: bool = False
     next_obs: bool = True
     truncated: bool = True
     unfinished: bool = True
@@ -63,44 +70,21 @@ class Holds:
     empty: bool = True
     dtypes: frozenset[str] = DTYPES
     ragged: bool = False
+    video: bool = False
+    text: bool = False
+    text_origin: str = ""
+
+    def odd(self, layout: Layout) -> set[str]:
+        """Return the ragged columns of a layout that the format has no place for."""
+        if self.ragged:
+            return set()
+        texts = layout.text_columns(self.text_origin) | (layout.texts if self.text else set())
+        return layout.ragged - texts - (layout.video.keys() if self.video else set())
 
 
 Read = Callable[[pathlib.Path], AbstractContextManager[Source]]
 Write = Callable[[Source, pathlib.Path, str], None]
 """A function that writes a source to a path that does not exist, with one of the format's compressions."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Format:
-    """A format that datasets come in from, go out to, or both.
-
-    Attributes:
-        name: the name by which the command line knows the format.
-        title: one line about it.
-        kind: "file" or "directory", which a dataset is.
-        holds: the parts of a store that the format can hold.
-        recognise: tells whether a path holds a dataset of this format; looks at as little as it can. Raises InputError
-            only for a file that nobody can read.
-        read: opens a dataset as a source, until the context ends; raises InputError for what is wrong in it. None where
-            datasets only go out.
-        write: a function that writes a dataset. None where datasets only come in.
-        compressions: the compressions that ``write`` knows; the first one is used if none is named.
-        requires: modules that reading and writing import, beyond what this package always needs.
-        extra: this package's extra that installs what the format needs.
-        check: raises InputError for a layout that the format cannot hold for a reason of its own.
-    """
-
-    name: str
-    title: str
-    kind: Literal["file", "directory"]
-    holds: Holds
-    recognise: Callable[[pathlib.Path], bool]
-    read: Read | None = None
-    write: Write | None = None
-    compressions: tuple[str, ...] = ("none",)
-    requires: tuple[str, ...] = ()
-    extra: str = ""
-    check: Callable[[Layout], None] = lambda layout: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +101,48 @@ class Loss:
 
     def __str__(self) -> str:
         return f"{self.what} ({self.count:,})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A format that datasets come in from, go out to, or both.
+
+    Attributes:
+        name: the name by which the command line knows the format.
+        title: one line about it.
+        kind: "file" or "directory", which a dataset is.
+        holds: the parts of a store that the format can hold.
+        recognise: tells whether a path holds a dataset of this format; looks at as little as it can. Raises InputError
+            only for a file that nobody can read.
+        read: a generator under ``core.reader.reader`` that opens a dataset, yields a source, and closes it; it raises
+            InputError for what is wrong in the dataset. ``FlatArrays`` (one entry a step) and ``episodes_source``
+            (arrays for each episode) make sources. Before it uses a size that a file declares, it lets
+            ``core.untrusted`` compare the size with the bytes that are there. None if datasets only go out.
+        write: a function ``(source, target, compression)`` that writes a dataset to ``target``, which is renamed when
+            it is whole. ``source.blocks()`` gives transitions of a few MB, episode after episode. A format that has a
+            place for ``source.layout.to_json()`` keeps it there, so that ``read`` can give back spaces and frame
+            stacks. ``write`` does not look for losses: ``holds`` tells them before. None if datasets only come in.
+        compressions: the compressions that ``write`` knows; the first one is used if none is named.
+        requires: modules that reading and writing import, beyond what this package always needs.
+        extra: this package's extra that installs what the format needs.
+        check: raises InputError for a layout that the format cannot hold for a reason of its own.
+        losses: what it loses besides, of a layout, its episodes, and a compression.
+        read_decoded: as ``read``, with videos decoded into ordinary columns; None where there are none.
+    """
+
+    name: str
+    title: str
+    kind: Literal["file", "directory"]
+    holds: Holds
+    recognise: Callable[[pathlib.Path], bool]
+    read: Read | None = None
+    write: Write | None = None
+    compressions: tuple[str, ...] = ("none",)
+    requires: tuple[str, ...] = ()
+    extra: str = ""
+    check: Callable[[Layout], None] = lambda layout: None
+    losses: Callable[[Layout, Sequence[Episode], str], list[Loss]] = lambda layout, episodes, compression: []
+    read_decoded: Read | None = None
 
 
 def check_installed(format: Format) -> None:
@@ -137,10 +163,10 @@ def check_holds(format: Format, layout: Layout, steps: int) -> None:
         )
     if not holds.nested_action and "action" not in layout.action:
         raise InputError(f"{name} holds one action array, not {', '.join(layout.action)}")
-    if layout.ragged and not holds.ragged:
+    if odd := holds.odd(layout):
         raise InputError(
-            f"{name} cannot hold the ragged columns {', '.join(sorted(layout.ragged))}; choose others with --columns, "
-            "or export to npz, npz-episodes, parquet or store"
+            f"{name} cannot hold the ragged columns {', '.join(sorted(odd))}; choose others with --columns, "
+            "or export to npz, npz-episodes, parquet, rlds or store"
         )
     if not steps and not holds.empty:
         raise InputError(f"{name} cannot hold a dataset without a step")

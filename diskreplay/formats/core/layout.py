@@ -34,6 +34,8 @@ from diskreplay.schema import (
     Stack,
     Start,
 )  # fmt: skip
+from diskreplay.store_spec import StoreSpec, build
+from diskreplay.video import Video
 
 Array = NDArray[Any]
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
@@ -41,6 +43,10 @@ Shape = tuple[tuple[int, ...], np.dtype[Any]]
 ChangeLeaf = Callable[[gymnasium.Space[Any], str], gymnasium.Space[Any]]
 BAD_DESCRIPTION = (CorruptionError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 FLOAT32: np.dtype[Any] = np.dtype(np.float32)
+PACKETS: Shape = (), np.dtype(np.uint8)
+"""The shape and dtype of an item of video."""
+CODE_POINTS: Shape = (), np.dtype(np.int32)
+"""The shape and dtype of a character of a text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +65,8 @@ class Layout:
         continuity: likewise; datasets hold it, for next observations of their own would be cuts without it.
         provenance: the origin of the steps, a mapping of JSON values; empty where nothing is known.
         ragged_columns: those of ``columns`` that are ragged.
+        video: the facts of the leaves and columns that hold video, by name. Their values are lists of bytes: the format
+            keeps packets, and nothing is encoded or decoded. Their spaces are those of pictures.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -71,6 +79,7 @@ class Layout:
     continuity: Continuity = "observations"
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     ragged_columns: frozenset[str] = frozenset()
+    video: Mapping[str, Video] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.stacks:
@@ -87,7 +96,8 @@ class Layout:
     @property
     def obs(self) -> dict[str, Shape]:
         """The observation leaves by name, such as ``obs/camera``."""
-        return _leaves(self.observation_space, OBS)
+        leaves = _leaves(self.observation_space, OBS)
+        return {name: PACKETS if name in self.video else shape for name, shape in leaves.items()}
 
     @property
     def action(self) -> dict[str, Shape]:
@@ -98,7 +108,21 @@ class Layout:
     def ragged(self) -> set[str]:
         """The names of all ragged leaves and columns, whose values are :class:`~diskreplay.ragged.Lists`."""
         leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
-        return {name for name, leaf in leaves.items() if spaces.is_ragged(leaf, name)} | self.ragged_columns
+        varying = {name for name, leaf in leaves.items() if spaces.is_ragged(leaf, name)}
+        return varying | self.ragged_columns | self.video.keys()
+
+    @property
+    def texts(self) -> set[str]:
+        """The names of the leaves that are Text spaces."""
+        leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
+        return {name for name, leaf in leaves.items() if isinstance(leaf, gymnasium.spaces.Text)}
+
+    def text_columns(self, origin: str) -> set[str]:
+        """Return the names of columns that came from texts, as an import says in the provenance below ``origin``."""
+        told = self.provenance.get(origin)
+        names = told.get("text") if isinstance(told, dict) else None
+        known = names if isinstance(names, list) else ()
+        return {name for name in self.ragged_columns if name in known and self.columns[name] == CODE_POINTS}
 
     @property
     def step_shapes(self) -> dict[str, Shape]:
@@ -134,6 +158,7 @@ class Layout:
         return cls(
             space, schema.action_space, columns, reward, stacks, schema.padding, schema.finite, schema.continuity,
             provenance or {}, frozenset(ragged),
+            schema.videos,
         )  # fmt: skip
 
     def only(self, names: tuple[str, ...] | None) -> Layout:
@@ -157,7 +182,10 @@ class Layout:
         stacks = tuple(stack for leaf, stack in zip(self.obs, self.stacks, strict=True) if leaf in wanted)
         columns = {name: shape for name, shape in self.columns.items() if name in wanted}
         ragged = self.ragged_columns & columns.keys()
-        return dataclasses.replace(self, observation_space=space, stacks=stacks, columns=columns, ragged_columns=ragged)
+        video = {name: facts for name, facts in self.video.items() if name in wanted}
+        return dataclasses.replace(
+            self, observation_space=space, stacks=stacks, columns=columns, ragged_columns=ragged, video=video
+        )
 
     def create_arguments(self) -> dict[str, Any]:
         """Return the arguments with which ``ReplayBuffer.create`` makes a store for such steps."""
@@ -165,9 +193,17 @@ class Layout:
             "observation_space": self.observation_space,
             "action_space": self.action_space,
             "columns": {
-                name: ((None, *shape) if name in self.ragged_columns else shape, dtype)
+                name: (
+                    self.video[name].shape
+                    if name in self.video
+                    else (None, *shape)
+                    if name in self.ragged_columns
+                    else shape,
+                    dtype,
+                )
                 for name, (shape, dtype) in self.columns.items()
             },
+            "video": dict(self.video),
             "reward_dtype": self.reward_dtype,
             "frame_stack": {leaf: stack.frames for leaf, stack in zip(self.obs, self.stacks, strict=True)},
             "stack_padding": "zero" if self.padding == Start.ZEROS else "reset",
@@ -176,7 +212,7 @@ class Layout:
         }
         for axis in (None, "auto", 0, -1):
             try:
-                if schemas.build(schemas.StoreSpec(**given, capacity=1, stack_axis=axis)).stacks == self.stacks:
+                if build(StoreSpec(**given, capacity=1, stack_axis=axis)).stacks == self.stacks:
                     return {**given, "stack_axis": axis, "provenance": self.provenance}
             except SchemaError:
                 raise
@@ -195,6 +231,7 @@ class Layout:
             "continuity": self.continuity,
             **({"provenance": dict(self.provenance)} if self.provenance else {}),
             **({"ragged": sorted(self.ragged_columns)} if self.ragged_columns else {}),
+            **({"video": {name: facts.to_json() for name, facts in self.video.items()}} if self.video else {}),
         }
 
     @classmethod
@@ -217,6 +254,7 @@ class Layout:
                 observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding, continuity=continuity,
                 provenance=checked(stored.get("provenance")),
                 ragged_columns=frozenset(map(str, stored.get("ragged", ()))),
+                video={str(name): Video.from_json(facts) for name, facts in stored.get("video", {}).items()},
             )  # fmt: skip
             layout.create_arguments()
             return layout

@@ -27,6 +27,8 @@ from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Column, Sche
 from diskreplay.storage import stream
 from diskreplay.storage.store import Store
 
+LOOKED_AT = 256
+"""The number of rows by which it is estimated how many bytes of items a row has."""
 COMPARED_ROWS = 256
 """The number of rows whose next observations are compared at once."""
 
@@ -106,10 +108,15 @@ class LogRows:
             self.explain(error)
 
     def _row_items_bytes(self) -> int:
-        """Return about how many bytes of items a row of one environment has."""
-        record = self.stream.disk.commit_record
-        spans = [(one.items.item_bytes, *record.log_span(one.items.name)) for one in self.schema.ragged.values()]
-        return sum(size * (end - begin) for size, begin, end in spans) // max(1, len(self.log))
+        """Return about how many bytes of items a row of one environment has; those that rows share count for each."""
+        if not len(self.log):
+            return 0
+        rows = np.unique(np.linspace(self.log.begin, self.log.end - 1, LOOKED_AT).astype(np.int64))
+        found = 0
+        for one in self.schema.ragged.values():
+            spans = self.log.take(one.name, rows, np.zeros_like(rows))
+            found += int(np.diff(spans).mean()) * one.items.item_bytes
+        return found
 
     def valid_rows(self, env: int, spans: Sequence[tuple[int, int]]) -> Array:
         """Return the rows of the spans that are transitions, int64: those that :meth:`blocks` gives."""

@@ -102,11 +102,13 @@ class SelectedStore:
         self._columns = selection.columns
         every = [(rows, episode) for rows in streams for episode in rows.episodes]
         names = {rows.log.stream: rows.name for rows in streams}
-        wanted = {_place(episode) for episode in selection.of([episode for _, episode in every], names)}
-        every.sort(key=lambda pair: _place(pair[1]))
-        self._chosen = [(rows, episode) for rows, episode in every if _place(episode) in wanted]
+        wanted = {place_of(episode) for episode in selection.of([episode for _, episode in every], names)}
+        every.sort(key=lambda pair: place_of(pair[1]))
+        self._chosen = [(rows, episode) for rows, episode in every if place_of(episode) in wanted]
         self._stop_before = {
-            _place(b): a.stop for (_, a), (_, b) in itertools.pairwise(every) if (a.stream, a.env) == (b.stream, b.env)
+            place_of(b): a.stop
+            for (_, a), (_, b) in itertools.pairwise(every)
+            if (a.stream, a.env) == (b.stream, b.env)
         }
         """The row at which the episode before each one in its environment stops."""
         if Layout.of(self.schema, stacked=True).stacked:
@@ -176,7 +178,7 @@ class SelectedStore:
         ends = [(episode.terminated, episode.truncated) for episode in self.episodes]
         losses = []
         if not holds.final_obs:
-            losses.append(Loss("final observations", len(ends)))
+            losses.append(Loss("final observations", self._final_obs(between) if holds.final_steps else len(ends)))
         if not holds.next_obs:
             losses.append(
                 Loss("next observations that differ from the next step's observation", self._own_next_obs(between))
@@ -187,8 +189,8 @@ class SelectedStore:
             losses.append(Loss("ends without a flag apart from truncations", sum(not any(end) for end in ends)))
         if not holds.columns:
             losses += [Loss(f"values of column {name!r}", self.steps) for name in self.layout.columns]
-        elif not holds.ragged:
-            ragged = sorted(self.layout.ragged_columns)
+        else:
+            ragged = sorted(self.layout.ragged_columns & holds.odd(self.layout))
             losses += [Loss(f"values of the ragged column {name!r}", self.steps) for name in ragged]
         if not holds.provenance:
             losses.append(Loss("facts about where the steps come from", len(self.provenance)))
@@ -214,7 +216,7 @@ class SelectedStore:
 
     def _stacked_blocks(self) -> Iterator[Transitions]:
         """Yield the steps with observations as ``ReplayBuffer.get`` gives them."""
-        with ReplayBuffer.open(self.path, mode="r", view=Transition(), sampler=Uniform()) as buffer:
+        with ReplayBuffer.open(self.path, mode="r", view=Transition(), sampler=Uniform(), ragged="lists") as buffer:
             for rows, env, spans in self._spans():
                 ids = pack(rows.log.stream, rows.valid_rows(env, spans), env, rows.log.num_envs)
                 at = 0
@@ -234,7 +236,7 @@ class SelectedStore:
         for (rows, env), pairs in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env)):
             spans: list[tuple[int, int]] = []
             for _, episode in pairs:
-                if spans and spans[-1][1] == self._stop_before[_place(episode)]:
+                if spans and spans[-1][1] == self._stop_before[place_of(episode)]:
                     spans[-1] = spans[-1][0], episode.stop
                 else:
                     spans.append((episode.start, episode.stop))
@@ -253,6 +255,17 @@ class SelectedStore:
                 between()
                 total += count
         return total
+
+    def _final_obs(self, between: Callable[[], object]) -> int:
+        """Count episodes whose final observation is another than that of their last step."""
+        found = 0
+        for rows, episode in self._chosen:
+            between()
+            for steps in rows.blocks(episode.env, [(episode.stop - 1, episode.stop)]):
+                found += any(
+                    steps.next_obs[name][0].tobytes() != steps.obs[name][0].tobytes() for name in self.layout.obs
+                )
+        return found
 
     def _odd_stacks(self) -> int:
         """Count observations whose older frames no padding explains once single frames are stacked again."""
@@ -282,6 +295,6 @@ def open_selected(path: PathLike, selection: Selection = EVERYTHING) -> Iterator
     yield SelectedStore(full, open_rows(full), selection)
 
 
-def _place(episode: Episode) -> tuple[int, int, int]:
+def place_of(episode: Episode) -> tuple[int, int, int]:
     """Return the episode's place in the order of reading, which names it."""
     return episode.stream, episode.env, episode.start

@@ -54,7 +54,9 @@ def lost(format: Format) -> list[str]:
 def refused(format: Format) -> list[str]:
     """Return the names of what no export to a format may have."""
     dtypes = DTYPES - format.holds.dtypes
-    ragged = [] if format.holds.ragged else ["ragged observations and actions"]
+    held = [*["video"] * format.holds.video, *["Text"] * format.holds.text]
+    but = f" but {' and '.join(held)}" if held else ""
+    ragged = [] if format.holds.ragged else [f"ragged observations and actions{but}"]
     return _missing(format, REFUSALS) + ragged + ([f"dtypes {', '.join(sorted(dtypes))}"] if dtypes else [])
 
 

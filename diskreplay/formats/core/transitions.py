@@ -152,9 +152,11 @@ def _linked(block: Timesteps, count: int) -> Transitions:
     for name, values in block.obs.items():
         if isinstance(values, Lists):
             finals = values[ends] if block.finals is None else block.finals[name]
-            rows = np.arange(1, count + 1)
-            rows[ends] = len(values) + np.arange(len(ends))
-            following[name] = whole([values, finals])[rows]
+            parts, start = [], 1
+            for number, end in enumerate(ends.tolist()):
+                parts += [values[start : end + 1], finals[number : number + 1]]
+                start = end + 2
+            following[name] = joined([*parts, values[start : count + 1]])
             continue
         out = np.empty((count, *values.shape[1:]), values.dtype)
         known = values[1 : count + 1]

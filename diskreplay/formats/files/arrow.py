@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import pathlib
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
@@ -28,3 +32,16 @@ def damage(path: pathlib.Path) -> Iterator[None]:
                 f"{str(path)!r}: pyarrow {pyarrow.__version__} reads no missing values among lists of a fixed size, as "
                 "earlier versions of diskreplay wrote them: pip install 'pyarrow>=26', or export the store again"
             ) from error
+
+
+def number_array(values: NDArray[Any], sized: bool) -> Any:
+    """Return values ``(n, *shape)`` as an Arrow array; lists of arrays are of a fixed size if ``sized``."""
+    import pyarrow as pa
+
+    found = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for length in reversed(values.shape[1:]):
+        if sized:
+            found = pa.FixedSizeListArray.from_arrays(found, length)
+        else:
+            found = pa.ListArray.from_arrays(np.arange(0, len(found) + 1, length, dtype=np.int32), found)
+    return found

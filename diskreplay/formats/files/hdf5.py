@@ -87,14 +87,17 @@ class Hdf5Array:
         check_size(where, self.shape, self.dtype.itemsize, lambda: stored_bytes(pathlib.Path(data.file.filename)))
         check_chunk(where, self.chunks or (), self.dtype.itemsize)
         if self.dtype.kind == "O" and data.id.get_offset() is not None:
-            self._check_lengths(data.id.get_offset(), data.id.get_storage_size(), pathlib.Path(data.file.filename))
+            self._check_lengths(data.id.get_offset(), data.id.get_storage_size(), math.prod(self.shape))
+        elif self.dtype.kind == "O" and self.chunks and not data.id.get_create_plist().get_nfilters():
+            for chunk in map(data.id.get_chunk_info, range(data.id.get_num_chunks())):
+                self._check_lengths(chunk.byte_offset, chunk.size, math.prod(self.chunks))
 
-    def _check_lengths(self, offset: int, size: int, path: pathlib.Path) -> None:
+    def _check_lengths(self, offset: int, size: int, count: int) -> None:
         """Raise InputError for texts longer than the file: HDF5 would take the memory before it looks for them."""
+        path = pathlib.Path(self._data.file.filename)
         with path.open("rb") as file:
             file.seek(offset)
             entries = np.frombuffer(file.read(min(size, MAX_ENTRIES * 16)), np.uint8)
-        count = math.prod(self.shape)
         if count and len(entries) == size and size % count == 0 and size // count >= 4:
             lengths = entries.reshape(count, -1)[:, :4].copy().view("<u4")
             if lengths.max() > stored_bytes(path):

@@ -84,6 +84,9 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
             return {"type": "MultiDiscrete", "dtype": str(space.dtype), **sizes}
         case kind.MultiBinary():
             return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
+        case kind.Text():
+            lengths = {"max_length": space.max_length, "min_length": space.min_length}
+            return {"type": "Text", **lengths, "charset": space.characters}
     raise InputError(f"Minari has no name for the space {space}")
 
 
@@ -108,6 +111,9 @@ def space_from_json(stored: Mapping[str, Any]) -> gymnasium.Space[Any]:
         return gymnasium.spaces.MultiDiscrete(nvec, dtype.type, start=np.array(stored.get("start", nvec * 0), dtype))
     if kind == "MultiBinary":
         return gymnasium.spaces.MultiBinary(stored["n"])
+    if kind == "Text":
+        lengths = [int(stored[key]) for key in ("max_length", "min_length")]
+        return gymnasium.spaces.Text(lengths[0], min_length=lengths[1], charset=str(stored["charset"]))
     raise ValueError(f"a store holds no values of a {kind} space")
 
 

@@ -1,17 +1,18 @@
-"""Columns of Parquet files, read forwards a few MB at a time: numbers, lists of them, or images."""
+"""Columns of Parquet files, read forwards a few MB at a time: numbers, lists of them, texts, or images."""
 
 from __future__ import annotations
 
 import itertools
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.layout import Shape
+from diskreplay.formats.core.flat import code_points
+from diskreplay.formats.core.layout import CODE_POINTS, Shape
 from diskreplay.formats.core.transitions import BLOCK_BYTES, whole
 from diskreplay.formats.core.untrusted import check_chunk, check_size
 from diskreplay.formats.files import images
@@ -39,6 +40,7 @@ class ParquetArray:
         known: shape and dtype; found from the first row if None.
         present: ``(rows,)`` bool: which rows have a value, others being null; all of them if None.
         ragged: True if rows are lists of any size of values that are ``known``.
+        texts: what :func:`texts_of` says of a column of texts, whose rows are their code points; None for others.
 
     Attributes:
         row_bytes: the bytes of a row of a ragged column on average, else None.
@@ -46,10 +48,12 @@ class ParquetArray:
 
     def __init__(
         self, files: Sequence[pathlib.Path], key: str, count: int, known: Shape | None = None,
-        present: Array | None = None, ragged: bool = False,
+        present: Array | None = None, ragged: bool = False, texts: Texts | None = None,
     ) -> None:  # fmt: skip
+        if texts is not None:
+            known, ragged = CODE_POINTS, True
         self._files, self._key, self._known, self._present = files, key, known, present
-        self._size, self._ragged = 1, ragged
+        self._size, self._ragged, self._texts = 1, ragged, texts
         self._begin()
         if known is None:
             first = self._some(1) if count else np.empty(0, np.float32)
@@ -57,7 +61,8 @@ class ParquetArray:
         self.dtype = known[1]
         self.shape = (count, *known[0])
         item = int(np.prod(known[0], dtype=np.int64)) * self.dtype.itemsize
-        self.row_bytes = self._items(item) * item // max(1, count) + 1 if ragged else None
+        items = 0 if not ragged else self._items(item) if texts is None else texts.characters
+        self.row_bytes = items * item // max(1, count) + 1 if ragged else None
         self._size = max(1, min(1 << 16, BLOCK_BYTES // max(1, self.row_bytes or item)))
         self._begin()
 
@@ -93,6 +98,7 @@ class ParquetArray:
         for path in self._files:
             with damage(path), pq.ParquetFile(path) as file:
                 groups = range(file.num_row_groups)  # one by one: Arrow keeps what it has read of all that it is given
+                _check_column(path, file.schema_arrow, self._key, texts=self._texts is not None)
                 for batch in itertools.chain.from_iterable(
                     file.iter_batches(self._size, [group], [self._key], use_threads=False) for group in groups
                 ):
@@ -112,6 +118,8 @@ class ParquetArray:
 
         assert self._known is not None
         shape, dtype = self._known
+        if self._texts is not None:
+            return code_points(self.where, (text.encode() for text in column.to_pylist()))[:]
         if not _is_list(column.type):
             raise InputError(f"{self.where}: has values of {column.type}, not lists of {dtype} {shape}")
         items = column.flatten()
@@ -200,6 +208,52 @@ class ParquetArray:
         if found.shape[1:] != self.shape[1:] or found.dtype != self.dtype:
             raise InputError(f"{self.where}: has values of several shapes")
         return found
+
+
+class Texts(NamedTuple):
+    """The facts of a column of texts: the characters that occur, the length of the longest, and of all together."""
+
+    charset: str
+    longest: int
+    characters: int
+
+
+def texts_of(files: Sequence[pathlib.Path], key: str) -> Texts:
+    """Return the facts of a column of texts; those that repeat take no memory.
+
+    Raises InputError for files without such a column, and for a text that no row of a store could hold.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    charset: set[str] = set()
+    longest = characters = 0
+    for path in files:
+        with damage(path):
+            _check_column(path, pq.read_schema(path), key, texts=True)
+        with damage(path), pq.ParquetFile(path, read_dictionary=[key]) as file:
+            for batch in itertools.chain.from_iterable(
+                file.iter_batches(1 << 16, [group], [key], use_threads=False) for group in range(file.num_row_groups)
+            ):
+                column = batch.column(0)
+                lengths = pc.utf8_length(column.dictionary).to_numpy()
+                charset.update(*column.dictionary.to_pylist())
+                longest = max(longest, int(lengths.max(initial=0)))
+                characters += int(lengths[column.indices.drop_null().to_numpy()].sum())
+    check_chunk(f"{files[0].parent}: {key}", (longest,), CODE_POINTS[1].itemsize)
+    return Texts("".join(sorted(charset)), longest, characters)
+
+
+def _check_column(path: pathlib.Path, schema: Any, key: str, texts: bool) -> None:
+    """Raise InputError unless a file has one column of a key, of texts, or of numbers or images."""
+    if schema.names.count(key) != 1 or not (_is_text if texts else is_readable)(schema.field(key).type):
+        raise InputError(f"{str(path)!r} has no one column {key!r} of {'texts' if texts else 'numbers or images'}")
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_binary(kind: Any) -> bool:

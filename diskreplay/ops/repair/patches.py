@@ -7,13 +7,15 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ops.repair import spans
 from diskreplay.ops.repair.column_repair import ColumnRepair
-from diskreplay.schema import PATCH_TABLE, PLACES, Start
+from diskreplay.schema import PATCH_TABLE, PLACES, RaggedColumn, Start
 from diskreplay.storage.commit import Commit, is_patch
 
 Array = NDArray[Any]
@@ -32,15 +34,18 @@ class PatchRepair:
         forgotten: rows whose patches are in no table any more.
         begin, end: the patches that are needed from now on.
         lost: the number of patches that were given up.
+        lacks_items: True if a patch of a ragged leaf has lost its items.
     """
 
     def __init__(
-        self, shards: dict[str, ColumnRepair], commit: Commit, start: Array, continues: Array, floor: int,
-        context: int, by_flags: bool,
+        self, shards: dict[str, ColumnRepair], ragged: Mapping[str, RaggedColumn], commit: Commit, start: Array,
+        continues: Array, floor: int, context: int, by_flags: bool,
     ) -> None:  # fmt: skip
         """Take the column ``start``, and in ``continues`` the rows that continue the one before, or did once."""
         self.shards = {path: one for path, one in shards.items() if is_patch(path)}
         self.rows = shards
+        self.ragged = ragged
+        self.lacks_items = False
         self.commit = commit
         self.continues = continues
         self._by_flags = by_flags
@@ -80,12 +85,30 @@ class PatchRepair:
             if holds and rows.readable(row + 1, env):
                 following[number] = rows.value(row + 1, env).copy()
         frames = shards.values(shards.first, shards.end)[:, 0]
+        if (name := path.removeprefix(f"{PATCH_TABLE}/")) in self.ragged:
+            lost = spans.lost(frames, self.ragged[name], self._items(name)) & (self._places[:, 2] == 1) & self._known
+            self.lacks_items |= bool(lost.any())
+            readable &= ~lost
         source = np.where(readable, np.arange(len(readable)), -1)
         for number, expected in enumerate(following):
             if expected is not None and source[number] >= 0 and frames[number].tobytes() != expected.tobytes():
                 source[number] = -1
                 self._contradicted = True
         return source
+
+    def _items(self, name: str) -> ColumnRepair:
+        return self.rows[self.ragged[name].items.name]
+
+    def newest_item(self, name: str) -> int:
+        """Return the first item of the newest next observations of a ragged leaf, as far as they can be read."""
+        source = self._source.get(f"{PATCH_TABLE}/{name}")
+        items = self._items(name)
+        if source is None:
+            return items.end
+        one = self.shards[f"{PATCH_TABLE}/{name}"]
+        newest = (source >= 0) & self._known & (self._places[:, 0] == self.commit.end - 1) & (self._places[:, 2] == 1)
+        starts = [int(one.value(one.first + number)[0]) for number in source[newest].tolist()]
+        return min(starts, default=items.end)
 
     def _inside(self, row: int, env: int) -> bool:
         return 0 <= row - self.floor < len(self.continues) and 0 <= env < self.continues.shape[1]
@@ -199,7 +222,8 @@ class PatchRepair:
         """Return new values of the patch columns ``(patches, 1, *shape)``, each from its shards' first one on."""
         found = {}
         for path, one in self.shards.items():
-            if not one.damaged and self.end == self.commit.patch_end:
+            name = path.removeprefix(f"{PATCH_TABLE}/")
+            if not one.damaged and self.end == self.commit.patch_end and not (name in self.ragged and self.lacks_items):
                 continue
             column = one.reader.column
             values = np.zeros((self.end - one.first, 1, *column.shape), column.dtype)
@@ -210,7 +234,7 @@ class PatchRepair:
                 values[len(values) - len(again) :, 0] = np.reshape(again, (-1, 3))
                 found[path] = values
                 continue
-            rows = self.rows[path.removeprefix(f"{PATCH_TABLE}/")]
+            rows = self.rows[name]
             for number, (row, env) in self._healed.items():
                 if not self._kept:
                     values[self.first - one.first + number, 0] = rows.value(row, env)
@@ -220,5 +244,7 @@ class PatchRepair:
                     values[at, 0] = rows.value(row, env)
                 else:
                     values[at] = values[self._source[path][number]]
+            if name in self.ragged:  # one that is not known is empty, at the end of the items
+                values[spans.unfit(values, self.ragged[name], self._items(name))] = self._items(name).end
             found[path] = values
         return found

@@ -6,6 +6,7 @@
 4. Of each stream, every chunk that is needed is read. A row with a chunk that cannot be read is *lost*. Given up with
    it are: the transition before it, whose next observation it is; with stacked frames the rest of its run, whose
    stacks reach back to it; and transitions whose patches are lost, except where the next row holds the same frame.
+   A row of a ragged column is lost, too, if its items, or its span, are.
 5. Rows that are given up become rows that are no transitions (``valid`` false): this is committed first, on a new
    timeline. A second commit gives them start codes that continue nothing, a third puts a chunk of zeros in the place of
    each damaged one.
@@ -43,7 +44,7 @@ from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import Verified, check_checkpoint, check_kept, verify
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import local
-from diskreplay.schema import LOGS, refuse_ragged
+from diskreplay.schema import LOGS
 from diskreplay.storage import files as fs
 from diskreplay.storage import kept, metadata, stream
 from diskreplay.storage.column import shard_number
@@ -53,6 +54,8 @@ from diskreplay.storage.store import CHECKPOINTS, FIRST_STREAM, STREAMS, Checkpo
 
 MAX_VALUES = 1 << 33
 """The most values (rows times environments) of a window for which a record is believed."""
+MAX_READ_ITEMS = 1 << 36
+"""Likewise the most items of all ragged columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +107,6 @@ def repair(path: PathLike, progress: Progress | None = None, files: fs.Files | N
         work = None
         if not before.ok:
             store = Store(full, files)
-            refuse_ragged(store.schema, "verify --repair")
             work = _StoreRepair(store, quarantine)
             work.run()
     return Repaired(
@@ -303,11 +305,12 @@ def believed_record(store: Store, name: str) -> Commit | None:
 def is_absurd(store: Store, commit: Commit) -> bool:
     """Tell whether a record says more rows than there can be, or more environments than a chunk can hold."""
     patches = max(0, commit.patch_end - commit.patch_begin)
+    items = sum(end - begin for path, (begin, end) in commit.logs.items() if path not in LOGS)
     try:
         store.readers("", commit)
     except DAMAGE:
         return True
-    return min(commit.end, commit.rows) * commit.num_envs + patches > MAX_VALUES
+    return min(commit.end, commit.rows) * commit.num_envs + patches > MAX_VALUES or items > MAX_READ_ITEMS
 
 
 def readable_checkpoints(store: Store) -> list[Checkpoint]:

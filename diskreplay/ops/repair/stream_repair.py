@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine
+from diskreplay.ops.repair import spans
 from diskreplay.ops.repair.column_repair import ColumnRepair
 from diskreplay.ops.repair.patches import PatchRepair
 from diskreplay.schema import PLACES, REWARD, START, VALID, Start
 from diskreplay.storage import metadata, stream
-from diskreplay.storage.commit import Commit, Tail, is_patch
+from diskreplay.storage.commit import Commit, Tail, is_patch, spans_itself
 from diskreplay.storage.store import Store
 
 Array = NDArray[Any]
@@ -112,8 +113,13 @@ class StreamRepair:
         # A repair, this one before a crash or another, gives rows that continued and were given up the code REPEAT.
         continues = (start == Start.CONTINUES) | ((start == Start.REPEAT) & ~valid)
         by_flags = self.schema.continuity == "flags"
-        patches = PatchRepair(self.shards, self.commit, start, continues, self.floor, self.context, by_flags)
-        if not patches.broken and not any(shards.damaged for shards in self.shards.values()):
+        patches = PatchRepair(
+            self.shards, self.schema.ragged, self.commit, start, continues, self.floor, self.context, by_flags
+        )
+        damaged = any(shards.damaged for shards in self.shards.values())
+        if not (
+            damaged or patches.broken or patches.lacks_items or any(self._lost(n).any() for n in self.schema.ragged)
+        ):
             return None
         return start, valid, continues, patches
 
@@ -143,7 +149,8 @@ class StreamRepair:
         given_up, codes, changed, loss = self._choice(start, valid, continues, patches)
         for rows in changed:
             release(*rows)
-        self._replace({VALID: valid & ~given_up, START: codes, **patches.values()}, patches)
+        new = {VALID: valid & ~given_up, START: codes, **self._emptied(patches), **patches.values()}
+        self._replace(new, patches)
         return loss
 
     def _choice(
@@ -159,7 +166,8 @@ class StreamRepair:
 
     def _given_up(self, continues: Array, patches: PatchRepair) -> Array:
         """Return the rows ``(rows, num_envs)`` that can no longer be sampled."""
-        lost = np.any([self._lost(path) for path in self.shards if not is_patch(path)], axis=0)
+        rows = [path for path in self.shards if not is_patch(path) and not spans_itself(path)]
+        lost = np.any([self._lost(path) for path in rows], axis=0)
         patches.look(lost)
         before = np.zeros_like(lost)  # rows without a next observation
         before[:-1] = lost[1:] & ~lost[:-1] & ~patches.ends[:-1]
@@ -199,11 +207,27 @@ class StreamRepair:
         self._write(commit, {path: new.get(path) for path in self.shards if path not in (VALID, *first)})
 
     def _lost(self, path: str) -> Array:
-        """Return the rows ``(rows, num_envs)`` that cannot be read in a column."""
+        """Return the rows ``(rows, num_envs)`` that cannot be read in a column, with their items if it is ragged."""
+        mask = self._unread(path)
+        if (ragged := self.schema.ragged.get(path)) is not None:
+            values = self.shards[path].values(self.floor, self.commit.end)
+            mask |= spans.lost(values, ragged, self.shards[ragged.items.name])
+        return mask
+
+    def _unread(self, path: str) -> Array:
         mask = np.zeros((self.commit.end - self.floor, self.commit.num_envs), bool)
         for rows, group in self.shards[path].lost_rows():
             mask[rows[0] - self.floor : rows[1] - self.floor, slice(None) if group is None else group] = True
         return mask
+
+    def _emptied(self, patches: PatchRepair) -> dict[str, Array]:
+        """Return the spans of the ragged columns, empty where they are not known."""
+        found = {}
+        for name, ragged in self.schema.ragged.items():
+            values, items = self.shards[name].values(self.floor, self.commit.end), self.shards[ragged.items.name]
+            unknown = self._unread(name) | spans.unfit(values, ragged, items)
+            found[name] = spans.emptied(values, unknown, min(items.end, patches.newest_item(name)))
+        return found
 
     def _write(self, commit: Commit, values: dict[str, Any]) -> Commit:
         """Commit new values where they differ or are damaged, or for None zeros where they are damaged."""

@@ -92,7 +92,7 @@ function wholePage(overview, leftOut, written) {
 
   const about = { provenance: facts.provenance, settings: facts.settings };
   byId("columns").replaceChildren(
-    table(["Name", "Shape", "Type", "#Stacked", "Space"], overview.schema.map((one) => [one.name, `(${one.shape.join(", ")}${one.shape.length === 1 ? "," : ""})`, one.dtype, one.frames > 1 ? whole(one.frames) : "–", { long: one.space || "–" }]), "Schema"),
+    table(["Name", "Shape", "Type", "#Stacked", "Space"], overview.schema.map((one) => [one.name, `(${one.shape.map((size) => size ?? "None").join(", ")}${one.shape.length === 1 ? "," : ""})`, one.dtype, one.frames > 1 ? whole(one.frames) : "–", { long: one.space || "–" }]), "Schema"),
     el("details", {}, el("summary", {}, "Provenance and settings"), el("pre", {}, JSON.stringify(about, null, 2))));
 
   const lines = leftOut.map((one) => el("li", {}, one));

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.utils.env_checker import check_env
@@ -26,6 +27,7 @@ from diskreplay.testing import Interrupts
 
 MODES = list(AutoresetMode)
 STEPS = 150
+MODULES = [f"diskreplay.recording.{name}" for name in ("single", "vector", "opening", "copies")]
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -350,7 +352,7 @@ def test_a_step_that_cannot_be_recorded(path: str, several: bool) -> None:
 @pytest.mark.parametrize("several", [False, True])
 def test_interrupted_at_any_line_what_is_recorded_is_true(path: str, several: bool) -> None:
     envs: Any = dr.VectorRecord(walks(AutoresetMode.SAME_STEP), path) if several else dr.Record(Walk(), path)
-    interrupts = Interrupts(KeyboardInterrupt, within=["diskreplay.recording"])
+    interrupts = Interrupts(KeyboardInterrupt, within=MODULES)
     action = np.ones((3, 1) if several else 1, np.float32)
     places = 0
     for number in itertools.count():
@@ -446,3 +448,70 @@ def test_a_recorded_stream_of_its_own_keeps_its_capacity(path: str) -> None:
         with contextlib.closing(dr.Record(Walk(), path, stream=stream, **more)) as env:
             play(env, 2)
             assert env.buffer.capacity == has
+
+
+class Talk(gymnasium.Env[Any, Any]):
+    """Observations that get longer with each step: their length is one more than the number of the step."""
+
+    observation_space = spaces.Dict(
+        text=spaces.Text(99), seen=spaces.Sequence(spaces.Discrete(99)), at=spaces.Box(0, 99, (1,), np.float32),
+        pair=spaces.Tuple([spaces.Text(99), spaces.Discrete(99)]),
+        graph=spaces.Graph(spaces.Box(0, 99, (1,), np.float32), spaces.Discrete(9)),
+    )  # fmt: skip
+    action_space = spaces.Sequence(spaces.Discrete(9))
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def _obs(self) -> dict[str, Any]:
+        count = self.count + 1
+        edges = (np.zeros(self.count, np.int64), np.zeros((self.count, 2), np.int32)) if self.count else (None, None)
+        return {
+            "text": "a" * count, "seen": (self.length,) * count, "at": np.full(1, count, np.float32),
+            "pair": ("b" * count, count), "graph": spaces.GraphInstance(np.ones((count, 1), np.float32), *edges),
+        }  # fmt: skip
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.count = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        return self._obs(), float(self.count), self.count == self.length, False, {"tokens": [7] * self.count}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_ragged_values_of_vector_environments(path: str, mode: AutoresetMode, num_envs: int) -> None:
+    inner = lockstep([lambda length=length: Talk(length) for length in range(2, 2 + num_envs)], mode)
+    envs = dr.VectorRecord(inner, path, columns={"tokens": ((None,), np.int32)}, ragged="lists")
+    envs.reset()
+    for _ in range(24):
+        _, _, terminated, truncated, _ = envs.step(tuple((at,) * (at + 1) for at in range(num_envs)))
+        if mode is AutoresetMode.DISABLED and terminated.any():
+            envs.reset(options={"reset_mask": terminated | truncated})
+    batch = envs.buffer.get(envs.buffer.items())
+    number = batch.reward.astype(int)
+    for obs, count in ((batch.obs, number), (batch.next_obs, number + 1)):
+        for leaf in (obs["text"], obs["seen"], obs["pair"][0], obs["graph"]["nodes"]):
+            assert leaf.length.tolist() == count.tolist()
+        assert obs["graph"]["edges"].length.tolist() == obs["graph"]["edge_links"].length.tolist()
+        assert obs["graph"]["edges"].length.tolist() == (count - 1).tolist()
+        assert obs["at"][:, 0].tolist() == obs["pair"][1].tolist() == count.tolist()
+    assert [set(tokens.tolist()) for tokens in batch.extra["tokens"]] == [{7}] * len(batch)
+    assert batch.extra["tokens"].length.tolist() == number.tolist()
+    assert batch.action.length.tolist() == [set(row.tolist()).pop() + 1 for row in batch.action]
+    assert [episode.length for episode in envs.buffer.episodes if episode.env == 0 and episode.ended] == [2] * (
+        8 if mode is AutoresetMode.NEXT_STEP else 12
+    )
+    assert batch.terminated.tolist() == [
+        set(row.tolist()) == {n} for row, n in zip(batch.obs["seen"], number, strict=True)
+    ]
+    envs.close()
+
+
+def test_vector_environments_record_no_video(path: str) -> None:
+    facts = dr.Video("h264", 64, 48)
+    with pytest.raises(InputError, match="VectorRecord cannot record video"):
+        dr.VectorRecord(walks(MODES[0], 1), path, video={"camera": facts})
+    assert not pathlib.Path(path).exists()

@@ -1,0 +1,378 @@
+"""The writing of a LeRobotDataset, episode by episode, with what LeRobot keeps of each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
+from diskreplay.formats.core.flat import utf8
+from diskreplay.formats.core.transitions import Transitions
+from diskreplay.formats.files import images, lerobot_meta, lerobot_stats, mp4
+from diskreplay.formats.files.arrow import number_array
+from diskreplay.formats.files.lerobot_meta import EPISODE, FRAME, INDEX, NUMBERED, OWN, TASK, TIMESTAMP
+from diskreplay.video import Video, records
+from diskreplay.video_encoding import VideoEncoder
+
+LIMITS = {"chunks_size": 1000, "data_files_size_in_mb": 100, "video_files_size_in_mb": 200}
+NO_TASK = "no task"
+TASKS_INDEX = {
+    "index_columns": ["task"], "column_indexes": [],
+    "columns": [
+        {"name": name, "field_name": name, "pandas_type": one, "numpy_type": other, "metadata": None}
+        for name, one, other in ((TASK, "int64", "int64"), ("task", "unicode", "object"))
+    ],
+}  # fmt: skip
+"""What tells pandas that the texts of the tasks are the index of their table."""
+EPISODES_AT_ONCE = 16
+Array = NDArray[Any]
+
+
+class TableFiles:
+    """Parquet files of rows, numbered by directory and file.
+
+    Args:
+        target: the dataset's directory.
+        pattern: of the files' names in it.
+        file_bytes: the bytes after which an episode begins a new file.
+        chunk_files: the files of a directory.
+    """
+
+    def __init__(self, target: pathlib.Path, pattern: str, file_bytes: int, chunk_files: int) -> None:
+        self._target, self._pattern, self._limit, self._file = target, pattern, file_bytes, target
+        self._places, self._place = lerobot_meta.places(chunk_files), dict[str, int]()
+        self._out: Any = None
+
+    def place(self) -> dict[str, int]:
+        """Begin a new file if the one before is full, and return the numbers of the file that rows go to."""
+        if self._out is None or self._file.stat().st_size >= self._limit:
+            self.close()
+            self._place = next(self._places)
+        return self._place
+
+    def write(self, table: Any) -> None:
+        import pyarrow.parquet as pq
+
+        if self._out is None:
+            self._file = self._target / self._pattern.format(**self._place)
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._out = pq.ParquetWriter(self._file, table.schema, compression="snappy")
+        self._out.write_table(table, row_group_size=1 << 30)
+
+    def close(self) -> None:
+        if self._out is not None:
+            self._out.close()
+            self._out = None
+
+
+class DatasetWriter:
+    """A new dataset.
+
+    Args:
+        target: its directory.
+        info: ``info.json`` of the dataset that the steps came from, or what is known of it.
+        features: each feature, but for those that all datasets have, as ``info.json`` has it.
+        keys: the feature of each of our names.
+        packed: the facts of the video columns, by our names.
+        origin: what the import kept of the dataset that the steps came from; empty if there was none.
+        facts: the facts of each episode, or nothing.
+    """
+
+    def __init__(
+        self, target: pathlib.Path, info: Mapping[str, Any], features: Mapping[str, Any], keys: Mapping[str, str],
+        packed: Mapping[str, Video], origin: Mapping[str, Any], facts: Sequence[Mapping[str, Any]],
+    ) -> None:  # fmt: skip
+        self._target, self._keys, self._origin, self._facts = target, keys, origin, facts
+        self._packed = {keys[name]: video for name, video in packed.items()}
+        order = [key for key in (origin.get("info") or {}).get("features", ()) if key in features]
+        ordered = {key: features[key] for key in [*order, *features]}
+        self._features = {**ordered, **{key: NUMBERED[key] for key in NUMBERED if key not in ordered}}
+        limits = {name: info.get(name) or default for name, default in LIMITS.items()}
+        self._info = {**info, **limits, "codebase_version": lerobot_meta.VERSION}
+        self._fps = float(info["fps"])
+        chunks = int(limits["chunks_size"])
+        sizes = {name: int(float(value) * (1 << 20)) for name, value in limits.items()}
+        self._data = TableFiles(target, lerobot_meta.DATA_PATH, sizes["data_files_size_in_mb"], chunks)
+        self._episodes = TableFiles(target, lerobot_meta.EPISODES_PATH, sizes["data_files_size_in_mb"], chunks)
+        self._videos = {
+            key: mp4.VideoFiles(target / "videos" / key, self._fps, sizes["video_files_size_in_mb"], chunks)
+            for key, feature in self._features.items()
+            if feature["dtype"] == "video"
+        }
+        self._tasks = list(origin.get("tasks") or [])
+        self._stats: dict[str, dict[str, Array]] | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._lengths: list[int] = []
+        self._rows = 0
+
+    def write(self, blocks: Iterable[Transitions]) -> None:
+        """Write all steps, and close the dataset."""
+        (self._target / "meta").mkdir(parents=True)
+        with contextlib.ExitStack() as stack:
+            for close in (self._data.close, self._episodes.close, *(files.close for files in self._videos.values())):
+                stack.callback(close)
+            for block in episode_blocks(blocks):
+                if not block.start:
+                    episode = _EpisodeParts(self._data.place(), self._task(block.number))
+                self._add(block, episode)
+                if block.ends:
+                    self._end(block, episode)
+            self._write_episodes()
+        self._write_meta()
+
+    def _task(self, number: int) -> int:
+        """Return the number of the task of an episode whose rows do not have it."""
+        told = self._facts[number] if self._facts else {}
+        text = next(iter(_texts(told.get("tasks")) or _texts(told.get("task"))), NO_TASK)
+        if text not in self._tasks and TASK not in self._keys.values():
+            self._tasks.append(text)
+        return self._tasks.index(text) if text in self._tasks else 0
+
+    def _add(self, block: EpisodeBlock, episode: _EpisodeParts) -> None:
+        import pyarrow as pa
+
+        given = block.steps.columns()
+        values = {key: given[name] for name, key in self._keys.items()}
+        frame = np.arange(block.start, block.stop)
+        exact = frame / self._fps
+        # What a store kept is written as it is, unless the steps before were taken away.
+        if FRAME not in values or not np.array_equal(values[FRAME], frame) or TIMESTAMP not in values:
+            values[TIMESTAMP] = exact.astype(np.float32)
+        count = len(frame)
+        tolerance = lerobot_meta.TOLERANCE_S + np.spacing(exact.astype(np.float32))
+        if (np.abs(values[TIMESTAMP].reshape(count) - exact) > tolerance).any():
+            raise InputError(
+                f"episode {block.number} has timestamps that are not those of {self._fps:g} frames a second: export "
+                "the episodes of one dataset at a time"
+            )
+        values |= {EPISODE: np.full(count, block.number), FRAME: frame, INDEX: np.arange(count) + self._rows}
+        values.setdefault(TASK, np.full(count, episode.task))
+        self._rows += count
+        columns = {}
+        for key, feature in self._features.items():
+            if feature["dtype"] == "video":
+                episode.add_video(key, values[key], self._packed.get(key), self._fps)
+                continue
+            if feature["dtype"] == "image":
+                episode.add_pictures(key, values[key])
+                columns[key] = _pictures(values[key])
+                continue
+            if feature["dtype"] == "string":
+                columns[key] = pa.array([text.decode() for text in utf8(key, values[key])], pa.string())
+                continue
+            single = tuple(feature["shape"]) == (1,)
+            column = values[key].reshape(count) if single else values[key].reshape(count, *feature["shape"])
+            columns[key] = number_array(column, column.ndim == 2)
+            matches = key == TIMESTAMP and np.array_equal(column, exact.astype(np.float32))
+            episode.values.setdefault(key, []).append(exact if matches else column)
+        self._data.write(pa.table(columns))
+
+    def _end(self, block: EpisodeBlock, episode: _EpisodeParts) -> None:
+        told = dict(self._facts[block.number]) if self._facts else {}
+        numbers = np.unique(np.concatenate(episode.values[TASK])).tolist()
+        named = {number: self._tasks[number] for number in numbers if 0 <= number < len(self._tasks)}
+        tasks = list(named.values())
+        used, known = {*tasks}, {*(_texts(told.get("tasks")) or tasks)}
+        if marks := _texts(told.get("task_marks")):
+            used, known = {lerobot_meta.task_mark(*each) for each in named.items()}, {*marks}
+        if len(tasks) < len(numbers) or (self._origin and not used <= known):
+            raise InputError(
+                f"episode {block.number} has the task_index {numbers}, which in the dataset of the store "
+                f"are {tasks}, and its facts say {told.get('tasks')}, or another order: export the episodes of one "
+                "dataset at a time"
+            )
+        row: dict[str, Any] = {
+            EPISODE: block.number, "tasks": tasks, "length": block.stop,
+            **{f"data/{name}": number for name, number in episode.place.items()},
+            "dataset_from_index": self._rows - block.stop, "dataset_to_index": self._rows,
+        }  # fmt: skip
+        self._lengths.append(block.stop)
+        packed = told.get("camera_stats")
+        known_stats = {
+            key: one
+            for key, text in (packed if isinstance(packed, dict) else {}).items()
+            if (one := lerobot_meta.unpacked_stats(text, block.stop)) is not None
+        }
+        for key, files in self._videos.items():
+            video, packets, hidden = episode.clips[key].taken()
+            row |= {f"videos/{key}/{name}": value for name, value in files.append(video, packets, hidden).items()}
+            if key in self._packed and key not in known_stats:
+                for frame in itertools.islice(mp4.decoded(video, packets), hidden, None):
+                    episode.add_pictures(key, frame[None])
+        stats = episode.stats(known_stats)
+        self._stats = lerobot_stats.added(self._stats, stats)
+        for key, each in stats.items():
+            row |= {f"stats/{key}/{name}": value.tolist() for name, value in each.items()}
+        self._waiting.append({**row, OWN: json.dumps(told)})
+        if len(self._waiting) == EPISODES_AT_ONCE:
+            self._write_episodes()
+
+    def _write_episodes(self) -> None:
+        import pyarrow as pa
+
+        if self._waiting:
+            place = {f"meta/episodes/{name}": number for name, number in self._episodes.place().items()}
+            rows = [{**row, **place} for row in self._waiting]
+            wide = {
+                f"stats/{key}/{name}": pa.list_(pa.uint64())  # of whole numbers Arrow takes int64 by itself
+                for key, feature in self._features.items()
+                if feature["dtype"] == "uint64"
+                for name in ("min", "max")
+            }
+            self._episodes.write(pa.table({k: pa.array([row[k] for row in rows], wide.get(k)) for k in rows[0]}))
+            self._waiting.clear()
+
+    def _is_whole(self) -> bool:
+        """Tell whether the steps are those of the dataset that the store came from: its lengths and its numbers."""
+        stats = self._origin.get("stats") or {}
+        return self._lengths == self._origin.get("lengths") and all(
+            np.allclose(value, stats[key][name])
+            for key, each in (self._stats or {}).items()
+            if key in stats and key not in self._videos
+            for name, value in each.items()
+            if name in ("min", "max", "count") and np.shape(value) == np.shape(stats[key].get(name))
+        )
+
+    def _write_meta(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        came = self._origin.get("info") or {}
+        whole = self._is_whole()
+        for key in self._videos:
+            if "info" not in self._features[key]:
+                self._features[key] = {**self._features[key], "info": self._videos[key].facts()}
+        info = {
+            **self._info, "total_episodes": len(self._lengths), "total_frames": self._rows,
+            "total_tasks": len(self._tasks),
+            "splits": came["splits"] if whole and "splits" in came else {"train": f"0:{len(self._lengths)}"},
+            "data_path": lerobot_meta.DATA_PATH,
+            "video_path": lerobot_meta.VIDEO_PATH if self._videos else came.get("video_path"),
+            "features": self._features,
+        }  # fmt: skip
+        own = {key: {name: value.tolist() for name, value in each.items()} for key, each in (self._stats or {}).items()}
+        stats = self._origin.get("stats") if whole else None
+        _write_json(self._target / lerobot_meta.INFO, info)
+        _write_json(self._target / lerobot_meta.STATS, stats or own)
+        columns = [pa.array(range(len(self._tasks)), pa.int64()), pa.array(self._tasks, pa.string())]
+        table = pa.table(columns, [TASK, "task"], metadata={"pandas": json.dumps(TASKS_INDEX)})
+        pq.write_table(table, self._target / lerobot_meta.TASKS)
+
+
+def _texts(given: Any) -> list[str]:
+    """Return the texts of a fact: itself, or those in a list."""
+    return [text for text in (given if isinstance(given, list) else [given]) if isinstance(text, str)]
+
+
+class PacketClip:
+    """The packets of an episode's rows, each once.
+
+    Where the first row's frame is no key frame, as its group begins with steps that were taken away, those before it
+    are ``hidden``: they stand in the file before the episode begins.
+    """
+
+    def __init__(self, key: str, video: Video) -> None:
+        self._key, self._video, self._last = key, video, b""
+        self._packets: list[tuple[bytes, bool]] = []
+        self._hidden, self._rows, self._number = 0, 0, 0
+
+    def append(self, value: Array) -> None:
+        """Take a row's value; raise InputError unless it has one packet more than the row before."""
+        data = value.tobytes()
+        known = len(self._last) if data.startswith(self._last) else 0
+        found = records(data)
+        fresh = [packet for packet in found if packet.end > known]
+        if not self._rows:
+            self._hidden, self._number = len(fresh) - 1, found[0].parameters
+        elif len(fresh) != 1 or found[0].parameters != self._number:
+            raise InputError(
+                f"{self._key}: step {self._rows} of an episode has {len(fresh)} packets that the step before lacks, or "
+                "other parameters; LeRobot takes one frame a step: import with --frames decoded, or export to store"
+            )
+        self._packets += [(bytes(packet.data), packet.key) for packet in fresh]
+        self._last = data
+        self._rows += 1
+
+    def taken(self) -> tuple[Video, list[tuple[bytes, bool]], int]:
+        """Return the facts of these packets, with the parameters that are theirs; the packets; how many are hidden."""
+        video = dataclasses.replace(self._video, parameters=(self._video.parameters[self._number],))
+        return video, self._packets, self._hidden
+
+
+class EncodedClip:
+    """The frames ``(height, width, 3)`` of an episode, encoded as LeRobot does."""
+
+    def __init__(self, shape: tuple[int, ...], fps: float) -> None:
+        video = Video("av1", shape[1], shape[0], fps=mp4.rate(fps))
+        self._encoder = VideoEncoder(video, options={"flags": "+global_header"})
+        self._video = dataclasses.replace(video, parameters=(self._encoder.parameters,))
+        self._packets: list[tuple[bytes, bool]] = []
+
+    def append(self, frame: Array) -> None:
+        """Take a frame."""
+        self._packets += self._encoder.encode(frame)
+
+    def taken(self) -> tuple[Video, list[tuple[bytes, bool]], int]:
+        """Return as :meth:`PacketClip.taken` does; nothing is hidden."""
+        return self._video, [*self._packets, *self._encoder.finish()], 0
+
+
+class _EpisodeParts:
+    """What is kept of an episode until it ends: its numbers, its pictures made small, and its encoded frames.
+
+    Args:
+        place: the numbers of the file of its rows.
+        task: the number of its task, where its rows do not have it.
+    """
+
+    def __init__(self, place: Mapping[str, int], task: int) -> None:
+        self.place, self.task = place, task
+        self.values: dict[str, list[Array]] = {}
+        self._pictures: dict[str, list[Array]] = {}
+        self.clips: dict[str, PacketClip | EncodedClip] = {}
+
+    def add_pictures(self, key: str, values: Array) -> None:
+        """Take pictures ``(n, height, width)``, or with channels last."""
+        self._pictures.setdefault(key, []).extend(lerobot_stats.reduced(value).copy() for value in values)
+
+    def add_video(self, key: str, values: Any, packed: Video | None, fps: float) -> None:
+        """Take the values of a camera: packets, if it is ``packed``, else frames ``(n, height, width, 3)``."""
+        if key not in self.clips:
+            self.clips[key] = EncodedClip(values.shape[1:], fps) if packed is None else PacketClip(key, packed)
+        for value in values:
+            self.clips[key].append(value)
+        if packed is None:
+            self.add_pictures(key, values)
+
+    def stats(self, known: Mapping[str, dict[str, Array]]) -> dict[str, dict[str, Array]]:
+        """Return the statistics of each feature; those that are known of cameras are taken as they are."""
+        found = {key: lerobot_stats.of_values(np.concatenate(parts)) for key, parts in self.values.items()}
+        for key in {**self.clips, **self._pictures}:
+            if key in known:
+                found[key] = known[key]
+            else:
+                pictures = self._pictures[key]
+                chosen = [pictures[number] for number in lerobot_stats.chosen(len(pictures))]
+                found[key] = lerobot_stats.of_pictures(np.stack(chosen))
+        return found
+
+
+def _pictures(values: Array) -> Any:
+    """Return pictures as Hugging Face's ``Image`` has them."""
+    import pyarrow as pa
+
+    encoded = pa.array(images.encoded(values), pa.binary())
+    return pa.StructArray.from_arrays([encoded, pa.nulls(len(values), pa.string())], ["bytes", "path"])
+
+
+def _write_json(path: pathlib.Path, document: Any) -> None:
+    path.write_text(json.dumps(document, indent=4, ensure_ascii=False))

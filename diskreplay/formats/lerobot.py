@@ -1,0 +1,331 @@
+"""The directories of LeRobotDataset, version 3.0, as LeRobot 0.4.4 reads and writes them.
+
+==========================================  ==========================================================================
+file                                        what it holds
+==========================================  ==========================================================================
+``data/chunk-000/file-000.parquet``         one row a step: all features but videos; pictures as PNG
+``videos/KEY/chunk-000/file-000.mp4``       the video of a camera, episodes one behind another
+``meta/``                                   see :mod:`diskreplay.formats.files.lerobot_meta`
+==========================================  ==========================================================================
+
+What comes in:
+
+1. Features that begin with ``observation`` are parts of a Dict of the same names, ``action`` is the action, or several
+   that begin so are a Dict. ``next.reward`` is the reward, 0 without it. All else, numbers of tasks and timestamps too,
+   are columns. Text is a Text space, as a column a ragged one of code points. A camera is a video column, or with
+   ``read_decoded`` an ordinary one.
+2. An episode is terminated if ``next.done``, or without it ``next.success``, is true in its last row; else truncated.
+3. No observation after an episode's last row is known: its own stands in for it.
+4. Timestamps must be those of ``fps``. The texts of an episode's tasks, and its cameras' statistics, become facts.
+
+What goes out: features, tasks and frames a second of a store that came in so are those that it came with. Of others
+flags are ``next.done`` and ``next.truncated``, and frames are encoded as LeRobot does, or are PNG with the compression
+"png", and where the encoder does not take their shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers.provenance import checked
+from diskreplay.errors import InputError
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, leaves_of
+from diskreplay.formats.core.format import Format, Holds, Loss
+from diskreplay.formats.core.layout import PACKETS, Layout, Shape, infer_dict, infer_space, read_description
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.core.untrusted import parse_json, read_text
+from diskreplay.formats.files import images, lerobot_meta, mp4
+from diskreplay.formats.files.arrow import damage
+from diskreplay.formats.files.lerobot_meta import DESCRIPTION, DONE, EPISODE, FRAME, SUCCESS, TIMESTAMP, DatasetMeta
+from diskreplay.formats.files.lerobot_output import DatasetWriter
+from diskreplay.formats.files.parquet_array import ParquetArray, Texts, texts_of
+from diskreplay.index.episodes import Episode
+from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
+
+NAME = "lerobot"
+CHECKED_ROWS = 1 << 16
+"""The number of rows whose places are looked at at once."""
+DEFAULT_FPS = 30
+FLAGS = {REWARD: lerobot_meta.NEXT_REWARD, TERMINATED: DONE, TRUNCATED: "next.truncated"}
+Array = NDArray[Any]
+
+
+# In
+
+
+@reader
+def read(path: pathlib.Path) -> Iterator[Source]:
+    """Open a directory as a source, as the module's docstring says."""
+    yield _source(path, decoded=False)
+
+
+@reader
+def read_decoded(path: pathlib.Path) -> Iterator[Source]:
+    """Open a directory as a source whose videos are ordinary columns of frames."""
+    yield _source(path, decoded=True)
+
+
+def _source(path: pathlib.Path, decoded: bool) -> Source:
+    where, meta = str(path), lerobot_meta.read(path)
+    files = lerobot_meta.in_order((path / "data").glob("*/*.parquet"))
+    if not files:
+        raise InputError(f"{where}: there is no file below data; download the dataset again, whole")
+    last = _ends(meta, files)
+    layout, names = _described(path)
+    names = names or lerobot_meta.names(meta.features)
+    arrays: dict[str, ArrayLike] = {}
+    texts: dict[str, Texts] = {}
+    for key, name in names.items():
+        kind = meta.features[key]["dtype"] if key in meta.features else None
+        if kind == "video":
+            arrays[name] = (mp4.DecodedFrames if decoded else mp4.PacketRows)(meta.clips(key), meta.fps)
+        elif kind == "string":
+            texts[name] = texts_of(files, key)
+            arrays[name] = ParquetArray(files, key, len(last), texts=texts[name])
+        elif kind is not None:
+            known = None if kind == "image" else meta.shape(key)
+            arrays[name] = ParquetArray(files, key, len(last), _shaped(name, known, layout))
+    described = layout
+    layout = _with_video(_layout(arrays, texts) if described is None else described, arrays)
+    if described is None or NAME in layout.provenance:
+        origin = {"fps": meta.fps, NAME: _origin(meta, names, [*texts])}
+        layout = dataclasses.replace(layout, provenance={**layout.provenance, **origin})
+    terminated, truncated = _flags(where, arrays, last)
+    others = [name for name in arrays if name not in (REWARD, TERMINATED, TRUNCATED)]
+    columns = {name: arrays[name] for name in others if name.partition("/")[0] not in (OBS, ACTION)}
+    found = FlatArrays(
+        where, leaves_of(arrays, OBS), leaves_of(arrays, ACTION), terminated, truncated, last, arrays.get(REWARD),
+        columns, layout=layout, own_finals=True,
+    )  # fmt: skip
+    return dataclasses.replace(found.source(), facts=lerobot_meta.facts(meta))
+
+
+def _origin(meta: DatasetMeta, names: Mapping[str, str], texts: list[str]) -> dict[str, Any]:
+    """Return what an export must know of the dataset besides its steps."""
+    return checked({
+        "info": dict(meta.info), "stats": meta.stats, "tasks": list(meta.tasks), "names": dict(names),
+        "lengths": meta.lengths, **({"text": texts} if texts else {}),
+    })  # fmt: skip
+
+
+def _described(path: pathlib.Path) -> tuple[Layout | None, dict[str, str]]:
+    """Return the layout and our name of each feature that :func:`write` left, or None and nothing if it did not."""
+    file = path / DESCRIPTION
+    if not file.exists():
+        return None, {}
+    return read_description(parse_json(read_text(file), str(file)), str(file))
+
+
+def _shaped(name: str, known: Any, layout: Layout | None) -> Any:
+    """Return the shape and dtype of a column; a single value of a column of others is a number."""
+    if layout is not None:
+        return layout.step_shapes.get(name, known)
+    return ((), known[1]) if known == ((1,), known and known[1]) and "/" not in name and name != ACTION else known
+
+
+def _layout(arrays: Mapping[str, ArrayLike], texts: Mapping[str, Texts]) -> Layout:
+    def space(name: str) -> gymnasium.Space[Any]:
+        if name in texts:
+            one = texts[name]
+            return gymnasium.spaces.Text(max(1, one.longest), min_length=0, charset=one.charset or " ")
+        shape, dtype = _shape(arrays[name])
+        if images.is_image(shape, dtype):
+            return gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        return infer_space(shape, dtype, name)
+
+    obs, actions = (
+        infer_dict({name.removeprefix(root).removeprefix("/"): space(name) for name in leaves_of(arrays, root)})
+        for root in (OBS, ACTION)
+    )
+    wide = REWARD in arrays and np.dtype(arrays[REWARD].dtype).itemsize > 4
+    columns = {
+        name: _shape(array) for name, array in arrays.items() if name.partition("/")[0] not in (OBS, ACTION, REWARD)
+    }
+    reward = np.dtype(np.float64 if wide else np.float32)
+    return Layout(obs, actions, columns, reward, ragged_columns=frozenset(texts.keys() & columns.keys()))
+
+
+def _shape(array: ArrayLike) -> Shape:
+    """Return the shape and dtype of a step's value; of packets those of the picture."""
+    return array.video.shape if isinstance(array, mp4.PacketRows) else tuple(array.shape[1:]), np.dtype(array.dtype)
+
+
+def _with_video(layout: Layout, arrays: Mapping[str, ArrayLike]) -> Layout:
+    """Return the layout with those arrays as video columns that are packets, and no others."""
+    video = {name: array.video for name, array in arrays.items() if isinstance(array, mp4.PacketRows)}
+    columns = {
+        name: PACKETS if name in video else _shape(arrays[name]) if name in layout.video else shape
+        for name, shape in layout.columns.items()
+    }
+    ragged = (layout.ragged_columns - layout.video.keys()) | (video.keys() & columns.keys())
+    return dataclasses.replace(layout, video=video, columns=columns, ragged_columns=ragged)
+
+
+def _flags(where: str, arrays: Mapping[str, ArrayLike], last: Array) -> tuple[Array, Array]:
+    """Return ``terminated`` and ``truncated``, ``(N,)`` bool."""
+    if TERMINATED in arrays and TRUNCATED in arrays:
+        terminated, truncated = (flags(where, name, arrays[name], len(last)) for name in (TERMINATED, TRUNCATED))
+        return terminated, truncated
+    done = next((name for name in (DONE, SUCCESS) if name in arrays), None)
+    terminated = last & flags(where, done or DONE, arrays[done] if done else None, len(last))
+    return terminated, last & ~terminated
+
+
+def _ends(meta: DatasetMeta, files: Sequence[pathlib.Path]) -> Array:
+    """Return which rows end an episode, ``(N,)`` bool; raise InputError for rows that are not where they must be."""
+    import pyarrow.parquet as pq
+
+    count = 0
+    for file in files:
+        with damage(file):
+            count += pq.read_metadata(file).num_rows
+    last = np.zeros(sum(meta.lengths), bool)
+    if count != len(last):
+        raise InputError(f"{meta.path}: has {count:,} rows below data, and {len(last):,} steps of its episodes")
+    stops = np.cumsum(meta.lengths)
+    last[stops - 1] = True
+    rows = {name: ParquetArray(files, name, len(last), None) for name in (EPISODE, FRAME, TIMESTAMP)}
+    for start in range(0, len(last), CHECKED_ROWS):
+        part = slice(start, min(start + CHECKED_ROWS, len(last)))
+        index = np.arange(part.start, part.stop)
+        episode = np.searchsorted(stops, index, side="right")
+        frame = index - (stops[episode] - np.array(meta.lengths)[episode])
+        times = frame / meta.fps
+        rounded = np.spacing(times.astype(np.float32))  # timestamps are float32
+        for name, wanted, tolerance in (
+            (EPISODE, episode, 0), (FRAME, frame, 0), (TIMESTAMP, times, lerobot_meta.TOLERANCE_S + rounded),
+        ):  # fmt: skip
+            found = np.asarray(rows[name][part]).reshape(-1)
+            wrong = np.flatnonzero(~(np.abs(found - wanted) <= tolerance)) if len(found) == len(wanted) else [0]
+            if len(wrong):
+                at = int(wrong[0])
+                raise InputError(
+                    f"{meta.path}: row {start + at:,}, frame {frame[at]:,} of episode {episode[at]:,}, has the {name} "
+                    f"{found[at]}; at {meta.fps:g} frames a second, and by the lengths of its episodes, it must be "
+                    f"{wanted[at]:g}"
+                )
+    return last
+
+
+# Out
+
+
+def write(source: Source, target: pathlib.Path, compression: str) -> None:
+    """Write a source to a new directory, as the module's docstring says."""
+    layout = source.layout
+    origin = layout.provenance.get(NAME) or {}
+    keys = _keys(layout, origin)
+    features = {key: _feature(layout, name, origin, key, compression) for name, key in keys.items()}
+    info = {"robot_type": None, "fps": _fps(layout), **(origin.get("info") or {})}
+    writer = DatasetWriter(target, info, features, keys, layout.video, origin, source.facts)
+    writer.write(source.blocks())
+    # What the dataset itself says again, of one that came in so, is only marked.
+    own = dataclasses.replace(layout, provenance={k: {} if k == NAME else v for k, v in layout.provenance.items()})
+    described = {"layout": own.to_json(), "keys": keys}
+    (target / DESCRIPTION).write_text(json.dumps(described))
+
+
+def _fps(layout: Layout) -> float:
+    """Return the frames a second: of the video, else as the provenance says, else :data:`DEFAULT_FPS`."""
+    given = layout.provenance.get("fps")
+    told = given if isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < 1e6 else DEFAULT_FPS
+    fps = next((float(video.fps) for video in layout.video.values()), float(told))
+    return int(fps) if fps.is_integer() else fps
+
+
+def _keys(layout: Layout, origin: Mapping[str, Any]) -> dict[str, str]:
+    """Return the feature of each of our names; names that meet get a dot."""
+    came = {name: key for key, name in (origin.get("names") or {}).items()}
+    given = (layout.obs, layout.action, {} if came else FLAGS, layout.columns)
+    found: dict[str, str] = {}
+    taken = {*came.values(), *lerobot_meta.NUMBERED}
+    for name in [*(name for part in given for name in part), *([REWARD] if REWARD in came else [])]:
+        key = came.get(name)
+        if key is None:
+            root, _, rest = name.partition("/")
+            key = FLAGS.get(name) or ".".join(filter(None, ["observation" if root == OBS else root, *rest.split("/")]))
+            if name == OBS:
+                key = "observation.image" if images.is_image(*layout.obs[OBS]) else "observation.state"
+            while key in taken:
+                key += "."
+        taken.add(key)
+        found[name] = key
+    return found
+
+
+def _feature(layout: Layout, name: str, origin: Mapping[str, Any], key: str, compression: str) -> dict[str, Any]:
+    """Return a feature as ``info.json`` has it: as it came, or with the dtype that its values are written with."""
+    shape = layout.video[name].shape if name in layout.video else layout.step_shapes[name][0]
+    came = (origin.get("info") or {}).get("features", {}).get(key)
+    kind = _kind(layout, name, came, compression)
+    if came and came["dtype"] == kind and math.prod(came["shape"]) == math.prod(shape):
+        encoded = kind == "video" and name not in layout.video
+        return {part: value for part, value in came.items() if not (encoded and part == "info")}
+    colours = ["height", "width", "channels"] if kind in ("image", "video") else None
+    if kind == "image" and len(shape) == 2:
+        shape = (*shape, 1)
+    return {"dtype": kind, "shape": list(shape) or [1], "names": colours}
+
+
+def _kind(layout: Layout, name: str, came: Mapping[str, Any] | None, compression: str) -> str:
+    """Return the dtype of a feature: "video", "image", "string", or that of its numbers."""
+    shape, dtype = layout.step_shapes[name]
+    if name in layout.video:
+        return "video"
+    if name in layout.texts | layout.text_columns(NAME):
+        return "string"
+    if not images.is_image(shape, dtype):
+        return dtype.name
+    if compression == "png" or (came and came["dtype"] == "image") or not mp4.is_encodable(shape, dtype):
+        return "image"
+    return "video"
+
+
+def losses(layout: Layout, episodes: Sequence[Episode], compression: str) -> list[Loss]:
+    """Return the columns whose frames are encoded, and rewards of a dataset that came without."""
+    origin = layout.provenance.get(NAME) or {}
+    steps = sum(episode.length for episode in episodes)
+    found = []
+    for name, key in _keys(layout, origin).items():
+        if name not in layout.video and _feature(layout, name, origin, key, compression)["dtype"] == "video":
+            found.append(Loss(f"exact pixels of {name!r}, which are encoded (not with --compression png)", steps))
+    if origin and REWARD not in _keys(layout, origin):
+        found.append(Loss("rewards", sum(episode.length for episode in episodes if episode.total_reward)))
+    if origin and not {DONE, SUCCESS} & {*_keys(layout, origin).values()}:
+        found.append(Loss("terminated", sum(episode.terminated for episode in episodes)))
+    return [loss for loss in found if loss.count]
+
+
+def check(layout: Layout) -> None:
+    """Raise InputError for values with more axes than a feature can have."""
+    for name, (shape, _) in layout.step_shapes.items():
+        if len(shape) > 5:
+            raise InputError(f"{NAME} holds values of at most 5 axes, and {name!r} has {len(shape)}")
+
+
+def recognise(path: pathlib.Path) -> bool:
+    """Tell whether a path is a directory with LeRobot's description, of any version."""
+    file = path / lerobot_meta.INFO
+    return file.is_file() and b'"codebase_version"' in file.read_bytes()[: 1 << 16]
+
+
+FORMATS = (
+    Format(
+        NAME, "LeRobotDataset v3.0: Parquet, and cameras as MP4", "directory",
+        Holds(
+            final_obs=False, final_steps=True, next_obs=False, facts=True, empty=False, video=True,
+            text=True, text_origin=NAME,
+            dtypes=frozenset(name for name in DTYPES if not name.startswith("complex")),
+        ), recognise, read, write, ("av1", "png"), ("pyarrow", "av"), NAME, check, losses, read_decoded,
+    ),
+)  # fmt: skip

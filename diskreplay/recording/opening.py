@@ -1,0 +1,76 @@
+"""The buffer that a wrapper records into, and its columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from diskreplay.buffers.comparing import found
+from diskreplay.buffers.options import EitherOptions
+from diskreplay.buffers.provenance import provenance
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count, check_flag
+from diskreplay.errors import InputError
+from diskreplay.paths import PathLike
+from diskreplay.sampling.window import Sampler
+from diskreplay.storage.local_files import LocalFiles
+from diskreplay.views.view import View
+
+CAPACITY = 1_000_000
+SEED = "seed"
+"""The name of the column of ``seeds=True``."""
+NO_SEED = -1
+
+
+def opened(
+    env: Any, path: PathLike | ReplayBuffer, observation_space: Any, action_space: Any, num_envs: int,
+    capacity: int | None, view: View | None, sampler: Sampler | None, seeds: bool, options: EitherOptions,
+) -> ReplayBuffer:  # fmt: skip
+    if isinstance(path, ReplayBuffer):
+        has = path.schema.observation_space, path.schema.action_space, path.num_envs
+        wanted = observation_space, action_space, num_envs
+        if has != wanted:
+            raise InputError(
+                f"the buffer {path.path!r} has spaces and environments {has}, but what is recorded {wanted}"
+            )
+        if seeds and SEED not in {column.name for column in path.schema.extra_columns}:
+            raise InputError(
+                f"the buffer {path.path!r} has no column {SEED!r}: create it with columns={{'seed': 'int64'}}"
+            )
+        if path.engine.streams.writer is None:
+            raise InputError(f"the buffer {path.path!r} must be open for writing: open it with mode='r+'")
+        return path
+    columns = dict(options["columns"] or {})
+    if check_flag("seeds", seeds):
+        if SEED in columns:
+            raise InputError(f"columns must not have {SEED!r} with seeds=True, which is that column")
+        columns[SEED] = np.int64
+    told = provenance(env) if options["provenance"] is None else options["provenance"]
+    more: EitherOptions = {**options, "columns": columns, "provenance": told}
+    return ReplayBuffer.open_or_create(
+        path, observation_space, action_space,
+        capacity=_capacity(path, options) if capacity is None else capacity, num_envs=num_envs, view=view,
+        sampler=sampler, **more,
+    )  # fmt: skip
+
+
+def _capacity(path: PathLike, options: EitherOptions) -> int:
+    """Return the capacity of the stream that is there, or that a new one gets."""
+    store = found(path, options["files"] or LocalFiles())
+    if store is None:
+        return CAPACITY
+    stream = options["stream"]
+    if stream is None or not store.has_stream(stream):
+        return store.first_commit().capacity
+    return store.newest_commit(stream).capacity
+
+
+def info_columns(buffer: ReplayBuffer, seeds: bool) -> list[str]:
+    """Return the columns that come from ``info``."""
+    return [column.name for column in buffer.schema.extra_columns if not (seeds and column.name == SEED)]
+
+
+def seed_number(seed: Any) -> int:
+    """Return a seed as the column has it; raise InputError if it cannot hold it."""
+    return NO_SEED if seed is None else check_count("seed", seed, least=0, most=(1 << 63) - 1)

@@ -1,0 +1,245 @@
+"""The wrapper of one environment, whose steps a thread may add."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import VectorEnv
+
+from diskreplay.buffers.options import EitherOptions, shared
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.call_queue import CallQueue, Waited, nothing
+from diskreplay.checks import check_count, check_flag
+from diskreplay.engine.engine import Engine
+from diskreplay.engine.facts import checked
+from diskreplay.errors import InputError
+from diskreplay.paths import PathLike
+from diskreplay.recording.copies import copied
+from diskreplay.recording.opening import NO_SEED, SEED, info_columns, opened, seed_number
+from diskreplay.sampling.window import Sampler
+from diskreplay.schema import OBS
+from diskreplay.spaces import named_leaves
+from diskreplay.video import Video
+from diskreplay.video_encoding import NOT_ENCODED, VideoEncoder, VideoRows, parameters_of
+from diskreplay.views.view import View
+
+QUEUE_ROWS = 128
+
+
+class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose steps are recorded into a store.
+
+    A store that is there goes on. ``env.buffer`` is the :class:`~diskreplay.ReplayBuffer` that is written: what it
+    holds can be sampled at any time. :meth:`close` commits.
+
+    ``spec`` is that of the environment without this wrapper: whoever makes it again records nothing.
+
+    Args:
+        env: a Gymnasium environment. It must not reset by itself: put ``gymnasium.wrappers.Autoreset`` around this one.
+        path, view, sampler: as in :meth:`diskreplay.ReplayBuffer.open_or_create`; or, in the place of a path and of all
+            options, a buffer with the environment's spaces that is open for writing. :meth:`close` closes it, too.
+        capacity: steps that the store keeps; older ones are evicted. If None, as many as the one that is there does, or
+            1,000,000 in a new one.
+        columns: further values of each step, by name: a dtype, ``(shape, dtype)`` or a space. They are taken from
+            ``info[name]`` of the step, which must have it.
+        seeds: keep the seed that each episode's ``reset`` was given in the column ``"seed"``, int64; -1 where none was.
+        background: have a thread add the steps, and commit, so that ``step`` waits for neither. What it does not wait
+            for is not in ``env.buffer`` yet: :meth:`flush` waits.
+        queue_rows: the steps that may wait for the thread, each with its observation in RAM. ``step`` waits when
+            there are more.
+        provenance: the store's provenance; that of :func:`diskreplay.provenance` if None.
+        **options: all others of :meth:`diskreplay.ReplayBuffer.open_or_create`; ``seed`` is that of its sampler. With
+            ``background`` the frames of its ``video`` columns, leaves of the observations, are encoded by the thread.
+
+    Raises InputError for what is no environment, and what ``open_or_create`` raises. ``step`` and ``reset`` raise what
+    ``add`` and ``cut`` of the buffer raise, InputError where ``info`` lacks a column. With ``background`` what befalls
+    the thread, such as a full disk, is raised by the next ``step``, ``reset``, :meth:`flush` or :meth:`close`, with a
+    note of how many steps were not recorded; the next call must be ``reset`` then.
+    """
+
+    @shared(EitherOptions)
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        path: PathLike | ReplayBuffer,
+        *,
+        capacity: int | None = None,
+        view: View | None = None,
+        sampler: Sampler | None = None,
+        seeds: bool = False,
+        background: bool = False,
+        queue_rows: int = QUEUE_ROWS,
+        **options: Unpack[EitherOptions],
+    ) -> None:
+        check_flag("background", background)
+        check_count("queue_rows", queue_rows)
+        if options["video"] is not None:
+            _check_video(options["video"], background)
+        if not isinstance(env, gymnasium.Env):
+            other = "; VectorRecord records vector environments" if isinstance(env, VectorEnv) else ""
+            raise InputError(f"env must be a gymnasium.Env, got {type(env).__name__}{other}")
+        if options["video"]:
+            leaves = named_leaves(env.observation_space, OBS)
+            own = options["video"].keys() & set(options["columns"] or ())
+            if others := [name for name in own if f"{OBS}/{name}" not in leaves]:
+                raise InputError(NOT_ENCODED.format(others))
+        super().__init__(env)
+        self.buffer = opened(
+            env, path, env.observation_space, env.action_space, 1, capacity, view, sampler, seeds, options
+        )
+        """The buffer that takes the steps."""
+        self._seeds = bool(seeds)
+        self._names = info_columns(self.buffer, seeds)
+        self._at: tuple[Any, int] | None = None
+        """The observation that the next step begins with, and the seed of its episode, or None between episodes."""
+        self._rows: Any = self.buffer
+        self._arguments = self.buffer.engine.appender.arguments
+        self._queue: CallQueue | None = None
+        self._tally = _Tally(self.buffer.engine)
+        if self.buffer.schema.videos:
+            _check_video(self.buffer.schema.videos, background)
+            self._rows = VideoRows(self.buffer)
+            self._arguments = self._rows.arguments
+        if background:
+            last = self._rows.end if isinstance(self._rows, VideoRows) else nothing
+            self._queue = CallQueue(queue_rows, "recording", last, self._tally.note)
+            self.buffer.engine.settle = self._queue.settle
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._check()  # ClosedError, before the environment is touched
+        number = seed_number(seed) if self._seeds else NO_SEED
+        self._at = None
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._call(self._rows.cut)
+        self._at = copied(obs, self.buffer), number
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._check()
+        if self._at is None:
+            raise ResetNeeded(
+                "call reset() before step(): no episode has begun, or it has ended, or a step was cut short by an error"
+            )
+        obs, seed = self._at
+        given = copied(action, self.buffer)
+        self._at = None
+        next_obs, reward, terminated, truncated, info = self.env.step(action)
+        following = copied(next_obs, self.buffer)
+        extra = {name: _value(info, name) for name in self._names}
+        if self._seeds:
+            extra[SEED] = seed
+        if self._queue is not None:
+            reward, terminated, truncated, extra = copy.deepcopy((reward, terminated, truncated, extra))
+            self._arguments.row(obs, given, reward, following, terminated, truncated, None, extra)  # as add checks them
+            self._tally.given += 1
+        self._call(functools.partial(self._rows.add, obs, given, reward, following, terminated, truncated, **extra))
+        if not (terminated or truncated):
+            self._at = following, seed
+        return next_obs, reward, terminated, truncated, info
+
+    def begin_episode(self, **facts: Any) -> None:
+        """Tell what is known of the episode whose first step comes next: after ``reset``, as the buffer's method.
+
+        With ``background`` they wait in the queue of the steps; the buffer's own method would come too early.
+        """
+        self._check()
+        self._call(functools.partial(self._rows.begin_episode, **checked(facts, {})))
+
+    def annotate_episode(self, **facts: Any) -> None:
+        """Tell more of the newest episode, as the buffer's method; with ``background`` in the order of the steps."""
+        self._check()
+        self._call(functools.partial(self._rows.annotate_episode, **checked(facts, {})))
+
+    def flush(self) -> None:
+        """Wait until all steps so far are in ``env.buffer``, and commit them; raise what ``commit`` raises."""
+        self._check()
+        self._call(self._rows.commit)
+        if self._queue is not None:
+            self._queue.settle()
+            self._check()
+
+    @property
+    def waited(self) -> Waited:
+        """How often ``step`` had to wait since the queue of ``background`` was full, and how long at most."""
+        return Waited() if self._queue is None else self._queue.waited
+
+    def close(self) -> None:
+        """Commit, close the store, and close the environment; a second call does nothing more."""
+        try:
+            if self._queue is not None:
+                self._queue.end()
+        finally:
+            try:
+                self.buffer.close()
+            finally:
+                self.env.close()
+
+    def _check(self) -> None:
+        """Raise what stands against another call, before it touches the environment."""
+        if self._queue is None:
+            len(self.buffer)
+            return
+        engine = self.buffer.engine
+        if engine.closed or engine.refused:
+            len(self.buffer)
+        try:
+            self._queue.check()
+        except BaseException:
+            self._at = None  # the episode has a hole
+            raise
+
+    def _call(self, call: Callable[[], object]) -> None:
+        """Make a call of the buffer, or have the thread make it."""
+        if self._queue is None:
+            call()
+        else:
+            self._queue.put(call)
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
+        """The spec of the environment that is recorded."""
+        return self.env.spec
+
+
+class _Tally:
+    """How many steps a thread was given, beside those that came into the stream."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._end = engine.appender.log.end
+        self.given = 0
+
+    def note(self) -> str:
+        """Return what came of the steps, and begin anew."""
+        end, committed = self._engine.appender.log.end, self._engine.appender.writer.commit_record.end
+        lost = self.given - (end - self._end)
+        self.given, self._end = 0, end
+        return (
+            f"while steps were recorded in the background: the last {lost} were not recorded; the stream "
+            f"{self._engine.stream!r} has {end} rows, of which {committed} are committed"
+        )
+
+
+def _check_video(columns: Any, background: bool) -> None:
+    """Raise InputError unless a thread can encode these columns."""
+    if not background:
+        raise InputError("video= needs background=True: a thread encodes the frames")
+    if not isinstance(columns, Mapping):
+        raise InputError(f"video must be a mapping of columns to Video(...), got {columns!r:.200}")
+    for video in columns.values():
+        if isinstance(video, Video):
+            parameters_of(video)
+            VideoEncoder(video)
+
+
+def _value(info: Mapping[str, Any], name: str) -> Any:
+    try:
+        return info[name]
+    except KeyError:
+        raise InputError(f"info of a step has no {name!r}, which is a column; it has {sorted(info)}") from None

@@ -1,0 +1,359 @@
+"""The spec of a new store, and the schema that follows from it: columns for its spaces, with chunks that suit them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import gymnasium
+import numpy as np
+
+from diskreplay import spaces
+from diskreplay.checks import check_count, check_flag, check_key
+from diskreplay.errors import InputError, SchemaError
+from diskreplay.schema import (
+    ACTION,
+    ALWAYS_RESIDENT,
+    ITEMS,
+    MAX_SET_ROWS,
+    OBS,
+    RESERVED,
+    SPAN_DTYPE,
+    SPAN_SHAPE,
+    Codec,
+    Column,
+    Continuity,
+    RaggedColumn,
+    Schema,
+    Stack,
+    Start,
+    check_continuity,
+    is_small,
+)
+from diskreplay.video import MAX_VALUE_BYTES, Video
+
+CHUNK_BYTES = 128 << 10
+"""The decoded bytes of a chunk: few enough for a CPU's second-level cache."""
+SHARD_BYTES = 64 << 20
+"""The decoded bytes that a shard should have."""
+MAX_CHUNK_ROWS = 4096
+DISK_CHUNK_ROWS = 128
+"""The most rows of a chunk of a column on disk, because a sample decodes a whole chunk."""
+MAX_SHARD_ROWS = 65536
+MAX_SHARDS = 4096
+LEAST_SHARD_ROWS = 16
+"""The least rows of a shard if nothing else was set, however short the window is."""
+ITEMS_CHUNK_BYTES, ITEMS_SHARD_BYTES = 32 << 10, 32 << 20
+"""The decoded bytes of a chunk and of a shard of items: a short row decodes one chunk."""
+
+Field = tuple[str, tuple[int | None, ...], np.dtype[Any]]
+"""Name, shape and dtype of a column whose chunks and codec are still to be chosen; None first in a ragged one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreSpec:
+    """The spec of a new store, in the words of ``ReplayBuffer.create``, which :func:`build` checks.
+
+    Attributes:
+        provenance: the origin of the steps.
+        settings: the settings that the buffer's class keeps in the store, by name.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    _: dataclasses.KW_ONLY
+    capacity: int
+    num_envs: int = 1
+    frame_stack: int | Mapping[str, int] = 1
+    stack_axis: Literal["auto", 0, -1] | None = "auto"
+    stack_padding: Literal["zero", "reset"] = "zero"
+    reward_dtype: Any = np.float32
+    columns: Mapping[str, Any] | None = None
+    video: Mapping[str, Video] | None = None
+    later: Mapping[str, Any] | None = None
+    codec: str | Codec | Mapping[str, str | Codec] | None = None
+    chunk_rows: int | Mapping[str, int] | None = None
+    shard_rows: int | Mapping[str, int] | None = None
+    finite: bool = False
+    continuity: Continuity = "observations"
+    provenance: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def build(spec: StoreSpec) -> Schema:
+    """Return the schema of a new store; raise SchemaError or InputError if the spec breaks a rule."""
+    observation_space, action_space, stack_padding = spec.observation_space, spec.action_space, spec.stack_padding
+    num_envs = check_count("num_envs", spec.num_envs, most=1 << 20)
+    capacity = check_count("capacity", spec.capacity)
+    if capacity < num_envs:
+        raise InputError(
+            f"capacity counts transitions (rows x environments) and must hold at least one row of "
+            f"{num_envs} environments, got {capacity}"
+        )
+    if not isinstance(observation_space, gymnasium.Space) or not isinstance(action_space, gymnasium.Space):
+        raise SchemaError("observation_space and action_space must be Gymnasium spaces")
+    if stack_padding not in ("zero", "reset"):
+        raise InputError(f"stack_padding must be 'zero' or 'reset', got {stack_padding!r}")
+    video = _video(spec)
+    given = [_encoded(field, video) for field in _leaf_fields(observation_space, OBS)]
+    longest = _longest(observation_space, OBS) | _longest(action_space, ACTION) | dict.fromkeys(video, MAX_VALUE_BYTES)
+    stacks, frames = _stacked(given, spec.frame_stack, spec.stack_axis)
+    extras = [_encoded(field, video) for field in _extras(spec.columns, "columns")]
+    fields = [*frames, *_leaf_fields(action_space, ACTION), *_always(spec.reward_dtype), *extras]
+    for name, _, _ in extras:
+        if isinstance(space := (spec.columns or {})[name], gymnasium.Space):
+            longest |= _longest(space, name)
+    later = _extras(spec.later, "later")
+    for name, shape, _ in later:
+        if None in shape:
+            raise SchemaError(f"later: {name!r} cannot be ragged; write values of one length, or give it in columns=")
+    names, obs_names = [name for name, _, _ in fields], [name for name, _, _ in frames]
+    _check_names("video", set(video), [*obs_names, *(name for name, _, _ in extras)])
+    settings = {what: getattr(spec, what) for what in ("codec", "chunk_rows", "shard_rows")}
+    for what, setting in settings.items():
+        if isinstance(setting, Mapping):
+            _check_names(what, set(setting), names)
+    built = tuple(
+        _spans(field[0], num_envs, capacity // num_envs)
+        if None in field[1]
+        else _column(field, num_envs, capacity // num_envs, **_settings_of(field[0], obs_names, settings))
+        for field in fields
+    )
+    padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
+    return Schema(
+        observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity,
+        finite=check_flag("finite", spec.finite), continuity=check_continuity(spec.continuity),
+        later=tuple(later_column(name, cast(tuple[int, ...], shape), dtype, capacity) for name, shape, dtype in later),
+        ragged={
+            field[0]: RaggedColumn(
+                field[0], _items_column(field, field[0] in video, **_settings_of(field[0], obs_names, settings)),
+                longest.get(field[0]), video.get(field[0]),
+            )
+            for field in fields if None in field[1]
+        },
+    )  # fmt: skip
+
+
+def _video(spec: StoreSpec) -> dict[str, Video]:
+    """Return the facts of the video columns, by the columns' names; an observation leaf's may lack the ``obs/``."""
+    given = {} if spec.video is None else spec.video
+    if not isinstance(given, Mapping) or not all(isinstance(one, Video) for one in given.values()):
+        raise InputError(f"video must be a mapping of columns to Video(...), got {given!r:.200}")
+    leaves = spaces.named_leaves(spec.observation_space, OBS)
+    return {f"{OBS}/{name}" if f"{OBS}/{name}" in leaves else name: one for name, one in given.items()}
+
+
+def _encoded(field: Field, video: Mapping[str, Video]) -> Field:
+    """Return the field of a column as it is stored: of a video column that of its packets."""
+    name, shape, dtype = field
+    if name not in video:
+        return field
+    if (shape, dtype) != (video[name].shape, np.dtype(np.uint8)):
+        raise SchemaError(f"video: {name!r} must be {video[name].shape} of uint8, as Video has it, got {shape} {dtype}")
+    return name, (None,), dtype
+
+
+def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
+    """Return the leaves of a space, as its values are given."""
+    fields: list[Field] = [
+        (key, *spaces.column_layout(leaf, key)) for key, leaf in spaces.named_leaves(space, name).items()
+    ]
+    count = sum(math.prod(size for size in shape if size) for _, shape, _ in fields)
+    if count > spaces.MAX_ELEMENTS:
+        raise SchemaError(
+            f"{name}: a value may have {spaces.MAX_ELEMENTS:,} elements, all leaves together, got {count:,}"
+        )
+    return fields
+
+
+def _stacked(
+    given: list[Field], frame_stack: int | Mapping[str, int], axis: Literal["auto", 0, -1] | None
+) -> tuple[list[Stack], list[Field]]:
+    """Return the stack of each observation leaf, and the field of its single frames, which are what is stored."""
+    stacks, fields = [], []
+    for name, shape, dtype in given:
+        stack, shape = _stack_of(name, shape, _frames_of(name, frame_stack), axis)
+        stacks.append(stack)
+        fields.append((name, shape, dtype))
+    if isinstance(frame_stack, Mapping):
+        names = [name for name, _, _ in given]
+        _check_names("frame_stack", {key if key in names else f"{OBS}/{key}" for key in frame_stack}, names)
+    return stacks, fields
+
+
+def _always(reward_dtype: Any) -> list[Field]:
+    """Return the columns that every store has beside observations and actions."""
+    try:
+        reward = np.dtype(reward_dtype)
+    except TypeError as error:
+        raise SchemaError(f"reward_dtype must be a floating point type, got {reward_dtype!r}") from error
+    if reward.kind != "f":
+        raise SchemaError(f"reward_dtype must be a floating point type, got {reward}")
+    dtypes = [reward, *[np.dtype(bool)] * 3, np.dtype(np.uint8)]
+    return [(name, (), dtype) for name, dtype in zip(ALWAYS_RESIDENT, dtypes, strict=True)]
+
+
+def _extras(columns: Mapping[str, Any] | None, what: str) -> list[Field]:
+    """Return the user's own columns, of the argument ``what``."""
+    if columns is not None and not isinstance(columns, Mapping):
+        raise InputError(f"{what} must be a mapping of names to dtypes, got {columns!r}")
+    return [_extra(name, value, what) for name, value in (columns or {}).items()]
+
+
+def _column(
+    field: Field, num_envs: int, rows: int, codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None
+) -> Column:  # fmt: skip
+    """Return a column of a window of ``rows`` rows; what is None is chosen to suit it."""
+    name, shape, dtype = field
+    what = f"of column {name!r}"
+    chunk_rows, shard_rows = (
+        None if rows_given is None else check_count(f"{setting} {what}", rows_given, most=MAX_SET_ROWS)
+        for setting, rows_given in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows))
+    )
+    item = math.prod(cast(tuple[int, ...], shape)) * dtype.itemsize
+    resident = is_small(item, rows * num_envs) or name in ALWAYS_RESIDENT
+    chunk_width = item * num_envs if resident else item
+    if shard_rows is None:
+        least = chunk_rows if chunk_rows is not None else max(1, rows // MAX_SHARDS)
+        wanted = min(SHARD_BYTES // (item * num_envs), MAX_SHARD_ROWS, rows // 4)
+        shards = _power_of_two(max(wanted, least, LEAST_SHARD_ROWS))
+        shard_rows = shards if chunk_rows is None else chunk_rows * max(1, shards // chunk_rows)
+    if chunk_rows is None:
+        wanted = min(CHUNK_BYTES // chunk_width, MAX_CHUNK_ROWS if resident else DISK_CHUNK_ROWS)
+        chunk_rows = math.gcd(_power_of_two(max(wanted, 1)), shard_rows)
+    if codec is None:
+        codec = Codec("zstd", 1) if resident else Codec("lz4hc", 4)
+    return Column(name, cast(tuple[int, ...], shape), dtype, chunk_rows, shard_rows, Codec.parse(codec), resident)
+
+
+def _spans(name: str, num_envs: int, rows: int) -> Column:
+    """Return the column of the spans of a ragged column, which is resident however long the window is."""
+    column = _column((name, SPAN_SHAPE, SPAN_DTYPE), num_envs, rows, None, None, None)
+    return dataclasses.replace(column, resident=True)
+
+
+def _items_column(
+    field: Field, encoded: bool, codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None
+) -> Column:  # fmt: skip
+    """Return the array of the items of a ragged column; its rows are items. ``encoded``: they are packets of video."""
+    name, shape, dtype = field[0], cast(tuple[int, ...], field[1][1:]), field[2]
+    item = math.prod(shape) * dtype.itemsize
+    for what, rows in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
+        if rows is not None:
+            check_count(f"{what} of column {name!r}", rows, most=MAX_SET_ROWS)
+    if chunk_rows is None:
+        chunk_rows = _power_of_two(max(ITEMS_CHUNK_BYTES // item, 1))
+        if shard_rows is not None:
+            chunk_rows = math.gcd(chunk_rows, shard_rows)
+    if shard_rows is None:
+        wanted = min(ITEMS_SHARD_BYTES // item, MAX_SET_ROWS)
+        shard_rows = chunk_rows * max(1, wanted // chunk_rows)
+    codec = Codec("none" if encoded else "lz4hc") if codec is None else Codec.parse(codec)
+    return Column(f"{ITEMS}/{name}", shape, dtype, chunk_rows, shard_rows, codec, False)
+
+
+def later_column(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], window: int) -> Column:
+    """Return a column that is written later, which has no array of its own, and so no chunks."""
+    item = math.prod(shape) * dtype.itemsize
+    return Column(name, shape, dtype, 1, 1, Codec("none"), is_small(item, window))
+
+
+def _longest(space: gymnasium.Space[Any], name: str) -> dict[str, int]:
+    """Return the most items of the ragged leaves of a space that have a most, by name."""
+    found = {key: spaces.longest(leaf) for key, leaf in spaces.named_leaves(space, name).items()}
+    return {key: most for key, most in found.items() if most is not None}
+
+
+def _power_of_two(value: int) -> int:
+    """Return the largest power of two that is not above ``value``."""
+    return 1 << (value.bit_length() - 1)
+
+
+def _settings_of(name: str, obs_names: list[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of one column: a mapping names columns, anything else is meant for the observations."""
+    return {
+        what: setting.get(name) if isinstance(setting, Mapping) else setting if name in obs_names else None
+        for what, setting in settings.items()
+    }
+
+
+def _check_names(what: str, given: set[str], known: list[str]) -> None:
+    unknown = sorted(given - set(known))
+    if unknown:
+        raise InputError(f"{what}: there is no column {unknown[0]!r}; the columns are {known}")
+
+
+def _frames_of(name: str, frame_stack: int | Mapping[str, int]) -> int:
+    if isinstance(frame_stack, Mapping):
+        value = frame_stack.get(name, frame_stack.get(name.removeprefix(f"{OBS}/"), 1))
+    else:
+        value = frame_stack
+    return check_count(f"frame_stack of {name!r}", value, most=1024)
+
+
+COLOURS = (3, 4)
+"""The numbers of channels of a colour frame."""
+
+
+def _stack_of(
+    name: str, shape: tuple[int | None, ...], frames: int, axis: Literal["auto", 0, -1] | None
+) -> tuple[Stack, tuple[int | None, ...]]:
+    """Return the stack of a leaf, and the shape of its single frame.
+
+    ``"auto"`` takes observations of two or more axes whose first (else last) axis has just ``frames`` entries for
+    stacked; ``stack_axis=None`` says that they are single frames all the same. Where one of the two could as well hold
+    a stack of colour frames, it asks.
+    """
+    if axis not in ("auto", 0, -1, None):
+        raise InputError(f"stack_axis must be 'auto', 0, -1 or None, got {axis!r}")
+    if None in shape and frames > 1:
+        raise SchemaError(
+            f"{name!r} is ragged and cannot have a frame_stack: give the stacks of other leaves by name, as in "
+            "frame_stack={'camera': 4}"
+        )
+    if frames == 1 or axis is None:
+        return Stack(frames), shape
+    if axis == "auto":
+        if len(shape) >= 2 and shape[0] == frames:
+            return Stack(frames, 0), shape[1:]
+        if len(shape) >= 3 and shape[-1] == frames:
+            return Stack(frames, -1), shape[:-1]
+        colours = [at for at in (0, -1) if len(shape) == 3 and shape[at] in [frames * count for count in COLOURS]]
+        if colours:
+            raise SchemaError(
+                f"{name!r}: axis {colours[0]} of shape {shape} may hold a stack of {frames} frames of "
+                f"{cast(int, shape[colours[0]]) // frames} channels each; say stack_axis={colours[0]} if it does, "
+                "stack_axis=None if observations are single frames, which are stacked when they are sampled"
+            )
+        return Stack(frames), shape
+    size = shape[axis] if shape else None
+    if size is None or size % frames:
+        raise InputError(f"{name!r}: axis {axis} of shape {shape} cannot hold a stack of {frames} frames")
+    depth = size // frames
+    if depth == 1:
+        return Stack(frames, axis), shape[1:] if axis == 0 else shape[:-1]
+    return Stack(frames, axis, channels=True), (depth, *shape[1:]) if axis == 0 else (*shape[:-1], depth)
+
+
+def _extra(name: str, value: Any, what: str) -> Field:
+    """Return a user's column from a dtype, ``(shape, dtype)``, or a leaf space."""
+    check_key(name, what)
+    if name in RESERVED:
+        raise SchemaError(f"{what}: {name!r} is a name of the store's own; choose another")
+    if isinstance(value, gymnasium.Space):
+        if not isinstance(spaces.tree(value, name), str):
+            raise SchemaError(f"{what}: {name!r} must be one array; give each part of the {value} a name of its own")
+        return (name, *spaces.column_layout(value, name))
+    try:
+        shape, dtype = value if isinstance(value, tuple) else ((), value)
+        varies = len(shape) > 0 and shape[0] is None
+        sizes = f"shape of {name!r}" + ", but for a first None," * (None in shape)
+        fixed = tuple(check_count(sizes, n) for n in shape[varies:])
+        layout = (None, *fixed) if varies else fixed, np.dtype(dtype)
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"{what}: {name!r} must be a dtype, (shape, dtype) or a space, got {value!r}") from error
+    return (name, *layout)
