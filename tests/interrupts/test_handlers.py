@@ -228,9 +228,9 @@ def test_actor_learner_and_handler_do_not_wait_for_each_other(tmp_path: pathlib.
 
         def save(number, frame):
             rb.checkpoint(f"c{len(made)}")
-            made.append(number)
-            if len(made) > 2:
-                rb.drop_checkpoint(f"c{len(made) - 3}")
+            if len(made) > 1:
+                rb.drop_checkpoint(f"c{len(made) - 2}")
+            made.append(number)  # last: the next signal comes then, and one within another, and so on, fill the stack
 
         rb.add(obs, 1, 0.5, obs, False, False)
         actor = threading.Thread(target=act)
