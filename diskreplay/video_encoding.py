@@ -12,6 +12,8 @@ import collections
 import contextlib
 import functools
 import os
+import pathlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,9 +43,30 @@ ENCODERS: dict[str, tuple[str, dict[str, str]]] = {
 NOT_ENCODED = "only frames of observations are encoded, and {} are columns of their own"
 
 
-def keep_svt_quiet() -> None:
-    """Have SVT-AV1 not say thirty lines for each encoder, unless the user wants that."""
+@contextlib.contextmanager
+def as_a_guest() -> Iterator[None]:
+    """Keep SVT-AV1, which is opened within, from filling the screen and from holding up other processes.
+
+    It writes thirty lines unless ``SVT_LOG`` is set. Run by root, it gives a priority in real time (SCHED_FIFO, 99) to
+    its threads and to the one that opens it; at the end all get the scheduling that the latter had before.
+    """
     os.environ.setdefault("SVT_LOG", "1")
+    if not hasattr(os, "sched_setscheduler"):
+        yield
+        return
+    others = _threads() - {threading.get_native_id()}
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        for thread in _threads() - others:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.sched_setscheduler(thread, policy, priority)
+
+
+def _threads() -> set[int]:
+    """Return the ids that Linux gives the threads of this process."""
+    return {int(task.name) for task in pathlib.Path("/proc/self/task").iterdir()}
 
 
 class Encoded(NamedTuple):
@@ -75,7 +98,6 @@ class VideoEncoder:
     """
 
     def __init__(self, video: Video, key_frames: int = KEY_FRAMES, options: Mapping[str, str] | None = None) -> None:
-        keep_svt_quiet()
         try:
             with undisturbed():
                 import av
@@ -91,7 +113,8 @@ class VideoEncoder:
             context.framerate, context.time_base = video.fps, 1 / video.fps
             context.gop_size, context.max_b_frames = key_frames, 0
             context.options = {**own, **(options or {})}
-            context.open()
+            with as_a_guest():
+                context.open()
         except (av.FFmpegError, ValueError) as error:
             raise InputError(
                 f"{name} does not encode {video.width}x{video.height} {video.pix_fmt}: {error}; give another size, "

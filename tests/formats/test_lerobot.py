@@ -31,7 +31,7 @@ from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.diff import diff
 from diskreplay.ops.edit import edit
 from diskreplay.ops.verify import verify
-from diskreplay.video_encoding import VideoEncoder
+from diskreplay.video_encoding import VideoEncoder, as_a_guest
 
 LENGTHS = (4, 7)
 CAMERA = "videos/observation.camera/chunk-000/file-000.mp4"
@@ -67,6 +67,8 @@ def film(target: pathlib.Path, count: int, codec: str = "libx264", fps: int = 30
     with av.open(str(target), "w") as container:
         stream = container.add_stream(codec, fps, options=options)
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        with as_a_guest():
+            stream.codec_context.open()
         for at in range(count):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame(at), format="rgb24")))
         container.mux(stream.encode())

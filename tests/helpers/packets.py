@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import diskreplay as dr
 from diskreplay import video
+from diskreplay.video_encoding import as_a_guest
 
 av: Any = pytest.importorskip("av", reason="PyAV is not installed: pip install 'diskreplay[video]'")
 
@@ -77,6 +78,8 @@ def clip(
     context.time_base, context.framerate = fractions.Fraction(1, 30), fractions.Fraction(30)
     context.gop_size, context.max_b_frames, context.thread_count = every, 0, 1
     context.options = {**options, "g": str(every)}
+    with as_a_guest():
+        context.open()
     packets: list[Any] = []
     for at, picture in enumerate(moving(count, width, height, seed)):
         frame = av.VideoFrame.from_ndarray(picture, format="rgb24")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import pathlib
 import threading
 from typing import Any
@@ -54,6 +55,17 @@ def test_each_packet_shows_the_next_frame(codec: str, frames: int) -> None:
     assert found[0].key
     keys = [at for at, packet in enumerate(found) if packet.key]
     assert max(np.diff([*keys, frames])) <= 4
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="needs Linux")
+@pytest.mark.parametrize("codec", ENCODERS)
+def test_an_encoder_leaves_the_processors_to_others(codec: str) -> None:
+    """Root's SVT-AV1 asks for real time, also for the thread that opens it."""
+    mine = os.sched_getscheduler(0)
+    encoder = VideoEncoder(dr.Video(codec, 64, 48))
+    encoder.encode(np.zeros((48, 64, 3), np.uint8))
+    threads = [int(task.name) for task in pathlib.Path("/proc/self/task").iterdir()]
+    assert {os.sched_getscheduler(thread) for thread in threads} == {mine}
 
 
 def test_wrong_calls_of_an_encoder_are_named() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from diskreplay.video_encoding import as_a_guest
+
 # What torchvision's own library would bring; the wheels of torch for the CPU alone have none that fits.
 OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
 for operator in ("nms", "qnms"):
@@ -61,7 +63,8 @@ def build(
                     "task": "push" if episode % 2 else f"grasp object {episode}",
                 }
             )
-        dataset.save_episode()
+        with as_a_guest():
+            dataset.save_episode()
     dataset.finalize()
 
 

@@ -23,7 +23,7 @@ from diskreplay.formats.files.lerobot_meta import PLACE, TOLERANCE_S, Clip, plac
 from diskreplay.ragged import Lists, offsets_of
 from diskreplay.reading.decoding import Decoder
 from diskreplay.video import CODECS, MAX_PACKETS, MAX_VALUE_BYTES, Packet, Video, record
-from diskreplay.video_encoding import ENCODERS, keep_svt_quiet
+from diskreplay.video_encoding import ENCODERS, as_a_guest
 
 SMALLEST = 64
 """The least width and height that the encoder takes."""
@@ -295,11 +295,11 @@ class VideoFiles:
         target = self._folder / f"{PLACE.format(**self._place)}.mp4"
         target.parent.mkdir(parents=True, exist_ok=True)
         self._container = av.open(str(target), "w", options=FRESH)
-        keep_svt_quiet()
         name, options = ENCODERS[parameters.codec]
         stream = self._container.add_stream(name, self._rate, options=dict(options))
         stream.width, stream.height, stream.pix_fmt = parameters.width, parameters.height, parameters.pix_fmt
-        stream.codec_context.open()  # PyAV knows no stream without a codec; nothing is encoded
+        with as_a_guest():
+            stream.codec_context.open()  # PyAV knows no stream without a codec; nothing is encoded
         # Where AV1 has no parameters, FFmpeg makes of the first packet what players look for, the box av1C.
         found = parameters.parameters[0] or (first if parameters.codec == "av1" else None)
         stream.codec_context.extradata = found
