@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from helpers import deadline, effort, scratch, tiers
 
+from diskreplay.engine import run
 from diskreplay.testing import thresholds
 
 
@@ -19,6 +21,21 @@ def _no_fsync() -> Iterator[None]:
     """No test cuts the power, and syncing is most of the time that these would take; the seam still counts it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_commit_by_the_clock() -> Iterator[None]:
+    """A machine may stand still in a test that knows its commits: only its own ``commit_seconds`` count."""
+    check = run.Run.__post_init__
+
+    def never(options: run.Run) -> None:
+        check(options)
+        if options.commit_seconds == run.COMMIT_SECONDS:
+            object.__setattr__(options, "commit_seconds", math.inf)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run.Run, "__post_init__", never)
         yield
 
 

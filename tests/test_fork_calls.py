@@ -32,4 +32,4 @@ def test_calls_come_in_the_order_of_the_rooms() -> None:
     assert lines[:2] == ["before, above", "before, below"]
     for where in "parent", "child":
         assert [line for line in lines if line.startswith(where)] == [f"{where}, below", f"{where}, above"]
-    assert said.stderr.count("KeyboardInterrupt: ") >= 3
+    assert said.stderr.count("KeyboardInterrupt") >= 3  # parent and child write at once: words are whole, lines are not

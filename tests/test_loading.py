@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from helpers.patience import PATIENCE
 
 import diskreplay
 from diskreplay import loading
@@ -31,7 +32,7 @@ class Slow:
 
     def __call__(self) -> int:
         self.calls += 1
-        assert self.leave.wait(60)
+        assert self.leave.wait(PATIENCE)
         return 7
 
 

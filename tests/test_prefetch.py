@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from helpers.forking import forked
+from helpers.patience import PATIENCE
 
 from diskreplay.errors import StateError
 from diskreplay.prefetch import Prefetcher
@@ -18,7 +19,7 @@ def threads() -> list[str]:
 
 
 def wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while not what():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -14,11 +14,10 @@ from unittest import mock
 
 import pytest
 from helpers.forking import forked
+from helpers.patience import PATIENCE
 
 from diskreplay import workers
 from diskreplay.workers import Task
-
-SECONDS = 60
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +37,7 @@ def test_parts_run_side_by_side() -> None:
     done = []
 
     def work(begin: int, end: int) -> int:
-        together.wait(SECONDS)
+        together.wait(PATIENCE)
         done.append((begin, end, threading.get_ident()))
         return end
 
@@ -120,7 +119,7 @@ def test_a_forked_child_starts_its_own() -> None:
         together = threading.Barrier(2)
 
         def work(begin: int, end: int) -> int:
-            together.wait(SECONDS)
+            together.wait(PATIENCE)
             return end
 
         return [workers.side_by_side(work, [0, 1, 2]), workers._started]
@@ -143,7 +142,7 @@ workers._helpers = 2
 late = Late()
 late.itself = late
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.stdout, done.stderr, done.returncode) == ("20\n", "", 0)
 
 
@@ -157,13 +156,13 @@ def test_a_child_that_is_forked_while_its_parent_waits() -> None:
         if os.getpid() != parent:
             return end
         if threading.get_ident() == main:
-            assert begun.wait(SECONDS)  # then the helper is in the midst of the other part
+            assert begun.wait(PATIENCE)  # then the helper is in the midst of the other part
             children.append(os.fork())
             if children[-1]:
                 over.set()
         else:
             begun.set()
-            assert over.wait(SECONDS)
+            assert over.wait(PATIENCE)
         return end
 
     workers.side_by_side(lambda begin, end: end, [0, 1, 2])  # so that there is a helper
@@ -200,12 +199,12 @@ def test_who_asks_while_all_threads_are_busy_does_it() -> None:
 
     def wait() -> bool:
         begun.release()
-        return hold.wait(SECONDS)
+        return hold.wait(PATIENCE)
 
     busy = [workers.submit(wait) for _ in range(workers.THREADS)]
     try:
         for _ in busy:
-            assert begun.acquire(timeout=SECONDS)
+            assert begun.acquire(timeout=PATIENCE)
         assert workers.submit(threading.get_ident).result() == threading.get_ident()
     finally:
         hold.set()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import lives
+from helpers.patience import PATIENCE
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError
@@ -120,7 +121,7 @@ def test_processes_that_are_spawned(store: str) -> None:
         processes = [context.Process(target=draw, args=(buffer, results)) for _ in range(2)]
         for process in processes:
             process.start()
-        found = [results.get(timeout=120) for _ in processes]
+        found = [results.get(timeout=PATIENCE) for _ in processes]
         for process in processes:
             process.join()
     assert found[0] != found[1]

@@ -22,6 +22,7 @@ import pytest
 from helpers.configs import Config
 from helpers.effort import examples, stride
 from helpers.model import Leaf
+from helpers.patience import PATIENCE
 from helpers.recording import Recording, reopen
 
 import diskreplay as dr
@@ -169,14 +170,14 @@ def test_two_threads_keep_the_ratio(path: str) -> None:
 
         def act() -> None:
             for _ in range(190):
-                limiter.wait_to_add(timeout=60)
+                limiter.wait_to_add(timeout=PATIENCE)
                 recording.add(buffer, 1)
                 worst.append(limiter.inserts * 2 - limiter.samples)
 
         actor = threading.Thread(target=act)
         actor.start()
         for _ in range(45):
-            limiter.wait_to_sample(8, timeout=60)
+            limiter.wait_to_sample(8, timeout=PATIENCE)
             buffer.sample(8)
         actor.join()
         assert max(worst) <= 20 + 12
@@ -218,10 +219,10 @@ def test_a_learner_sees_the_steps_of_an_actor_that_waits(path: str) -> None:
         recording, limiter = Recording(CONFIG), dr.RateLimiter(actor, 2.0, 10, 16)
         while limiter.may_add():
             recording.add(actor, 1)
-        waits = threading.Thread(target=lambda: limiter.wait_to_add(timeout=60))
+        waits = threading.Thread(target=lambda: limiter.wait_to_add(timeout=PATIENCE))
         waits.start()
         with reopen(CONFIG, path, stream="learner", capacity=1, commit_seconds=1e9) as learner:
-            dr.RateLimiter(learner, 2.0, 10, 16).wait_to_sample(8, timeout=60)
+            dr.RateLimiter(learner, 2.0, 10, 16).wait_to_sample(8, timeout=PATIENCE)
             learner.commit()
             waits.join()
         assert limiter.samples == 8
@@ -234,13 +235,13 @@ buffer = dr.ReplayBuffer.open(sys.argv[1], stream="learner", capacity=1, seed=0)
 limiter = dr.RateLimiter(buffer, 4.0, 20, 64)
 print("ready", flush=True)
 for turn in range(int(sys.argv[2])):
-    limiter.wait_to_sample(16, timeout=60)
+    limiter.wait_to_sample(16)
     buffer.sample(16)
     surplus = limiter.inserts * 4 - limiter.samples
     assert surplus >= 16, surplus
     print(turn, flush=True)
 if sys.argv[3] == "wait":
-    limiter.wait_to_sample(100, timeout=60)
+    limiter.wait_to_sample(100)
 buffer.close()
 """
 
@@ -267,11 +268,11 @@ def test_two_processes_keep_the_ratio(path: str) -> None:
         recording = Recording(CONFIG)
         limiter = dr.RateLimiter(buffer, 4.0, 20, 64)
         for _ in range(130):
-            limiter.wait_to_add(timeout=60)
+            limiter.wait_to_add(timeout=PATIENCE)
             recording.add(buffer, 1)
             assert limiter.inserts <= 20 or limiter.inserts * 4 - limiter.samples <= 80 + 64
         buffer.commit()
-        output, _ = learner.communicate(timeout=60)
+        output, _ = learner.communicate(timeout=PATIENCE)
         assert learner.returncode == 0
         assert output.split() == [str(turn) for turn in range(30)]
         buffer.refresh()
@@ -287,7 +288,7 @@ def test_the_other_side_is_killed_and_comes_again(path: str) -> None:
         with started(path, 4, "wait") as learner:
             limiter = dr.RateLimiter(buffer, 4.0, 20, 64)
             for _ in range(22):
-                limiter.wait_to_add(timeout=60)
+                limiter.wait_to_add(timeout=PATIENCE)
                 recording.add(buffer, 1)
             buffer.commit()
             assert learner.stdout is not None
@@ -301,10 +302,10 @@ def test_the_other_side_is_killed_and_comes_again(path: str) -> None:
         assert known in range(0, 65, 16)
         with started(path, 20, "close") as learner:
             for _ in range(60):
-                limiter.wait_to_add(timeout=60)
+                limiter.wait_to_add(timeout=PATIENCE)
                 recording.add(buffer, 1)
             buffer.commit()
-            learner.communicate(timeout=60)
+            learner.communicate(timeout=PATIENCE)
             assert learner.returncode == 0
         buffer.refresh()
         limiter._look()
@@ -324,7 +325,7 @@ def test_ctrl_c_ends_the_waiting_and_counts_nothing(path: str) -> None:
         limiter._look_again = looked  # type: ignore[method-assign]
 
         def interrupt() -> None:
-            waiting.wait(60)
+            waiting.wait(PATIENCE)
             time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGINT)
 

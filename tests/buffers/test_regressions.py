@@ -8,6 +8,7 @@ import time
 import gymnasium
 import numpy as np
 import pytest
+from helpers.patience import PATIENCE
 
 import diskreplay as dr
 from diskreplay.errors import StateError
@@ -100,7 +101,7 @@ def test_a_forgotten_loader_ends(tmp_path):
         for _ in rb.loader(4):
             break
         gc.collect()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while any(thread.name == "diskreplay-loader" for thread in threading.enumerate()):
             assert time.monotonic() < deadline
             time.sleep(0.01)

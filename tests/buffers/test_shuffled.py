@@ -15,6 +15,7 @@ import pytest
 from gymnasium import spaces
 from helpers.configs import CONFIGS, Config
 from helpers.model import Leaf, check_batch
+from helpers.patience import PATIENCE
 from helpers.recording import Recording, reopen
 
 import diskreplay as dr
@@ -200,7 +201,7 @@ def test_a_loader_samples_ahead_and_no_further(path: str) -> None:
         sample = buffer.sample
         buffer.sample = lambda size: drawn.append(size) or sample(size)  # type: ignore[method-assign,func-returns-value]
         with buffer.loader(8, prefetch=3) as loader:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE
             while len(drawn) < 4 and time.monotonic() < deadline:
                 time.sleep(0.01)
             time.sleep(0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 
 import numpy as np
 import pytest
@@ -191,13 +192,23 @@ def test_automatic_commits_by_rows_and_seconds(path: str, monkeypatch: pytest.Mo
         for end in range(1, 23):
             recording.add(buffer, 1)
             assert buffer.stats()["streams"]["0"]["committed"] == end // 5 * 5
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     with reopen(PLAIN, path, commit_seconds=30.0) as buffer:
         recording.add(buffer, 3)
         assert buffer.stats()["streams"]["0"]["committed"] == 22
-        now = __import__("time").monotonic()
-        monkeypatch.setattr("time.monotonic", lambda: now + 31)
+        now += 31
         recording.add(buffer, 1)
         assert buffer.stats()["streams"]["0"]["committed"] == 26
+
+
+def test_the_clock_commits_nothing_in_tests(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that knows its commits failed where the machine stood still for 10 seconds (``conftest.py``)."""
+    with PLAIN.create(path) as buffer:
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 1e6)
+        Recording(PLAIN).add(buffer, 3)
+        assert buffer.stats()["streams"]["0"]["committed"] == 0
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import pytest
+from helpers.patience import PATIENCE
 
 import diskreplay as dr
 from diskreplay.ops.verify import verify
@@ -49,7 +50,7 @@ def commit_of(path: str) -> dict[str, Any]:
 
 def wait_for(path: str, sequence: int, process: subprocess.Popen[str]) -> None:
     """Waits for a commit of the store; fails when the process ends before."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while commit_of(path).get("sequence", -1) < sequence:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until
@@ -109,7 +110,7 @@ def test_an_interrupt_commits_and_says_how_to_go_on(path: str, number: signal.Si
     process = start(path, "--envs", "2", "--seed", "4")
     wait_for(path, 2, process)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in err
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
@@ -119,7 +120,7 @@ def test_an_interrupt_commits_and_says_how_to_go_on(path: str, number: signal.Si
     assert verify(path).ok
     command = shlex.split(err.splitlines()[-1])
     assert command[0] == "diskreplay"
-    subprocess.run([*CLI, *command[1:]], check=True, capture_output=True, timeout=120)
+    subprocess.run([*CLI, *command[1:]], check=True, capture_output=True, timeout=PATIENCE)
     assert commit_of(path)["end"] * 2 == STEPS
     assert verify(path).ok
 
@@ -135,13 +136,13 @@ def test_a_killed_recording_goes_on_from_its_last_commit(path: str, sequence: in
         wait_for(path, sequence, process)
         time.sleep(0.013 * sequence)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     committed = commit_of(path).get("end", 0)
     if committed:
         assert verify(path).ok
         with dr.ReplayBuffer.open(path, mode="r") as buffer:
             before = buffer.get(list(range(committed)))
-    done = subprocess.run([*recording(path, "--resume"), "--json"], check=True, capture_output=True, timeout=120)
+    done = subprocess.run([*recording(path, "--resume"), "--json"], check=True, capture_output=True, timeout=PATIENCE)
     assert json.loads(done.stdout)["new_steps"] == STEPS - committed
     assert commit_of(path)["end"] == STEPS
     assert verify(path).ok

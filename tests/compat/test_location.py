@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 from compat.cases import CASES
+from helpers.patience import PATIENCE
 
 import diskreplay as dr
 from diskreplay.compat.frames import ReplayBuffer
@@ -29,7 +30,9 @@ print(temporary.store.path)
 
 
 def run(script: str, path: pathlib.Path) -> str:
-    finished = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=120)
+    finished = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (finished.returncode, finished.stderr) == (0, "")
     return finished.stdout.strip()
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from helpers import lives
 from helpers.effort import stride
+from helpers.patience import PATIENCE
 
 import diskreplay as dr
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, StateError, WriteFailedError
@@ -352,7 +353,7 @@ def test_out_of_file_descriptors(path: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(DESCRIPTORS), path],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(pathlib.Path(lives.__file__).parents[1]), *sys.path])},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

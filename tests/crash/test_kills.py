@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from helpers import lives
 from helpers.effort import examples
+from helpers.patience import PATIENCE
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
@@ -55,7 +56,7 @@ def test_writers_that_are_killed_beside_readers(path: str, record_property: pyte
     while kills < KILLS or (not inside and kills < 20 * KILLS):
         kills += 1
         writer, pipe = start(lives.write, path, "0", 0, 1 << 40, kills)
-        messages = [pipe.recv() for _ in range(rng.randrange(12)) if pipe.poll(60)]
+        messages = [pipe.recv() for _ in range(rng.randrange(12)) if pipe.poll(PATIENCE)]
         time.sleep(rng.uniform(0, 0.02))
         os.kill(writer.pid, signal.SIGKILL)
         writer.join()
@@ -77,7 +78,7 @@ def test_writers_that_are_killed_beside_readers(path: str, record_property: pyte
     sampled = 0
     for reader, pipe in readers:
         pipe.send("stop")
-        assert pipe.poll(60), "a reader failed"
+        assert pipe.poll(PATIENCE), "a reader failed"
         sampled += pipe.recv()[1]
         reader.join()
         assert reader.exitcode == 0
@@ -161,7 +162,7 @@ def write_beside_a_child(path: str, pipe: Connection) -> None:
 
 def test_a_forked_child_does_not_keep_a_killed_writers_lock(path: str) -> None:
     writer, pipe = start(write_beside_a_child, path)
-    assert pipe.poll(60)
+    assert pipe.poll(PATIENCE)
     child = pipe.recv()
     try:
         os.kill(writer.pid, signal.SIGKILL)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from helpers.effort import examples
 from helpers.forking import forked
+from helpers.patience import PATIENCE
 from helpers.threads import held
 
 import diskreplay as dr
@@ -187,9 +188,12 @@ sys.path.insert(0, sys.argv[3])
 warnings.simplefilter("ignore", DeprecationWarning)
 import diskreplay as dr
 from engine.test_forks import ROWS, add, check, create
+from diskreplay.engine import forks
 from diskreplay.errors import MisuseWarning, StateError
+from helpers.patience import PATIENCE
 
 warnings.simplefilter("ignore", MisuseWarning)  # episodes follow each other without a first observation of their own
+forks.FORK_SECONDS = PATIENCE
 path, what = sys.argv[1], sys.argv[2]
 sampler = dr.Proportional if what.startswith("priorities") else dr.Uniform
 buffer = create(path, sampler=sampler(), commit_rows=10, seed=0)
@@ -229,7 +233,7 @@ for turn in range(int(sys.argv[4])):
         check(next(loader))
     child = os.fork()
     if not child:
-        signal.alarm(100)  # hung
+        signal.alarm(int(PATIENCE))  # hung
         try:
             for _ in range(3):
                 check(rb.sample(30))
@@ -267,7 +271,7 @@ def test_fifty_forks_beside_busy_threads(path: str, what: str) -> None:
         str(pathlib.Path(__file__).parent.parent),
         str(turns),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == (["0", str(turns)] if what.startswith("write") else [str(turns), "0"])
 
@@ -275,7 +279,9 @@ def test_fifty_forks_beside_busy_threads(path: str, what: str) -> None:
 IMPORTS = """
 import os, sys, threading, time
 import diskreplay as dr
+from diskreplay.engine import forks
 
+forks.FORK_SECONDS = 800.0
 rb = dr.ReplayBuffer.open(sys.argv[1], mode="r")
 import logging
 within = threading.Event()
@@ -300,6 +306,7 @@ def test_a_fork_beside_a_thread_that_loads_a_library(path: str) -> None:
     """Regression: the fork held the lock of ``logging``, which was imported after this package, while it waited."""
     create(path).close()
     done = subprocess.run(
-        [sys.executable, "-Wignore", "-c", textwrap.dedent(IMPORTS), path], capture_output=True, text=True, timeout=300
-    )
+        [sys.executable, "-Wignore", "-c", textwrap.dedent(IMPORTS), path],
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
     assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", 0)

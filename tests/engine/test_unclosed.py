@@ -12,6 +12,7 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
+from helpers.patience import PATIENCE
 from helpers.threads import held
 
 import diskreplay as dr
@@ -53,7 +54,7 @@ def kept(rows=777):
 def run(script: str, path: str, *options: str, status: int = 0, errors: str = "") -> str:
     """Runs a program to its end; what it wrote to stderr must hold ``errors``, and be nothing where that is empty."""
     program = [sys.executable, *options, "-c", HEAD + textwrap.dedent(script), path]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == status, done.stderr
     assert errors in done.stderr, done.stderr
     assert bool(errors) == bool(done.stderr), done.stderr
@@ -215,7 +216,7 @@ def test_a_child_of_multiprocessing_keeps_what_it_wrote_itself(path: str, tmp_pa
             assert child.exitcode == 0
     """)
     )
-    done = subprocess.run([sys.executable, str(main), path, method], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, str(main), path, method], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
     assert rows_of(path) == ROWS
 

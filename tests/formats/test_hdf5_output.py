@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.patience import PATIENCE
 
 import diskreplay as dr
 from diskreplay.formats.files.hdf5_output import Output
@@ -54,7 +55,7 @@ def test_a_full_disk_is_an_error(name: str, compression: str, source: pathlib.Pa
     limits = ["0", "50", "4096", "100000", "1000000", "1500000"]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(source), str(folder / "a"), name, compression, *limits],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
 

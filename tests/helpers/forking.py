@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from helpers.patience import PATIENCE
+
 from diskreplay.storage import local_files
 
 
@@ -21,7 +23,7 @@ def forked(work: Callable[[], Any]) -> Any:
         child = os.fork()
     if not child:
         try:
-            signal.alarm(100)
+            signal.alarm(int(PATIENCE))
             try:
                 said = work()
             except BaseException as error:

@@ -153,7 +153,8 @@ def run(learner: Any, name: str, folder: str, steps: str) -> None:
         place = "steps"
 
     files.decide = event
-    opening = {"sampler": kind.sampler, "view": kind.view, "files": files, "commit_rows": 13, "seed": SEED}
+    commits = {"commit_rows": 13, "commit_seconds": 1e9}  # events have the same numbers on any machine
+    opening = {"sampler": kind.sampler, "view": kind.view, "files": files, "seed": SEED, **commits}
     drawn: Any
     if not (path / "zarr.json").exists():
         create(path, files=files).close()

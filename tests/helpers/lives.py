@@ -119,10 +119,10 @@ def write(path: str, stream: str, number: int, rows: int, seed: int, pipe: Conne
 
 
 def read(path: str, num_envs: dict[int, int], pipe: Connection) -> None:
-    """A process that samples beside the writers until it is told to stop; then tells how often."""
+    """A process that samples beside the writers until it is told to stop, and a few times at least; tells how often."""
     rng = np.random.default_rng(0)
     batches = rows = evicted = 0
-    while not pipe.poll():
+    while batches < 4 or not pipe.poll():  # on a busy machine it may be told before it has begun
         with dr.ReplayBuffer.open(path, mode="r", cache_bytes=int(rng.choice([0, 1 << 14]))) as buffer:
             for _ in range(20):
                 try:

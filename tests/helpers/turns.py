@@ -7,6 +7,8 @@ import random
 import threading
 from collections.abc import Callable
 
+from helpers.patience import PATIENCE
+
 from diskreplay.testing import FaultyObjects, SimulatedObjects
 from diskreplay.testing.faulty_objects import Fault, Request
 
@@ -62,7 +64,7 @@ class Turns:
             fault = self._rng.choice(FAULTS) if draw < KILL + FAIL else None
             self._decisions[number] = KilledError() if draw < KILL else fault
             self._go[number].release()
-            if self._arrived.get(timeout=120) not in ended:
+            if self._arrived.get(timeout=PATIENCE) not in ended:
                 waiting.append(number)
         for thread in threads:
             thread.join()

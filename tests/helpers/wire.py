@@ -7,9 +7,9 @@ import math
 import socket
 import threading
 
+from helpers.patience import PATIENCE
+
 PIECE_BYTES = 1 << 16
-PATIENCE = 60
-"""Seconds that the server may take to notice that nothing more comes."""
 
 
 class Wire:

@@ -16,8 +16,9 @@ import traceback
 import warnings
 
 import numpy as np
+from helpers.patience import PATIENCE
 from hostile.dataset_mutations import mutate
-from hostile.worker import outside_of, snapshot
+from hostile.worker import outside_of, snapshot, watched
 
 import diskreplay as dr
 from diskreplay import formats
@@ -27,7 +28,7 @@ from diskreplay.ops.verify import verify
 
 ADDRESS_BYTES = 12 << 30
 MEMORY_BYTES = 500 << 20
-CASE_SECONDS = 20
+CASE_SECONDS = 20.0
 
 
 class Violation(Exception):
@@ -88,9 +89,9 @@ def attempt(base: pathlib.Path, folder: pathlib.Path, seed: int, number: int) ->
     said: list[str] = []
     forget_peak()
     peak = resident_bytes("VmRSS")
-    faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     try:
-        with warnings.catch_warnings():
+        with watched(CASE_SECONDS), warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.showwarning = lambda message, *rest, **more: said.append(str(message))
             name = None if rng.random() < 0.15 else base.parent.name.partition(" ")[0]

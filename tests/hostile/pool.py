@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO
 
+from helpers.patience import PATIENCE
 from helpers.threads import together
 from hostile.bases import Base
 
 TESTS = pathlib.Path(__file__).parent.parent
 ADDRESS_BYTES = 6 << 30
 """Of the whole process, libraries and threads included: about 2.5 GiB of it are taken before the first case."""
-CASE_SECONDS = 60.0
 
 
 @dataclasses.dataclass
@@ -83,7 +83,7 @@ def _lines(pickled: pathlib.Path, folder: pathlib.Path, seed: int, first: int, s
             reader.start()
         while True:
             try:
-                line = lines.get(timeout=CASE_SECONDS)
+                line = lines.get(timeout=PATIENCE)
             except queue.Empty:
                 process.kill()
                 yield f"{first} ? -> VIOLATION it hangs"

@@ -6,13 +6,16 @@ Arguments: a pickled base, a folder of its own, bytes of address space, the seed
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import pathlib
 import pickle
 import resource
 import shutil
+import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 from diskreplay.reading import compiled
 
+CASE_SECONDS = 60.0
 OUTSIDE = {"text": b"not of the store\n" * 9}
 
 
@@ -231,6 +235,17 @@ def attempt(base: Base, folder: pathlib.Path, seed: int, number: int) -> tuple[s
     return done, ended
 
 
+@contextlib.contextmanager
+def watched(seconds: float) -> Iterator[None]:
+    """Ends the process with a trace where the block takes more processor time: a machine may stand still meanwhile."""
+    faulthandler.register(signal.SIGPROF, chain=True)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
 def main() -> None:
     pickled, folder, address_bytes, seed, first, stop = sys.argv[1:]
     base = pickle.loads(pathlib.Path(pickled).read_bytes())
@@ -239,7 +254,8 @@ def main() -> None:
     compiled.KERNEL.now()
     resource.setrlimit(resource.RLIMIT_AS, (int(address_bytes), int(address_bytes)))
     for number in range(int(first), int(stop)):
-        done, ended = attempt(base, pathlib.Path(folder), int(seed), number)
+        with watched(CASE_SECONDS):
+            done, ended = attempt(base, pathlib.Path(folder), int(seed), number)
         print(number, done.replace("\n", " ")[:300], "->", ended, flush=True)
 
 

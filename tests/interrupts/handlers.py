@@ -28,6 +28,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from helpers.patience import PATIENCE
 from interrupts import others
 from remote import world
 
@@ -36,7 +37,6 @@ from diskreplay.errors import EvictedError, MisuseWarning, NotEnoughDataError, S
 from diskreplay.ops.verify import verify
 from diskreplay.testing.faulty_objects import SimulatedObjects
 
-HANG_SECONDS = 120.0
 HANDLERS_SERIALS = 300_000
 EPISODE = 7
 OPTIONS: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9, "cache_bytes": 1 << 14, "seed": 5}
@@ -784,7 +784,7 @@ def run(subject: Subject, count: int, seed: int = 0) -> int:
             subject.rows = subject.call(subject.changing[0])(subject.rows)[-subject.capacity :]
         try:
             for number in range(count):
-                faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+                faulthandler.dump_traceback_later(PATIENCE, exit=True)
                 names[:] = next(every)
                 changes.clear()
                 sender.send(SIGNALS[number % len(SIGNALS)], rng.random() * seconds.get(names[0], 1e-3))

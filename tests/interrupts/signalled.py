@@ -33,12 +33,13 @@ from typing import Any
 
 import numpy as np
 from helpers import lives
+from helpers.patience import PATIENCE
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, DiskReplayError, NotEnoughDataError, StateError
 
-HANG_SECONDS = 120.0
-AGAIN_SECONDS = 5.0
+AGAIN_LOOKS, LOOK_SECONDS = 500, 0.01
+"""Looks, not seconds: where the machine stands still, the signal is on its way for longer."""
 OPTIONS = {**lives.OPTIONS, "commit_rows": 37, "num_envs": 2}
 
 
@@ -60,9 +61,10 @@ class Sender:
             time.sleep(self.rng.uniform(0, self.most_seconds))
             while not self.taken:
                 os.kill(os.getpid(), self.number)
-                again = time.monotonic() + AGAIN_SECONDS
-                while not self.taken and time.monotonic() < again:
-                    time.sleep(0.01)  # no lock: the interrupt may be anywhere, also within one
+                looks = 0
+                while not self.taken and looks < AGAIN_LOOKS:
+                    looks += 1
+                    time.sleep(LOOK_SECONDS)  # no lock: the interrupt may be anywhere, also within one
 
     def ask(self) -> None:
         self.taken = False
@@ -162,7 +164,7 @@ def go_on(worker: Worker, sender: Sender, count: int) -> dict[str, Any]:
     caught = reopened = rows = 0
     wrong: list[str] = []
     while caught < count:
-        faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
         try:
             sender.ask()
             while True:
@@ -195,7 +197,7 @@ def go_on(worker: Worker, sender: Sender, count: int) -> dict[str, Any]:
         except BaseException as error:
             wrong.append(f"after an interrupt: {error!r}"[:300])
             break
-    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     worker.join()
     shown = worker.end
     try:
@@ -208,7 +210,8 @@ def go_on(worker: Worker, sender: Sender, count: int) -> dict[str, Any]:
 def wait_for_signal(sender: Sender) -> int:
     """The one that is still on its way."""
     try:
-        time.sleep(2 * AGAIN_SECONDS)
+        for _ in range(2 * AGAIN_LOOKS):
+            time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
         sender.taken = True
         return 1
@@ -237,7 +240,7 @@ def close_at_the_end(worker: Worker, sender: Sender) -> dict[str, Any]:
 
 
 def main(path: str, work: str, ending: str, seed: str, count: str = "10") -> None:
-    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     os.fsync = lambda fd: None  # nobody cuts the power here, and a busy disk takes its time
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if ending == "exit":

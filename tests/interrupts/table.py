@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from helpers.patience import PATIENCE
 from interrupts import others, own, telling, writing
 from interrupts.programs import (
     FRAMES,
@@ -39,7 +40,6 @@ import diskreplay as dr
 from diskreplay.errors import ClosedError, CorruptionError, DiskReplayError, StateError
 from diskreplay.testing import Interrupts
 
-HANG_SECONDS = 60.0
 ENGINE = ("diskreplay", "contextlib")
 """Where the places are: what makes context managers out of generators is a part of the engine."""
 
@@ -371,11 +371,11 @@ def _run_in_process(result: Result, modes: Sequence[str], tries: int | None, sta
     try:
         with contextlib.closing(here):
             while True:
-                if not here.poll(HANG_SECONDS):
-                    raise EOFError(f"hangs, for {HANG_SECONDS:g} seconds")
+                if not here.poll(PATIENCE):
+                    raise EOFError(f"hangs, for {PATIENCE:g} seconds")
                 what, *facts = here.recv()
                 if what == "done":
-                    process.join(HANG_SECONDS)
+                    process.join(PATIENCE)
                     return -1
                 if what == "places":
                     (result.places,) = facts

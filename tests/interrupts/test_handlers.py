@@ -18,6 +18,7 @@ import pytest
 from gymnasium import spaces
 from helpers.effort import examples
 from helpers.forking import forked
+from helpers.patience import PATIENCE
 from interrupts.handlers import SIGNALS, SUBJECTS, handled, run
 
 import diskreplay as dr
@@ -26,7 +27,6 @@ from diskreplay.errors import StateError
 from diskreplay.interrupts import Lock, held_back, undisturbed
 from diskreplay.ops.verify import verify
 
-LIMIT_SECONDS = 120
 BOX, ACTION = spaces.Box(-9, 9, (3,), np.float32), spaces.Discrete(4)
 NEVER: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
 
@@ -60,7 +60,7 @@ def in_a_process(program: str, *arguments: object) -> str:
     """What a program prints; it fails where the program hangs, or ends with an error."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)], capture_output=True, text=True,
-        timeout=LIMIT_SECONDS, check=False,
+        timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from helpers import lives
 from helpers.effort import examples, places
+from helpers.patience import PATIENCE
 
 import diskreplay as dr
 from diskreplay.ops.verify import verify
 
 TESTS = pathlib.Path(__file__).parent.parent
-LIMIT_SECONDS = 180
 COMPILED = ["by rank", "proportional"][: places(2, "compilations that are interrupted")]
 """By what the batches are sampled whose kernels are compiled; the seed chooses."""
 
@@ -29,7 +29,7 @@ def start(path: str, work: str, ending: str, seed: int, count: int = 1, **enviro
     done = subprocess.run(
         [sys.executable, "-m", "interrupts.signalled", path, work, ending, str(seed), str(count)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]), **environment},
-        cwd=TESTS, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
+        cwd=TESTS, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     lines = done.stdout.splitlines()
     assert lines[:1] == ["ready"], done.stderr[-2000:]

@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +17,12 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from helpers.forking import forked
+from helpers.patience import PATIENCE
 from helpers.robot import ACTION, BAD, Robot, drive, fails, places, record_on_a_disk_that_crashes
 from helpers.threads import held
 
 import diskreplay as dr
+from diskreplay import call_queue
 from diskreplay.errors import ClosedError, InputError, StateError, WriteFailedError
 from diskreplay.ops.verify import verify
 from diskreplay.testing import FaultyFiles, Interrupts
@@ -90,7 +93,7 @@ def test_what_a_program_does_to_its_arrays_later_changes_nothing(path: str) -> N
         assert not batch.action.any()
 
 
-def test_a_step_waits_where_the_queue_is_full_and_says_so(path: str) -> None:
+def test_a_step_waits_where_the_queue_is_full_and_says_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.closing(record(path, 20, queue_rows=3)) as env:
         env.reset()
         env.flush()
@@ -102,16 +105,20 @@ def test_a_step_waits_where_the_queue_is_full_and_says_so(path: str) -> None:
                 holds.set()
                 go.wait()
 
+        def monotonic() -> float:
+            """Seconds, from the beginning of the first wait to its end; the lock is given back meanwhile."""
+            now = 0.2 if go.is_set() else 0.0
+            go.set()
+            return now
+
+        monkeypatch.setattr(call_queue, "time", types.SimpleNamespace(monotonic=monotonic))
         thread = threading.Thread(target=hold)
         thread.start()
         holds.wait()
-        for _ in range(4):  # one in the thread's hand
-            env.step(ACTION)
-        threading.Timer(0.2, go.set).start()
-        for _ in range(8):
+        for _ in range(12):  # one in the thread's hand
             env.step(ACTION)
         assert env.waited.count >= 1
-        assert env.waited.longest_seconds > 0.05
+        assert env.waited.longest_seconds == 0.2
         env.flush()
         assert places(env.buffer) == [(1, at) for at in range(12)]
         thread.join()
@@ -339,7 +346,7 @@ def test_a_program_that_ends_without_closing_keeps_all(path: str, end: str) -> N
     tests = str(pathlib.Path(__file__).resolve().parents[1])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(tests=tests, path=path, end=end)],
-        check=False, capture_output=True, text=True, timeout=100,
+        check=False, capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == {"": 0, "s": 3, "r": 1}[end[:1]], done.stderr
     with dr.ReplayBuffer.open(path, mode="r") as reader:

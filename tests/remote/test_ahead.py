@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from helpers import effort
 from helpers.forking import forked
+from helpers.patience import PATIENCE
 from remote import world
 from remote.world import SPACES, Life, reader, rows_of
 
@@ -26,8 +27,6 @@ from diskreplay.remote.objects import Object
 from diskreplay.testing import FaultyObjects, Interrupts, SimulatedObjects
 from diskreplay.testing.faulty_objects import Fault, Request
 
-PATIENCE = 120.0
-"""Seconds until a test that waits for something has failed."""
 SHARD = re.compile(r"streams/[^/]+/obs/c\.(\d+)\.")
 SHARD_ROWS, SHARDS = 16, 8
 

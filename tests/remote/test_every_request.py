@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from helpers import effort
+from helpers.patience import PATIENCE
 from remote.world import RUN, SPACES, Life, Rows, observation, read, reader, rows_of, under
 
 import diskreplay as dr
@@ -251,7 +252,7 @@ def test_a_disturbed_join_gives_no_number_twice(tmp_path: pathlib.Path) -> None:
         life.push(objects)
         with under(objects):
             other = dr.ReplayBuffer.open(tmp_path / f"c{number}", remote=objects.url, **RUN)
-            other.push(60)
+            other.push(PATIENCE)
             other.close()
         assert read(objects, tmp_path / f"m{number}") == sorted([*first.window(), *life.window()]), (index, fault)
         with reader(objects, tmp_path / f"m{number}") as buffer:
@@ -268,7 +269,7 @@ def test_making_a_remote_store_that_is_disturbed(tmp_path: pathlib.Path) -> None
     counted = FaultyObjects(SimulatedObjects())
     counted.decide = lambda index, request: None
     made = make(counted, tmp_path / "a")
-    made.push(60)
+    made.push(PATIENCE)
     made.close()
     for number, (index, fault) in enumerate(_places(6, "making")):
         objects = SimulatedObjects()
@@ -280,7 +281,7 @@ def test_making_a_remote_store_that_is_disturbed(tmp_path: pathlib.Path) -> None
             faulty.heal()
             buffer = make(faulty, tmp_path / f"a{number}")
         buffer.add(observation(0, 0, 0), 0, 0.0, observation(0, 0, 1), False, False)
-        buffer.push(60)
+        buffer.push(PATIENCE)
         buffer.close()
         assert read(objects, tmp_path / f"m{number}") == [(0, 0, 0, 0)], (index, fault)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import effort
+from helpers.patience import PATIENCE
 from remote.world import Life, Rows, pushed, read, under
 
 import diskreplay as dr
@@ -142,7 +143,7 @@ def test_keys_of_somebody_else_are_left_alone(served: tuple[Life, SimulatedObjec
     with under(objects):
         joined = Life(tmp_path / "b", 1, remote=objects.url)
         joined.add(3)
-        joined.buffer.push(60)
+        joined.buffer.push(PATIENCE)
         joined.buffer.close()
     assert read(objects, tmp_path / "m") == sorted([*life.window(), *joined.window()])
     assert sorted(tmp_path.iterdir()) == sorted([*outside, tmp_path / "m", tmp_path / "b"])

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable
 
 import pytest
+from helpers.patience import PATIENCE
 from remote.world import RUN, Life, reader, rows_of, under
 
 import diskreplay as dr
@@ -31,7 +32,7 @@ class Meeting(SimulatedObjects):
             waits = "/c." in key and self.expected > 0
             self.expected -= waits
         if waits:
-            self.barrier.wait(60)
+            self.barrier.wait(PATIENCE)
         return super().get(key, span)
 
 

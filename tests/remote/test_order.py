@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.clocks import DAY, Clock
+from helpers.patience import PATIENCE
 from remote.world import CAPACITY, LAYOUT, RUN, SPACES, Life, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
@@ -284,11 +285,11 @@ def test_going_back_is_refused_before_rows_are_given_up(tmp_path: pathlib.Path) 
                 gone_back(life.path, name, objects)
         assert rows_here(life) == 40
         with under(objects), dr.ReplayBuffer.open(life.path, remote=objects.url, **RUN) as buffer:
-            buffer.push(60)
+            buffer.push(PATIENCE)
         trainer.drop_checkpoint("trainer")
     with gone_back(life.path, "latest", objects) as buffer:
         assert len(buffer) == 20
-        buffer.push(60)
+        buffer.push(PATIENCE)
     assert len(read(objects, tmp_path / "again") or []) == 20
 
 

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from diskreplay_cli.main import main
 from helpers import effort
+from helpers.patience import PATIENCE
 from helpers.turns import KilledError, Turns
 from remote.world import RUN, Life, Rows, pushed, read, reader, under
 
@@ -144,7 +145,7 @@ def test_the_one_that_was_refused_goes_on_in_another_stream(tmp_path: pathlib.Pa
     other.buffer.close()
     with under(objects), dr.ReplayBuffer.open(other.path, stream="again", remote=objects.url, **RUN) as buffer:
         buffer.add(*_row(9), False, True)
-        buffer.push(60)
+        buffer.push(PATIENCE)
     assert read(objects, tmp_path / "m") == sorted([*life.window(), (9, 0, 0, 90_000)])
 
 
@@ -172,7 +173,7 @@ def test_a_copy_that_is_opened_with_nothing_new_changes_nothing(tmp_path: pathli
     shutil.copytree(life.path, tmp_path / "b")
     before = dict(objects.data)
     with under(objects), dr.ReplayBuffer.open(tmp_path / "b", remote=objects.url, **RUN) as buffer:
-        buffer.push(60)
+        buffer.push(PATIENCE)
     assert objects.data == before
 
 
@@ -565,10 +566,10 @@ def test_a_full_disk_is_said_and_pushes_go_on_with_room(
         life.add(9)
         for _ in range(2):
             with pytest.raises(DiskFullError, match="make room and push again"):
-                life.buffer.push(60)
+                life.buffer.push(PATIENCE)
         assert "make room" in life.buffer.stats()["remote"]["error"]
         full[0] = False
-        life.buffer.push(60)  # at once, whatever the last one ran into
+        life.buffer.push(PATIENCE)  # at once, whatever the last one ran into
         life.buffer.close()
     assert read(objects, tmp_path / "m") == sorted(life.window())
 
@@ -596,10 +597,10 @@ def test_two_pushes_of_one_process_lose_no_id(tmp_path: pathlib.Path) -> None:
             reading.set()
             beside.join(0.2)
 
-    beside = threading.Thread(target=lambda: (reading.wait(60), noted.append(ledger.note(local, path))))
+    beside = threading.Thread(target=lambda: (reading.wait(PATIENCE), noted.append(ledger.note(local, path))))
     beside.start()
     files.decide = decide
     noted.append(ledger.note(files, path))
-    beside.join(60)
+    beside.join(PATIENCE)
     assert sorted(ledger.read(local, path).writes) == sorted(noted)
     assert len(noted) == 2

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.effort import stride
+from helpers.patience import PATIENCE
 from remote.world import LAYOUT, RUN, SPACES, Life, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
@@ -90,7 +91,7 @@ def test_a_kill_within_create_leaves_a_store_that_can_be_pushed(tmp_path: pathli
             for path in (tmp_path / f"{left.name} other", left / "a"):  # another machine's is first
                 life = Life(path, remote=there.url)
                 life.add(3)
-                life.buffer.push(30)
+                life.buffer.push(PATIENCE)
                 life.buffer.close()
         with reader(there, tmp_path / f"{left.name} m") as buffer:
             assert len(rows_of(buffer)) == 6
@@ -137,13 +138,13 @@ def test_what_stood_in_the_way_of_a_push_is_looked_for_again(tmp_path: pathlib.P
         life.add(20)
         life.checkpoint("c")
         life.add(10)
-        life.buffer.push(120)
+        life.buffer.push(PATIENCE)
         with reader(objects, tmp_path / "t", seed=1) as trainer:
             life.go_back("c")
             trainer.checkpoint("held")  # after it went back, and before that is pushed
             life.buffer.close()
             life.buffer = dr.ReplayBuffer.open(life.path, remote=objects.url, **RUN)
-            stop = time.monotonic() + 60
+            stop = time.monotonic() + PATIENCE
             while not life.buffer.stats()["remote"]["error"]:
                 assert time.monotonic() < stop
                 time.sleep(0.01)
@@ -151,9 +152,9 @@ def test_what_stood_in_the_way_of_a_push_is_looked_for_again(tmp_path: pathlib.P
                 life.add(1)
             for _ in range(2):
                 with pytest.raises(RemoteConflictError, match="held"):
-                    life.buffer.push(120)
+                    life.buffer.push(PATIENCE)
             trainer.drop_checkpoint("held")
-        life.buffer.push(120)
+        life.buffer.push(PATIENCE)
         assert read(objects, tmp_path / "m") == sorted(life.window())
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -184,7 +185,7 @@ def test_a_collector_that_joined_and_has_no_rows_is_whole(tmp_path: pathlib.Path
         joined = dr.ReplayBuffer.open_or_create(tmp_path / "b", *SPACES, capacity=60, remote=objects.url, **RUN)
         start = pathlib.Path(joined.path, "streams", str(joined.stream), "start")
         assert (start / ledger.NAME).exists()
-        joined.push(120)
+        joined.push(PATIENCE)
         joined.close()
         assert len(Store(objects.url, open_remote(objects, tmp_path / "m")).stream_names()) == 2
         assert verify(objects.url, files=None).ok
@@ -219,16 +220,16 @@ def test_a_network_that_is_back_is_noticed_by_who_waits(tmp_path: pathlib.Path) 
     with under(objects):
         life = Life(tmp_path / "a", remote=objects.url, push_seconds=0.1)
         life.add(5)
-        life.buffer.push(120)
+        life.buffer.push(PATIENCE)
         objects.fail_at(0, times=None)
         for _ in range(4):
             life.add(1)
-        stop = time.monotonic() + 60
+        stop = time.monotonic() + PATIENCE
         while not life.buffer.stats()["remote"]["failures"]:
             assert time.monotonic() < stop
             time.sleep(0.01)
         objects.heal()
-        life.buffer.push(120)
+        life.buffer.push(PATIENCE)
         assert read(objects, tmp_path / "m") == sorted(life.window())
         life.buffer.close()
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from helpers.effort import stride
 from helpers.forking import forked
+from helpers.patience import PATIENCE
 from helpers.threads import together
 from remote.world import RUN, SPACES, URL, Life, observation, pushed, read, reader, rows_of, under
 
@@ -164,7 +165,7 @@ def test_many_that_join_at_once_get_numbers_of_their_own(tmp_path: pathlib.Path)
         together(*(functools.partial(join, number) for number in range(1, 9)))
         for life in lives:
             life.add(4)
-            life.buffer.push(60)
+            life.buffer.push(PATIENCE)
             life.buffer.close()
     everything = sorted(row for life in (first, *lives) for row in life.window())
     assert read(objects, tmp_path / "m") == everything
@@ -197,7 +198,7 @@ def test_numbers_are_claimed_whatever_the_first_streams_name(tmp_path: pathlib.P
         second = Life(tmp_path / "b", 1, remote=URL)
         for life in first, second:
             life.add(3)
-            life.buffer.push(60)
+            life.buffer.push(PATIENCE)
             life.buffer.close()
     assert not any(key.startswith("streams/0/") for key in objects.data)
     assert {numbers.key("actor-a", 0), numbers.key("actor-a", 1)} <= objects.data.keys()
@@ -287,23 +288,23 @@ def test_a_buffer_that_was_dropped_does_not_stop_the_next_one(tmp_path: pathlib.
     def slow(index: int, request: object) -> None:
         if getattr(request, "key", "").endswith("streams/0/zarr.json") and getattr(request, "name", "") == "put":
             entered.set()
-            go_on.wait(60)
+            go_on.wait(PATIENCE)
 
     faulty.decide = slow
     with under(faulty):
         life = Life(tmp_path / "a", remote=URL)
         life.add(9)
-        assert entered.wait(60)
+        assert entered.wait(PATIENCE)
     life.buffer.engine.end_pushing = lambda: None  # type: ignore[method-assign]  # its thread is left where it is
     life.buffer.close()
     with under(objects):
         again = Life(tmp_path / "a", remote=URL)
         again.rows = list(life.rows)
         again.add(9)
-        again.buffer.push(60)
+        again.buffer.push(PATIENCE)
         go_on.set()
         again.add(9)
-        again.buffer.push(60)
+        again.buffer.push(PATIENCE)
         again.buffer.close()
     assert read(objects, tmp_path / "m") == sorted(again.window())
 
@@ -324,7 +325,7 @@ def test_closing_saves_once_and_takes_nothing_while_it_pushes(tmp_path: pathlib.
         life = Life(tmp_path / "a", remote=URL, push_seconds=3600.0)
         keeper = life.buffer.engine.companion = Counting(life.buffer)
         life.add(9)
-        life.buffer.push(60)
+        life.buffer.push(PATIENCE)
         row, after = observation(0, 0, 9), observation(0, 0, 10)
         life.buffer.add(row, 4, 9.0, after, False, True)  # not committed
         life.rows.append((0, 0, 9, 9))
@@ -382,7 +383,7 @@ def test_a_failure_that_no_second_try_mends_is_raised_at_once(
     pushes = BackgroundPush(push)
     with pytest.raises(ValueError, match="a defect"):
         pushes.wait(None)
-    assert isinstance(pushes.end(5), ValueError)
+    assert isinstance(pushes.end(PATIENCE), ValueError)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -392,7 +393,7 @@ def test_a_forked_process_pushes_nothing_and_waits_for_nobody(tmp_path: pathlib.
     with under(objects):
         life = Life(tmp_path / "a", remote=URL)
         life.add(9)
-        life.buffer.push(60)
+        life.buffer.push(PATIENCE)
         held = reader(objects, tmp_path / "m")
 
         def in_child() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
+from helpers.patience import PATIENCE
 from report import episodes as made
 
 import diskreplay as dr
@@ -37,7 +38,7 @@ class Asked:
     ) -> tuple[http.client.HTTPResponse, bytes]:
         """The answer to a request for what stands behind the token; ``Host`` and the like may be given."""
         sent = {"Host": self.host, **{name.replace("_", "-"): value for name, value in headers.items()}}
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=PATIENCE)
         with contextlib.closing(connection):
             connection.putrequest(method, f"/{self.server.token if token is None else token}/{address}", skip_host=True)
             for name, value in sent.items():
@@ -156,7 +157,7 @@ def test_another_host_is_refused(asked: Asked, host: str) -> None:
 
 def test_two_hosts_or_none_are_refused(asked: Asked) -> None:
     for lines in (["Host: " + asked.host, "Host: evil.example"], []):
-        with socket.create_connection(("127.0.0.1", asked.server.server_port), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", asked.server.server_port), timeout=PATIENCE) as connection:
             request = "\r\n".join([f"GET /{asked.server.token}/ HTTP/1.0", *lines, "", ""])
             connection.sendall(request.encode())
             assert connection.recv(64).startswith(b"HTTP/1.0 403")
@@ -280,11 +281,11 @@ def test_ctrl_c_stops_it(path: str, number: int) -> None:
         assert process.stdout is not None
         url = urlsplit(process.stdout.readline().strip())
         assert url.hostname == "127.0.0.1"
-        connection = http.client.HTTPConnection(url.hostname, url.port or 0, timeout=60)
+        connection = http.client.HTTPConnection(url.hostname, url.port or 0, timeout=PATIENCE)
         connection.request("GET", f"{url.path}overview")
         assert connection.getresponse().status == 200
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()
@@ -302,6 +303,6 @@ def test_a_reader_of_a_store_holds_no_lock(path: str) -> None:
 
 def test_an_address_that_is_none(asked: Asked) -> None:
     """Regression: a defect of this package, and its traceback, before the token was looked at."""
-    with socket.create_connection(("127.0.0.1", asked.server.server_port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", asked.server.server_port), timeout=PATIENCE) as connection:
         connection.sendall(f"GET http://[x/ HTTP/1.1\r\nHost: {asked.host}\r\nConnection: close\r\n\r\n".encode())
         assert b" 404 " in connection.makefile("rb").readline()
