@@ -48,7 +48,8 @@ def newest(rb: dr.ReplayBuffer) -> dict[str, Any]:
         ({"tokens": [[1, 2], [3]]}, "ragged value"),
         ({"tokens": np.zeros((2, 2), np.int32)}, r"must have shape \(n,\)"),
         ({"tokens": 7}, "must be an array"),
-        ({"tokens": "words"}, "must be an array"),
+        ({"tokens": np.array(7)}, "must be an array"),
+        ({"tokens": "words"}, "must be an array .* give the code points"),
         ({"tokens": [1j]}, "real numbers"),
         ({"points": np.zeros((4, 2), np.float32)}, r"must have shape \(n, 3\)"),
         ({"points": [[1, 2]]}, r"must have shape \(1, 3\)"),
@@ -87,7 +88,7 @@ def test_a_row_longer_than_the_longest(path: str) -> None:
 def test_rows_of_several_environments_are_lists(path: str) -> None:
     with create(path, num_envs=2) as rb:
         step: Any = [np.zeros((2, 2), np.float32), [0, 0], [0.0, 0.0], np.zeros((2, 2), np.float32)]
-        for wrong in ([1, 2, 3], [[1]], [[1], [2], [3]], np.int32(3), "ab"):
+        for wrong in ([1, 2, 3], [[1]], [[1], [2], [3]], np.int32(3), np.array(3), "ab"):
             with pytest.raises(InputError):
                 rb.add(*step, [False] * 2, [False] * 2, tokens=wrong, points=[None, None])
         assert not rb.engine.streams.writer.end
