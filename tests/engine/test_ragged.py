@@ -158,6 +158,8 @@ def test_old_spans_do_not_keep_what_others_left(path: str) -> None:
         ({"columns": {"x": ((None, None), np.int32)}}, "first None"),
         ({"columns": {"x": ((3, None), np.int32)}}, "first None"),
         ({"columns": {"x": ((None,), "U8")}}, "no portable data type"),
+        ({"columns": {"x": ((None,), str)}}, "text is kept as code points"),
+        ({"columns": {"x": bytes}}, "a dtype without a size"),
         ({"columns": {"x": spaces.Dict({"a": spaces.Text(3)})}}, "must be one array"),
         ({"columns": {"x": spaces.Graph(VECTOR, None)}}, "must be one array"),
         ({"columns": {"ragged": ((None,), np.int32)}}, "'ragged' cannot be a column"),
