@@ -479,6 +479,15 @@ def test_forms_whose_parts_do_not_fit_are_refused(path: str, given: Any, error: 
         assert len(rb) == 0
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_graphs_of_several_environments(path: str, kind: Any) -> None:
+    """Gymnasium's vector environments give a tuple of them."""
+    graphs = kind(GraphInstance(np.ones((count, 3), np.float32), None, None) for count in (1, 2))
+    with dr.ReplayBuffer.create(path, spaces.Dict(graph=GRAPH), CHOICE, num_envs=2, capacity=9) as rb:
+        rb.add({"graph": graphs}, [0, 0], [0.0, 0.0], {"graph": graphs}, [True, True], [False, False])
+        assert rb.get(rb.items()).obs["graph"]["nodes"].length.tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [
