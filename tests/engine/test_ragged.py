@@ -269,6 +269,24 @@ def test_stores_are_merged_split_and_compared(path: str, tmp_path: pathlib.Path)
         assert verify(tmp_path / name).ok
 
 
+@pytest.mark.parametrize("other", [((None,), np.int64), ((None, 2), np.int32), ((2,), np.int64), spaces.Text(3)])
+def test_stores_with_other_ragged_columns_are_not_merged(path: str, tmp_path: pathlib.Path, other: Any) -> None:
+    """Their columns of spans are alike."""
+    for place, kind in ((path, ((None,), np.int32)), (tmp_path / "other", other)):
+        dr.ReplayBuffer.create(place, CHOICE, CHOICE, capacity=9, columns={"x": kind}).close()
+    with pytest.raises(InputError, match="other ragged columns"):
+        combine.merge(tmp_path / "both", [path, tmp_path / "other"])
+
+
+def test_rows_of_one_length_do_not_go_to_a_ragged_column(path: str, tmp_path: pathlib.Path) -> None:
+    for place, kind in ((path, ((None,), np.int32)), (tmp_path / "other", np.int32)):
+        with dr.ReplayBuffer.create(place, CHOICE, CHOICE, capacity=9, columns={"x": kind}) as rb:
+            rb.add(0, 0, 0.0, 0, True, False, x=[1] if place == path else 1)
+    convert.export(tmp_path / "other", tmp_path / "other.npz", "npz")
+    with pytest.raises(InputError, match=r"the source's ragged columns \[\] are not the store's \['x'\]"):
+        convert.import_dataset(tmp_path / "other.npz", path, append=True)
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_a_read_that_fails_once_stops_no_writer(path: str, many: bool) -> None:
     """The first row after opening looks at the pending observation, which stands on disk if it is long."""
