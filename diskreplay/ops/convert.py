@@ -425,12 +425,12 @@ def check_fits(layout: Layout, store: Layout) -> None:
     ):  # fmt: skip
         if given != expected:
             raise InputError(f"the source's {what} {described(given)} are not the store's {described(expected)}")
+    if layout.video != store.video:
+        raise InputError("the source's video has other parameters of its codec than the store's; import it decoded")
     if layout.ragged != store.ragged:
         raise InputError(
             f"the source's ragged columns {sorted(layout.ragged)} are not the store's {sorted(store.ragged)}"
         )
-    if layout.video != store.video:
-        raise InputError("the source's video has other parameters of its codec than the store's; import it decoded")
 
 
 def described(shapes: dict[str, Any]) -> str:
