@@ -140,7 +140,7 @@ def flatten(structure: Tree, value: Any, what: str) -> list[Any]:
     if isinstance(structure, dict):
         if isinstance(value, spaces.GraphInstance):
             value = _parts(value, structure, what)
-        elif isinstance(value, list) and value and all(isinstance(one, spaces.GraphInstance) for one in value):
+        elif isinstance(value, list | tuple) and value and all(isinstance(one, spaces.GraphInstance) for one in value):
             graphs = [_parts(one, structure, what) for one in value]  # of several environments, or steps
             value = {key: [one.get(key) for one in graphs] for key in dict.fromkeys(itertools.chain(*graphs))}
         if not isinstance(value, dict) or value.keys() != structure.keys():

@@ -356,4 +356,8 @@ def _extra(name: str, value: Any, what: str) -> Field:
         raise
     except (TypeError, ValueError) as error:
         raise SchemaError(f"{what}: {name!r} must be a dtype, (shape, dtype) or a space, got {value!r}") from error
+    if not layout[1].itemsize:
+        raise SchemaError(
+            f"{what}: {name!r} has a dtype without a size, {layout[1]}; text is kept as code points: (None,), np.int32"
+        )
     return (name, *layout)

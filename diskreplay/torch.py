@@ -24,6 +24,7 @@ from diskreplay.checks import check_count
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
+from diskreplay.ragged import Padded
 from diskreplay.sampling.ranked import RankedPass
 from diskreplay.views.batch import Arrays
 from diskreplay.views.view import View
@@ -196,6 +197,8 @@ def _item(value: Any, at: int) -> Any:
     if isinstance(value, Mapping):
         kind = Tensors if isinstance(value, Tensors) else dict
         return kind({name: _item(part, at) for name, part in value.items()})
+    if isinstance(value, Padded):
+        return Padded(*(part[at] for part in value))
     if isinstance(value, tuple):
         return tuple(_item(part, at) for part in value)
     return value[at]

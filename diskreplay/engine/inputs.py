@@ -252,7 +252,7 @@ class ItemsSlot:
         """Return rows one by one."""
         if isinstance(given, Lists | Padded):
             given = rows_of(given, self.name)
-        if isinstance(given, str) or not hasattr(given, "__len__"):
+        if _is_single(given):
             raise InputError(f"{self.name}: must be {count} rows, one of each of the {what}, got {given!r:.80}")
         if len(given) != count:
             raise InputError(f"{self.name}: must be {count} rows, one of each of the {what}, got {len(given)}")
@@ -269,8 +269,9 @@ class ItemsSlot:
             if counts and value not in self._text:
                 raise InputError(f"{self.name}: must be a text of {self._text}, got {value!r:.80}; nothing was added")
             value = np.frombuffer(value.encode("utf-32-le", "surrogatepass"), "<i4").astype(dtype)
-        if isinstance(value, str) or not hasattr(value, "__len__"):
-            raise InputError(f"{self.name}: must be an array {self._wanted} of {dtype}, got {value!r:.80}")
+        if _is_single(value):
+            coded = "; of a text give the code points" if isinstance(value, str) else ""
+            raise InputError(f"{self.name}: must be an array {self._wanted} of {dtype}, got {value!r:.80}{coded}")
         if isinstance(value, np.ndarray) and value.shape[1:] != shape:
             raise InputError(f"{self.name}: must have shape {self._wanted}, its items one by one, got {value.shape}")
         if len(value) > self._most:
@@ -300,6 +301,11 @@ class ItemsSlot:
                 raise InputError(f"{self.name}: {problem}; nothing was added")
             return row
         raise InputError(f"{self.name}: must be bytes, or an array (n,) of uint8, of records, got {value!r:.80}")
+
+
+def _is_single(value: Any) -> bool:
+    """Tell whether a value is no row of items: a text, a number, or an array without axes, which has no length."""
+    return isinstance(value, str) or not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0
 
 
 def _bound(bound: Any, dtype: np.dtype[Any]) -> Any:

@@ -257,12 +257,17 @@ def check_alike(one: SelectedStore, other: SelectedStore) -> None:
     """Raise InputError if two stores cannot be one."""
     a, b = one.schema, other.schema
     columns = [[(c.name, c.shape, c.dtype) for c in schema.columns] for schema in (a, b)]
+    ragged = [
+        {name: (one.items.shape, one.items.dtype, one.longest) for name, one in schema.ragged.items()}
+        for schema in (a, b)
+    ]
     videos = [
         {name: dataclasses.replace(one, parameters=(b"",)) for name, one in schema.videos.items()} for schema in (a, b)
     ]
     for what, mine, theirs in (
         ("another observation space", a.observation_space, b.observation_space),
         ("another action space", a.action_space, b.action_space),
+        ("other ragged columns", *ragged),
         ("other columns", *columns),
         ("other video", *videos),
         ("other frame stacks", (a.stacks, a.padding), (b.stacks, b.padding)),

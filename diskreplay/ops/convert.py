@@ -427,6 +427,10 @@ def check_fits(layout: Layout, store: Layout) -> None:
             raise InputError(f"the source's {what} {described(given)} are not the store's {described(expected)}")
     if layout.video != store.video:
         raise InputError("the source's video has other parameters of its codec than the store's; import it decoded")
+    if layout.ragged != store.ragged:
+        raise InputError(
+            f"the source's ragged columns {sorted(layout.ragged)} are not the store's {sorted(store.ragged)}"
+        )
 
 
 def described(shapes: dict[str, Any]) -> str:

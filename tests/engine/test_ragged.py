@@ -48,7 +48,8 @@ def newest(rb: dr.ReplayBuffer) -> dict[str, Any]:
         ({"tokens": [[1, 2], [3]]}, "ragged value"),
         ({"tokens": np.zeros((2, 2), np.int32)}, r"must have shape \(n,\)"),
         ({"tokens": 7}, "must be an array"),
-        ({"tokens": "words"}, "must be an array"),
+        ({"tokens": np.array(7)}, "must be an array"),
+        ({"tokens": "words"}, "must be an array .* give the code points"),
         ({"tokens": [1j]}, "real numbers"),
         ({"points": np.zeros((4, 2), np.float32)}, r"must have shape \(n, 3\)"),
         ({"points": [[1, 2]]}, r"must have shape \(1, 3\)"),
@@ -87,7 +88,7 @@ def test_a_row_longer_than_the_longest(path: str) -> None:
 def test_rows_of_several_environments_are_lists(path: str) -> None:
     with create(path, num_envs=2) as rb:
         step: Any = [np.zeros((2, 2), np.float32), [0, 0], [0.0, 0.0], np.zeros((2, 2), np.float32)]
-        for wrong in ([1, 2, 3], [[1]], [[1], [2], [3]], np.int32(3), "ab"):
+        for wrong in ([1, 2, 3], [[1]], [[1], [2], [3]], np.int32(3), np.array(3), "ab"):
             with pytest.raises(InputError):
                 rb.add(*step, [False] * 2, [False] * 2, tokens=wrong, points=[None, None])
         assert not rb.engine.streams.writer.end
@@ -157,6 +158,8 @@ def test_old_spans_do_not_keep_what_others_left(path: str) -> None:
         ({"columns": {"x": ((None, None), np.int32)}}, "first None"),
         ({"columns": {"x": ((3, None), np.int32)}}, "first None"),
         ({"columns": {"x": ((None,), "U8")}}, "no portable data type"),
+        ({"columns": {"x": ((None,), str)}}, "text is kept as code points"),
+        ({"columns": {"x": bytes}}, "a dtype without a size"),
         ({"columns": {"x": spaces.Dict({"a": spaces.Text(3)})}}, "must be one array"),
         ({"columns": {"x": spaces.Graph(VECTOR, None)}}, "must be one array"),
         ({"columns": {"ragged": ((None,), np.int32)}}, "'ragged' cannot be a column"),
@@ -264,6 +267,24 @@ def test_stores_are_merged_split_and_compared(path: str, tmp_path: pathlib.Path)
     assert found is not None
     for name in ("both", "alone", "a", "b"):
         assert verify(tmp_path / name).ok
+
+
+@pytest.mark.parametrize("other", [((None,), np.int64), ((None, 2), np.int32), ((2,), np.int64), spaces.Text(3)])
+def test_stores_with_other_ragged_columns_are_not_merged(path: str, tmp_path: pathlib.Path, other: Any) -> None:
+    """Their columns of spans are alike."""
+    for place, kind in ((path, ((None,), np.int32)), (tmp_path / "other", other)):
+        dr.ReplayBuffer.create(place, CHOICE, CHOICE, capacity=9, columns={"x": kind}).close()
+    with pytest.raises(InputError, match="other ragged columns"):
+        combine.merge(tmp_path / "both", [path, tmp_path / "other"])
+
+
+def test_rows_of_one_length_do_not_go_to_a_ragged_column(path: str, tmp_path: pathlib.Path) -> None:
+    for place, kind in ((path, ((None,), np.int32)), (tmp_path / "other", np.int32)):
+        with dr.ReplayBuffer.create(place, CHOICE, CHOICE, capacity=9, columns={"x": kind}) as rb:
+            rb.add(0, 0, 0.0, 0, True, False, x=[1] if place == path else 1)
+    convert.export(tmp_path / "other", tmp_path / "other.npz", "npz")
+    with pytest.raises(InputError, match=r"the source's ragged columns \[\] are not the store's \['x'\]"):
+        convert.import_dataset(tmp_path / "other.npz", path, append=True)
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -474,6 +495,15 @@ def test_forms_whose_parts_do_not_fit_are_refused(path: str, given: Any, error: 
         with pytest.raises(InputError, match=error):
             rb.extend(zeros, zeros, zeros * 1.0, zeros, no, no, tokens=given)
         assert len(rb) == 0
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_graphs_of_several_environments(path: str, kind: Any) -> None:
+    """Gymnasium's vector environments give a tuple of them."""
+    graphs = kind(GraphInstance(np.ones((count, 3), np.float32), None, None) for count in (1, 2))
+    with dr.ReplayBuffer.create(path, spaces.Dict(graph=GRAPH), CHOICE, num_envs=2, capacity=9) as rb:
+        rb.add({"graph": graphs}, [0, 0], [0.0, 0.0], {"graph": graphs}, [True, True], [False, False])
+        assert rb.get(rb.items()).obs["graph"]["nodes"].length.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,18 @@ def test_nested_spaces_and_several_agents(tmp_path: pathlib.Path) -> None:
             _ = batch.state
 
 
+def test_a_ragged_value_of_an_item_has_its_names(tmp_path: pathlib.Path) -> None:
+    space, path = Discrete(2), str(tmp_path / "ragged.replay")
+    with dr.ReplayBuffer.create(path, space, space, capacity=9, columns={"tokens": ((None,), np.int32)}) as rb:
+        for count in range(4):
+            rb.add(0, 0, 0.0, 0, True, False, tokens=range(count))
+    with DiskDataset(path) as dataset:
+        tokens = dataset[2].extra["tokens"]
+        assert (tokens.values.tolist(), tokens.mask.tolist(), int(tokens.length)) == ([0, 1], [True, True], 2)
+        (batch,) = DataLoader(dataset, batch_size=4)
+        assert batch["extra"]["tokens"].length.tolist() == [0, 1, 2, 3]
+
+
 def test_a_checkpoint_keeps_the_items(tmp_path: pathlib.Path) -> None:
     path = record(tmp_path)
     with dr.ReplayBuffer.open(path) as buffer:
