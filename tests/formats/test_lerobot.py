@@ -380,6 +380,21 @@ def test_statistics_of_another_dataset_do_not_go_out(tmp_path: pathlib.Path) -> 
     assert info(tmp_path / "out", "stats")["observation.state"]["min"] == [1000.0, 1000.0]
 
 
+def test_what_lerobots_tools_wrote_goes_out_as_it_came(
+    dataset: pathlib.Path, path: str, tmp_path: pathlib.Path
+) -> None:
+    """Episodes taken away keep the statistics of their old numbers, and a conversion tells fps of each feature."""
+    (dataset / "meta/diskreplay.json").unlink()
+    features, stats = info(dataset)["features"], info(dataset, "stats")
+    changed(dataset / "meta/info.json", features={key: {**one, "fps": 30} for key, one in features.items()})
+    old = {key: {**stats[key], "max": [900]} for key in ("index", "episode_index", "task_index")}
+    changed(dataset / "meta/stats.json", **old)
+    import_dataset(dataset, path)
+    export(path, tmp_path / "out", "lerobot")
+    for name in ("info", "stats"):
+        assert info(tmp_path / "out", name) == info(dataset, name)
+
+
 def test_times_of_other_frames_a_second_do_not_go_out(tmp_path: pathlib.Path) -> None:
     for name, fps in (("a", 30), ("b", 10)):
         export(numbers(tmp_path / name, 0, fps=fps), tmp_path / f"set-{name}", "lerobot", allow_loss=True)
