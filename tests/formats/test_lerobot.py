@@ -229,6 +229,21 @@ def test_recorded_av1_goes_out_with_what_players_look_for(tmp_path: pathlib.Path
     assert np.array_equal(frames(tmp_path / "b"), frames(tmp_path / "a"))
 
 
+def test_key_frames_with_the_same_bytes_go_out(tmp_path: pathlib.Path) -> None:
+    """A camera before which nothing moves, whose encoder begins anew at each step."""
+    camera = dr.Video("h264", 64, 64)
+    encoder = VideoEncoder(camera)
+    (one,) = [*encoder.encode(frame(0)), *encoder.finish()]
+    obs = {"camera": np.frombuffer(video.record(one.packet, True), np.uint8)}
+    space = spaces.Dict(camera=spaces.Box(0, 255, (64, 64, 3), np.uint8))
+    with dr.ReplayBuffer.create(tmp_path / "a", space, spaces.Discrete(2), capacity=9, video={"camera": camera}) as rb:
+        for end in (False, False, True):
+            rb.add(obs, 0, 0.0, obs, end, False)
+    assert export(tmp_path / "a", tmp_path / "out", "lerobot").lost == {}
+    import_dataset(tmp_path / "out", tmp_path / "b")
+    assert np.array_equal(frames(tmp_path / "b"), frames(tmp_path / "a"))
+
+
 def test_files_with_other_parameters(dataset: pathlib.Path, path: str, tmp_path: pathlib.Path) -> None:
     """Each file has its own; what goes out has a file for each."""
     film(dataset / CAMERA, 4, bf="0", profile="baseline")

@@ -292,7 +292,8 @@ class PacketClip:
         data = value.tobytes()
         known = len(self._last) if data.startswith(self._last) else 0
         found = records(data)
-        fresh = [packet for packet in found if packet.end > known]
+        # A key frame alone is a packet of its own, also where it has the bytes of the one before.
+        fresh = found if len(found) == 1 else [packet for packet in found if packet.end > known]
         if not self._rows:
             self._hidden, self._number = len(fresh) - 1, found[0].parameters
         elif len(fresh) != 1 or found[0].parameters != self._number:
