@@ -113,9 +113,18 @@ def _source(path: pathlib.Path, decoded: bool) -> Source:
 def _origin(meta: DatasetMeta, names: Mapping[str, str], texts: list[str]) -> dict[str, Any]:
     """Return what an export must know of the dataset besides its steps."""
     return checked({
-        "info": dict(meta.info), "stats": meta.stats, "tasks": list(meta.tasks), "names": dict(names),
+        "info": dict(meta.info), "stats": _finite(meta.stats), "tasks": list(meta.tasks), "names": dict(names),
         "lengths": meta.lengths, **({"text": texts} if texts else {}),
     })  # fmt: skip
+
+
+def _finite(stats: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the statistics, or None if one is NaN or infinite: provenance cannot hold it. An export computes it."""
+    try:
+        json.dumps(stats, allow_nan=False)
+    except ValueError:
+        return None
+    return stats
 
 
 def _described(path: pathlib.Path) -> tuple[Layout | None, dict[str, str]]:

@@ -410,6 +410,18 @@ def test_what_lerobots_tools_wrote_goes_out_as_it_came(
         assert info(tmp_path / "out", name) == info(dataset, name)
 
 
+def test_statistics_that_are_no_numbers_are_computed_again(
+    dataset: pathlib.Path, path: str, tmp_path: pathlib.Path
+) -> None:
+    """LeRobot writes them for a state that is NaN, and provenance has JSON alone."""
+    (dataset / "meta/diskreplay.json").unlink()
+    stats = info(dataset, "stats")
+    changed(dataset / "meta/stats.json", action={**stats["action"], "mean": [float("nan"), 0.0]})
+    import_dataset(dataset, path)
+    export(path, tmp_path / "out", "lerobot")
+    assert info(tmp_path / "out", "stats")["action"] == stats["action"]
+
+
 def test_times_of_other_frames_a_second_do_not_go_out(tmp_path: pathlib.Path) -> None:
     for name, fps in (("a", 30), ("b", 10)):
         export(numbers(tmp_path / name, 0, fps=fps), tmp_path / f"set-{name}", "lerobot", allow_loss=True)
