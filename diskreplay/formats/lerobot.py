@@ -96,6 +96,9 @@ def _source(path: pathlib.Path, decoded: bool) -> Source:
             known = None if kind == "image" else meta.shape(key)
             arrays[name] = ParquetArray(files, key, len(last), _shaped(name, known, layout))
     described = layout
+    for root, begin in ((OBS, lerobot_meta.OBSERVATION), (ACTION, ACTION)):
+        if not leaves_of(arrays, root):
+            raise InputError(f"{where}: a store needs a feature that begins with {begin!r}, and info.json has none")
     layout = _with_video(_layout(arrays, texts) if described is None else described, arrays)
     if described is None or NAME in layout.provenance:
         origin = {"fps": meta.fps, NAME: _origin(meta, names, [*texts])}

@@ -98,6 +98,14 @@ def column(file: pathlib.Path, name: str, change: Callable[[Any], Any]) -> None:
     pq.write_table(table.set_column(table.column_names.index(name), table.schema.field(name), values), file)
 
 
+def without(dataset: pathlib.Path, root: str) -> None:
+    """As if somebody else had written a dataset without such features."""
+    (dataset / "meta/diskreplay.json").unlink()
+    features = json.loads((dataset / "meta/info.json").read_text())["features"]
+    left = {key: one for key, one in features.items() if not key.startswith(root)}
+    changed(dataset / "meta/info.json", features=left)
+
+
 B_FRAMES = {"x264-params": "b-adapt=0:bframes=2:scenecut=0"}
 ROWS, EPISODES = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"
 WRONG: list[tuple[str, Callable[[pathlib.Path], Any], str]] = [
@@ -114,6 +122,8 @@ WRONG: list[tuple[str, Callable[[pathlib.Path], Any], str]] = [
         "must have a number as video_files_size_in_mb, got video",
     ),
     ("no features", lambda d: changed(d / "meta/info.json", features={}), "has no features"),
+    ("no observation", lambda d: without(d, "observation"), "begins with 'observation', and info.json has none"),
+    ("no action", lambda d: without(d, "action"), "begins with 'action', and info.json has none"),
     ("no tasks", lambda d: (d / "meta/tasks.parquet").unlink(), "'meta/tasks.parquet' is missing"),
     ("no episodes", lambda d: (d / EPISODES).unlink(), "no file below meta/episodes"),
     ("no rows", lambda d: (d / ROWS).unlink(), "no file below data"),
