@@ -27,6 +27,7 @@ from diskreplay.formats.core.format import Format
 from diskreplay.formats.files import lerobot_stats
 from diskreplay.formats.selection import Selection
 from diskreplay.ops import resuming
+from diskreplay.ops.combine import merge
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.diff import diff
 from diskreplay.ops.edit import edit
@@ -268,6 +269,17 @@ def test_files_with_other_parameters(dataset: pathlib.Path, path: str, tmp_path:
     assert len(list((tmp_path / "out").glob("videos/*/*/*.mp4"))) == 2
     import_dataset(tmp_path / "out", tmp_path / "b.replay")
     assert np.array_equal(frames(tmp_path / "b.replay"), before)
+
+
+def test_other_parameters_are_not_appended_but_merged(dataset: pathlib.Path, path: str, tmp_path: pathlib.Path) -> None:
+    film(dataset / CAMERA, 11, bf="0", profile="baseline")
+    import_dataset(dataset, path)
+    film(dataset / CAMERA, 11, bf="0", profile="high")
+    with pytest.raises(InputError, match="import it into a store of its own; 'diskreplay merge' joins the two"):
+        import_dataset(dataset, path, append=True)
+    import_dataset(dataset, tmp_path / "b.replay")
+    merge(tmp_path / "both.replay", [path, tmp_path / "b.replay"])
+    assert len(frames(tmp_path / "both.replay")) == 22
 
 
 def test_an_import_that_was_killed_within_a_group_goes_on(
