@@ -265,7 +265,9 @@ def _keys(layout: Layout, origin: Mapping[str, Any]) -> dict[str, str]:
         key = came.get(name)
         if key is None:
             root, _, rest = name.partition("/")
-            key = FLAGS.get(name) or ".".join(filter(None, ["observation" if root == OBS else root, *rest.split("/")]))
+            first = lerobot_meta.OBSERVATION if root == OBS else root
+            own = rest.startswith(f"{first}.")  # as an import names it
+            key = FLAGS.get(name) or ".".join(filter(None, ["" if own else first, *rest.split("/")]))
             if name == OBS:
                 key = "observation.image" if images.is_image(*layout.obs[OBS]) else "observation.state"
             while key in taken:

@@ -432,6 +432,16 @@ def test_what_lerobots_tools_wrote_goes_out_as_it_came(
         assert info(tmp_path / "out", name) == info(dataset, name)
 
 
+def test_features_keep_their_names_without_the_dataset(tmp_path: pathlib.Path) -> None:
+    """As in a store that was merged from two datasets."""
+    space = spaces.Dict({"observation.state": spaces.Box(-1, 1, (2,)), "goal": spaces.Box(-1, 1, (2,))})
+    obs = {"observation.state": np.zeros(2, np.float32), "goal": np.ones(2, np.float32)}
+    with dr.ReplayBuffer.create(tmp_path / "a", space, spaces.Discrete(2), capacity=9) as rb:
+        rb.add(obs, 0, 0.0, obs, True, False)
+    export(tmp_path / "a", tmp_path / "out", "lerobot", allow_loss=True)
+    assert [*info(tmp_path / "out")["features"]][:3] == ["observation.goal", "observation.state", "action"]
+
+
 def test_statistics_that_are_no_numbers_are_computed_again(
     dataset: pathlib.Path, path: str, tmp_path: pathlib.Path
 ) -> None:
