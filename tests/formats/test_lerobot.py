@@ -65,7 +65,7 @@ def frame(at: int) -> Any:
 
 def film(target: pathlib.Path, count: int, codec: str = "libx264", fps: int = 30, **options: str) -> None:
     """A video of so many frames."""
-    with av.open(str(target), "w") as container:
+    with av.open(str(target), "w", options={"movflags": "faststart"}) as container:
         stream = container.add_stream(codec, fps, options=options)
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
         for at in range(count):
@@ -97,6 +97,13 @@ def column(file: pathlib.Path, name: str, change: Callable[[Any], Any]) -> None:
     table = pq.read_table(file)
     values = pa.array(change(table[name].to_pylist()), table.schema.field(name).type)
     pq.write_table(table.set_column(table.column_names.index(name), table.schema.field(name), values), file)
+
+
+def frameless(file: pathlib.Path) -> None:
+    """A video of which the frames were never downloaded."""
+    film(file, 11, bf="0")
+    data = file.read_bytes()
+    file.write_bytes(data[: data.index(b"mdat") + 4])
 
 
 def without(dataset: pathlib.Path, root: str) -> None:
@@ -132,6 +139,7 @@ WRONG: list[tuple[str, Callable[[pathlib.Path], Any], str]] = [
     ("a video elsewhere", lambda d: changed(d / "meta/info.json", video_path="../x.mp4"), "no file within the dataset"),
     ("no pattern", lambda d: changed(d / "meta/info.json", video_path="{x}"), "no pattern of a file's name"),
     ("half a video", lambda d: (d / CAMERA).write_bytes((d / CAMERA).read_bytes()[:900]), "file-000.mp4"),
+    ("a video without frames", lambda d: frameless(d / CAMERA), "ends before its first frame; download"),
     ("no video at all", lambda d: (d / CAMERA).write_bytes(b"no video"), "file-000.mp4' is damaged"),
     ("frames missing", lambda d: film(d / CAMERA, 9, bf="0"), "has no frame 5 of 7 at 0.3000 s; the video ends before"),
     ("a slower film", lambda d: film(d / CAMERA, 11, fps=15, bf="0"), r"the next frame is at 0.0667 s"),

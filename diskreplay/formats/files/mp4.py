@@ -228,8 +228,10 @@ def _facts(file: pathlib.Path, fps: float) -> Video:
         context, codec = stream.codec_context, stream.codec_context.codec.canonical_name
         if codec not in CODECS:
             raise InputError(f"{str(file)!r} has video as {codec}; import it with --frames decoded")
+        if context.format is None:  # pix_fmt would end the process
+            raise InputError(f"{str(file)!r} ends before its first frame; download the dataset again, whole")
         extradata = context.extradata or b""
-        return Video(codec, context.width, context.height, context.pix_fmt, rate(fps), (extradata,))
+        return Video(codec, context.width, context.height, context.format.name, rate(fps), (extradata,))
 
 
 # Out
