@@ -132,6 +132,7 @@ WRONG: list[tuple[str, Callable[[pathlib.Path], Any], str]] = [
     ("no features", lambda d: changed(d / "meta/info.json", features={}), "has no features"),
     ("no observation", lambda d: without(d, "observation"), "begins with 'observation', and info.json has none"),
     ("no action", lambda d: without(d, "action"), "begins with 'action', and info.json has none"),
+    ("no statistics", lambda d: changed(d / "meta/stats.json", action=5), "stats.json is no object of features"),
     ("no tasks", lambda d: (d / "meta/tasks.parquet").unlink(), "'meta/tasks.parquet' is missing"),
     ("no episodes", lambda d: (d / EPISODES).unlink(), "no file below meta/episodes"),
     ("no rows", lambda d: (d / ROWS).unlink(), "no file below data"),
