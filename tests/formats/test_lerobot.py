@@ -99,11 +99,11 @@ def column(file: pathlib.Path, name: str, change: Callable[[Any], Any]) -> None:
     pq.write_table(table.set_column(table.column_names.index(name), table.schema.field(name), values), file)
 
 
-def frameless(file: pathlib.Path) -> None:
-    """A video of which the frames were never downloaded."""
+def cut_short(file: pathlib.Path, length: int | None = None) -> None:
+    """A video whose download stopped: before its first frame, or where it is told."""
     film(file, 11, bf="0")
     data = file.read_bytes()
-    file.write_bytes(data[: data.index(b"mdat") + 4])
+    file.write_bytes(data[: length or data.index(b"mdat") + 4])
 
 
 def without(dataset: pathlib.Path, root: str) -> None:
@@ -140,14 +140,15 @@ WRONG: list[tuple[str, Callable[[pathlib.Path], Any], str]] = [
     ("a video elsewhere", lambda d: changed(d / "meta/info.json", video_path="../x.mp4"), "no file within the dataset"),
     ("no pattern", lambda d: changed(d / "meta/info.json", video_path="{x}"), "no pattern of a file's name"),
     ("half a video", lambda d: (d / CAMERA).write_bytes((d / CAMERA).read_bytes()[:900]), "file-000.mp4"),
-    ("a video without frames", lambda d: frameless(d / CAMERA), "ends before its first frame; download"),
+    ("a video without frames", lambda d: cut_short(d / CAMERA), "ends before its first frame; download"),
+    ("a byte less", lambda d: cut_short(d / CAMERA, -1), "file-000.mp4' is cut short; download"),
     ("no video at all", lambda d: (d / CAMERA).write_bytes(b"no video"), "file-000.mp4' is damaged"),
     ("frames missing", lambda d: film(d / CAMERA, 9, bf="0"), "has no frame 5 of 7 at 0.3000 s; the video ends before"),
     ("a slower film", lambda d: film(d / CAMERA, 11, fps=15, bf="0"), r"the next frame is at 0.0667 s"),
     (
         "frames that refer to later ones",
         lambda d: film(d / CAMERA, 20, **B_FRAMES),
-        "B-frames.*--frames decoded",
+        "file-000.mp4' has frames .*B-frames.*--frames decoded",
     ),
     ("another codec", lambda d: film(d / CAMERA, 11, "mpeg4"), "as mpeg4; import it with --frames decoded"),
     (
