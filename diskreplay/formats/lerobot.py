@@ -96,6 +96,9 @@ def _source(path: pathlib.Path, decoded: bool) -> Source:
             known = None if kind == "image" else meta.shape(key)
             arrays[name] = ParquetArray(files, key, len(last), _shaped(name, known, layout))
     described = layout
+    for root, begin in ((OBS, lerobot_meta.OBSERVATION), (ACTION, ACTION)):
+        if not leaves_of(arrays, root):
+            raise InputError(f"{where}: a store needs a feature that begins with {begin!r}, and info.json has none")
     layout = _with_video(_layout(arrays, texts) if described is None else described, arrays)
     if described is None or NAME in layout.provenance:
         origin = {"fps": meta.fps, NAME: _origin(meta, names, [*texts])}
@@ -113,9 +116,18 @@ def _source(path: pathlib.Path, decoded: bool) -> Source:
 def _origin(meta: DatasetMeta, names: Mapping[str, str], texts: list[str]) -> dict[str, Any]:
     """Return what an export must know of the dataset besides its steps."""
     return checked({
-        "info": dict(meta.info), "stats": meta.stats, "tasks": list(meta.tasks), "names": dict(names),
+        "info": dict(meta.info), "stats": _finite(meta.stats), "tasks": list(meta.tasks), "names": dict(names),
         "lengths": meta.lengths, **({"text": texts} if texts else {}),
     })  # fmt: skip
+
+
+def _finite(stats: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the statistics, or None if one is NaN or infinite: provenance cannot hold it. An export computes it."""
+    try:
+        json.dumps(stats, allow_nan=False)
+    except ValueError:
+        return None
+    return stats
 
 
 def _described(path: pathlib.Path) -> tuple[Layout | None, dict[str, str]]:
@@ -253,7 +265,9 @@ def _keys(layout: Layout, origin: Mapping[str, Any]) -> dict[str, str]:
         key = came.get(name)
         if key is None:
             root, _, rest = name.partition("/")
-            key = FLAGS.get(name) or ".".join(filter(None, ["observation" if root == OBS else root, *rest.split("/")]))
+            first = lerobot_meta.OBSERVATION if root == OBS else root
+            own = rest.startswith(f"{first}.")  # as an import names it
+            key = FLAGS.get(name) or ".".join(filter(None, ["" if own else first, *rest.split("/")]))
             if name == OBS:
                 key = "observation.image" if images.is_image(*layout.obs[OBS]) else "observation.state"
             while key in taken:

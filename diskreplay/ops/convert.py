@@ -426,7 +426,10 @@ def check_fits(layout: Layout, store: Layout) -> None:
         if given != expected:
             raise InputError(f"the source's {what} {described(given)} are not the store's {described(expected)}")
     if layout.video != store.video:
-        raise InputError("the source's video has other parameters of its codec than the store's; import it decoded")
+        raise InputError(
+            "the source's video has another codec or other parameters than the store's: import it into a store of its "
+            "own; 'diskreplay merge' joins the two if codec, size and frames a second are the same"
+        )
     if layout.ragged != store.ragged:
         raise InputError(
             f"the source's ragged columns {sorted(layout.ragged)} are not the store's {sorted(store.ragged)}"

@@ -27,6 +27,7 @@ from diskreplay.formats.core.format import Format
 from diskreplay.formats.files import lerobot_stats
 from diskreplay.formats.selection import Selection
 from diskreplay.ops import resuming
+from diskreplay.ops.combine import merge
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.diff import diff
 from diskreplay.ops.edit import edit
@@ -64,7 +65,7 @@ def frame(at: int) -> Any:
 
 def film(target: pathlib.Path, count: int, codec: str = "libx264", fps: int = 30, **options: str) -> None:
     """A video of so many frames."""
-    with av.open(str(target), "w") as container:
+    with av.open(str(target), "w", options={"movflags": "faststart"}) as container:
         stream = container.add_stream(codec, fps, options=options)
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
         with as_a_guest():
@@ -100,6 +101,21 @@ def column(file: pathlib.Path, name: str, change: Callable[[Any], Any]) -> None:
     pq.write_table(table.set_column(table.column_names.index(name), table.schema.field(name), values), file)
 
 
+def cut_short(file: pathlib.Path, length: int | None = None) -> None:
+    """A video whose download stopped: before its first frame, or where it is told."""
+    film(file, 11, bf="0")
+    data = file.read_bytes()
+    file.write_bytes(data[: length or data.index(b"mdat") + 4])
+
+
+def without(dataset: pathlib.Path, root: str) -> None:
+    """As if somebody else had written a dataset without such features."""
+    (dataset / "meta/diskreplay.json").unlink()
+    features = json.loads((dataset / "meta/info.json").read_text())["features"]
+    left = {key: one for key, one in features.items() if not key.startswith(root)}
+    changed(dataset / "meta/info.json", features=left)
+
+
 B_FRAMES = {"x264-params": "b-adapt=0:bframes=2:scenecut=0"}
 ROWS, EPISODES = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"
 WRONG: list[tuple[str, Callable[[pathlib.Path], Any], str]] = [
@@ -116,6 +132,9 @@ WRONG: list[tuple[str, Callable[[pathlib.Path], Any], str]] = [
         "must have a number as video_files_size_in_mb, got video",
     ),
     ("no features", lambda d: changed(d / "meta/info.json", features={}), "has no features"),
+    ("no observation", lambda d: without(d, "observation"), "begins with 'observation', and info.json has none"),
+    ("no action", lambda d: without(d, "action"), "begins with 'action', and info.json has none"),
+    ("no statistics", lambda d: changed(d / "meta/stats.json", action=5), "stats.json is no object of features"),
     ("no tasks", lambda d: (d / "meta/tasks.parquet").unlink(), "'meta/tasks.parquet' is missing"),
     ("no episodes", lambda d: (d / EPISODES).unlink(), "no file below meta/episodes"),
     ("no rows", lambda d: (d / ROWS).unlink(), "no file below data"),
@@ -123,13 +142,15 @@ WRONG: list[tuple[str, Callable[[pathlib.Path], Any], str]] = [
     ("a video elsewhere", lambda d: changed(d / "meta/info.json", video_path="../x.mp4"), "no file within the dataset"),
     ("no pattern", lambda d: changed(d / "meta/info.json", video_path="{x}"), "no pattern of a file's name"),
     ("half a video", lambda d: (d / CAMERA).write_bytes((d / CAMERA).read_bytes()[:900]), "file-000.mp4"),
+    ("a video without frames", lambda d: cut_short(d / CAMERA), "ends before its first frame; download"),
+    ("a byte less", lambda d: cut_short(d / CAMERA, -1), "file-000.mp4' is cut short; download"),
     ("no video at all", lambda d: (d / CAMERA).write_bytes(b"no video"), "file-000.mp4' is damaged"),
     ("frames missing", lambda d: film(d / CAMERA, 9, bf="0"), "has no frame 5 of 7 at 0.3000 s; the video ends before"),
     ("a slower film", lambda d: film(d / CAMERA, 11, fps=15, bf="0"), r"the next frame is at 0.0667 s"),
     (
         "frames that refer to later ones",
         lambda d: film(d / CAMERA, 20, **B_FRAMES),
-        "B-frames.*--frames decoded",
+        "file-000.mp4' has frames .*B-frames.*--frames decoded",
     ),
     ("another codec", lambda d: film(d / CAMERA, 11, "mpeg4"), "as mpeg4; import it with --frames decoded"),
     (
@@ -231,6 +252,21 @@ def test_recorded_av1_goes_out_with_what_players_look_for(tmp_path: pathlib.Path
     assert np.array_equal(frames(tmp_path / "b"), frames(tmp_path / "a"))
 
 
+def test_key_frames_with_the_same_bytes_go_out(tmp_path: pathlib.Path) -> None:
+    """A camera before which nothing moves, whose encoder begins anew at each step."""
+    camera = dr.Video("h264", 64, 64)
+    encoder = VideoEncoder(camera)
+    (one,) = [*encoder.encode(frame(0)), *encoder.finish()]
+    obs = {"camera": np.frombuffer(video.record(one.packet, True), np.uint8)}
+    space = spaces.Dict(camera=spaces.Box(0, 255, (64, 64, 3), np.uint8))
+    with dr.ReplayBuffer.create(tmp_path / "a", space, spaces.Discrete(2), capacity=9, video={"camera": camera}) as rb:
+        for end in (False, False, True):
+            rb.add(obs, 0, 0.0, obs, end, False)
+    assert export(tmp_path / "a", tmp_path / "out", "lerobot").lost == {}
+    import_dataset(tmp_path / "out", tmp_path / "b")
+    assert np.array_equal(frames(tmp_path / "b"), frames(tmp_path / "a"))
+
+
 def test_files_with_other_parameters(dataset: pathlib.Path, path: str, tmp_path: pathlib.Path) -> None:
     """Each file has its own; what goes out has a file for each."""
     film(dataset / CAMERA, 4, bf="0", profile="baseline")
@@ -245,6 +281,17 @@ def test_files_with_other_parameters(dataset: pathlib.Path, path: str, tmp_path:
     assert len(list((tmp_path / "out").glob("videos/*/*/*.mp4"))) == 2
     import_dataset(tmp_path / "out", tmp_path / "b.replay")
     assert np.array_equal(frames(tmp_path / "b.replay"), before)
+
+
+def test_other_parameters_are_not_appended_but_merged(dataset: pathlib.Path, path: str, tmp_path: pathlib.Path) -> None:
+    film(dataset / CAMERA, 11, bf="0", profile="baseline")
+    import_dataset(dataset, path)
+    film(dataset / CAMERA, 11, bf="0", profile="high")
+    with pytest.raises(InputError, match="import it into a store of its own; 'diskreplay merge' joins the two"):
+        import_dataset(dataset, path, append=True)
+    import_dataset(dataset, tmp_path / "b.replay")
+    merge(tmp_path / "both.replay", [path, tmp_path / "b.replay"])
+    assert len(frames(tmp_path / "both.replay")) == 22
 
 
 def test_an_import_that_was_killed_within_a_group_goes_on(
@@ -380,6 +427,43 @@ def test_statistics_of_another_dataset_do_not_go_out(tmp_path: pathlib.Path) -> 
     chosen = Selection(episodes=slice(2, 4))
     export(tmp_path / "both", tmp_path / "out", "lerobot", selection=chosen, allow_loss=True)
     assert info(tmp_path / "out", "stats")["observation.state"]["min"] == [1000.0, 1000.0]
+
+
+def test_what_lerobots_tools_wrote_goes_out_as_it_came(
+    dataset: pathlib.Path, path: str, tmp_path: pathlib.Path
+) -> None:
+    """Episodes taken away keep the statistics of their old numbers, and a conversion tells fps of each feature."""
+    (dataset / "meta/diskreplay.json").unlink()
+    features, stats = info(dataset)["features"], info(dataset, "stats")
+    changed(dataset / "meta/info.json", features={key: {**one, "fps": 30} for key, one in features.items()})
+    old = {key: {**stats[key], "max": [900]} for key in ("index", "episode_index", "task_index")}
+    changed(dataset / "meta/stats.json", **old)
+    import_dataset(dataset, path)
+    export(path, tmp_path / "out", "lerobot")
+    for name in ("info", "stats"):
+        assert info(tmp_path / "out", name) == info(dataset, name)
+
+
+def test_features_keep_their_names_without_the_dataset(tmp_path: pathlib.Path) -> None:
+    """As in a store that was merged from two datasets."""
+    space = spaces.Dict({"observation.state": spaces.Box(-1, 1, (2,)), "goal": spaces.Box(-1, 1, (2,))})
+    obs = {"observation.state": np.zeros(2, np.float32), "goal": np.ones(2, np.float32)}
+    with dr.ReplayBuffer.create(tmp_path / "a", space, spaces.Discrete(2), capacity=9) as rb:
+        rb.add(obs, 0, 0.0, obs, True, False)
+    export(tmp_path / "a", tmp_path / "out", "lerobot", allow_loss=True)
+    assert [*info(tmp_path / "out")["features"]][:3] == ["observation.goal", "observation.state", "action"]
+
+
+def test_statistics_that_are_no_numbers_are_computed_again(
+    dataset: pathlib.Path, path: str, tmp_path: pathlib.Path
+) -> None:
+    """LeRobot writes them for a state that is NaN, and provenance has JSON alone."""
+    (dataset / "meta/diskreplay.json").unlink()
+    stats = info(dataset, "stats")
+    changed(dataset / "meta/stats.json", action={**stats["action"], "mean": [float("nan"), 0.0]})
+    import_dataset(dataset, path)
+    export(path, tmp_path / "out", "lerobot")
+    assert info(tmp_path / "out", "stats")["action"] == stats["action"]
 
 
 def test_times_of_other_frames_a_second_do_not_go_out(tmp_path: pathlib.Path) -> None:

@@ -180,7 +180,7 @@ def read(path: pathlib.Path) -> DatasetMeta:
     """Return what the files below ``meta`` say; raise InputError for what is wrong or missing there."""
     info = read_info(path)
     stats = read_json(path / STATS) if (path / STATS).exists() else None
-    if stats is not None and not isinstance(stats, dict):
+    if stats is not None and not (isinstance(stats, dict) and all(isinstance(each, dict) for each in stats.values())):
         raise InputError(f"{path}: stats.json is no object of features")
     return DatasetMeta(path, info, stats, _tasks(path), _episodes(path, _cameras(info)))
 

@@ -33,6 +33,8 @@ TASKS_INDEX = {
     ],
 }  # fmt: skip
 """What tells pandas that the texts of the tasks are the index of their table."""
+COUNTED = (EPISODE, INDEX, TASK)
+"""Features that LeRobot's tools number anew, without statistics of the new numbers."""
 EPISODES_AT_ONCE = 16
 Array = NDArray[Any]
 
@@ -93,9 +95,9 @@ class DatasetWriter:
     ) -> None:  # fmt: skip
         self._target, self._keys, self._origin, self._facts = target, keys, origin, facts
         self._packed = {keys[name]: video for name, video in packed.items()}
-        order = [key for key in (origin.get("info") or {}).get("features", ()) if key in features]
-        ordered = {key: features[key] for key in [*order, *features]}
-        self._features = {**ordered, **{key: NUMBERED[key] for key in NUMBERED if key not in ordered}}
+        came = (origin.get("info") or {}).get("features", {})
+        every = {**{key: {**came.get(key, {}), **feature} for key, feature in NUMBERED.items()}, **features}
+        self._features = {key: every[key] for key in [*came, *features, *every] if key in every}
         limits = {name: info.get(name) or default for name, default in LIMITS.items()}
         self._info = {**info, **limits, "codebase_version": lerobot_meta.VERSION}
         self._fps = float(info["fps"])
@@ -237,7 +239,7 @@ class DatasetWriter:
         return self._lengths == self._origin.get("lengths") and all(
             np.allclose(value, stats[key][name])
             for key, each in (self._stats or {}).items()
-            if key in stats and key not in self._videos
+            if key in stats and key not in self._videos and key not in COUNTED
             for name, value in each.items()
             if name in ("min", "max", "count") and np.shape(value) == np.shape(stats[key].get(name))
         )
@@ -290,7 +292,8 @@ class PacketClip:
         data = value.tobytes()
         known = len(self._last) if data.startswith(self._last) else 0
         found = records(data)
-        fresh = [packet for packet in found if packet.end > known]
+        # A key frame alone is a packet of its own, also where it has the bytes of the one before.
+        fresh = found if len(found) == 1 else [packet for packet in found if packet.end > known]
         if not self._rows:
             self._hidden, self._number = len(fresh) - 1, found[0].parameters
         elif len(fresh) != 1 or found[0].parameters != self._number:

@@ -67,10 +67,12 @@ def _packets(stream: Any) -> Items:
     every = (packet for packet in stream.container.demux(stream) if packet.size)
     # The frame that a frame refers to comes right before it, so that the next packet's time tells.
     for packet, after in itertools.pairwise(itertools.chain(every, [None])):
+        if packet.is_corrupt:
+            raise InputError(f"{stream.container.name!r} is cut short; download the dataset again, whole")
         if packet.pts is None or packet.is_discard or (after is not None and not (after.pts or 0) > packet.pts):
             raise InputError(
-                "its frames refer to later ones (B-frames), whose packets are not in the order of the frames; "
-                "import it with --frames decoded"
+                f"{stream.container.name!r} has frames that refer to later ones (B-frames), whose packets are not in "
+                "the order of the frames; import it with --frames decoded"
             )
         yield float(packet.pts * packet.time_base), packet
 
@@ -228,8 +230,10 @@ def _facts(file: pathlib.Path, fps: float) -> Video:
         context, codec = stream.codec_context, stream.codec_context.codec.canonical_name
         if codec not in CODECS:
             raise InputError(f"{str(file)!r} has video as {codec}; import it with --frames decoded")
+        if context.format is None:  # pix_fmt would end the process
+            raise InputError(f"{str(file)!r} ends before its first frame; download the dataset again, whole")
         extradata = context.extradata or b""
-        return Video(codec, context.width, context.height, context.pix_fmt, rate(fps), (extradata,))
+        return Video(codec, context.width, context.height, context.format.name, rate(fps), (extradata,))
 
 
 # Out
