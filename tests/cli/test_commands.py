@@ -77,6 +77,15 @@ def test_inspect(path: str) -> None:
     assert facts("inspect", path)["streams"][0]["end"] == 60
 
 
+def test_a_narrow_inspect_names_its_rows(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of lengths, returns and columns gave way first, and were gone."""
+    images(path)
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = [line for line in run("inspect", path).stdout.splitlines()[1:] if line.strip()]
+    assert max(map(len, lines)) <= 40
+    assert {"len", "ret", "obs", "rew"} <= {line[:3] for line in lines}
+
+
 def test_inspect_says_where_steps_come_from(path: str) -> None:
     assert run("record", "Pendulum-v1", path, "--steps", "10").exit_code == 0
     result = run("inspect", path)
