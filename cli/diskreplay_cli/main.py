@@ -103,7 +103,7 @@ def record(
             f"recorded {text.plural(result.new_steps, 'step')}, ending {text.plural(result.new_episodes, 'episode')}, "
             f"in {result.seconds:.1f} s ({output.rate(result.new_steps, result.seconds)})\n"
             f"{path} has {result.steps:,} of {result.total_steps:,} steps, {text.size(result.stored_bytes)} on disk, "
-            f"{text.ratio(result.ratio)} smaller than raw"
+            f"{text.compared(result.ratio)} than raw"
         )
     else:
         click.echo(f"{path} has {result.steps:,} steps already; ask for more --steps to go on")

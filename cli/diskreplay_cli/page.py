@@ -59,10 +59,8 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
     held = "?" if facts.transitions is None else f"{facts.transitions:,}"
     full = "" if facts.transitions is None else f" ({100 * facts.transitions / max(1, facts.capacity):.3g} %)"
     yield "window", f"{held} of {text.plural(facts.capacity, 'transition')}{full}"
-    yield (
-        "on disk",
-        f"{text.size(facts.stored_bytes)} for {text.size(facts.raw_bytes)}: {text.ratio(facts.ratio)} smaller",
-    )
+    sizes = f"{text.size(facts.stored_bytes)} for {text.size(facts.raw_bytes)}"
+    yield "on disk", f"{sizes}: {text.compared(facts.ratio)}" if facts.raw_bytes else sizes
     stack = {frames for frames in facts.frame_stack.values() if frames > 1}
     yield "obs", _space(facts.observation_space) + (f", {max(stack)} frames stacked" if stack else "")
     yield "action", _space(facts.action_space)

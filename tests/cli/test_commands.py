@@ -402,6 +402,7 @@ def test_numbers_as_people_read_them() -> None:
     assert [text.ratio(n) for n in (0, 1.25, 93.2)] == ["-", "1.2x", "93x"]
     assert [text.plural(n, "step") for n in (0, 1, 2000)] == ["0 steps", "1 step", "2,000 steps"]
     assert [text.ago(n) for n in (0.5, 1, 119, 86400 * 3)] == ["just now", "1 second ago", "1 minute ago", "3 days ago"]
+    assert [text.compared(n) for n in (0, 0.25, 1, 93.2)] == ["- smaller", "4.0x larger", "1.0x smaller", "93x smaller"]
     assert text.histogram([0, 1, 4, 8]) == " ▁▄█"
     assert text.histogram([1, 100], plain=True) == "_#"
     assert text.histogram([]) == ""
