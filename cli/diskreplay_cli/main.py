@@ -244,7 +244,8 @@ def resize(path: str, capacity: int, stream: str | None, as_json: bool) -> None:
         return
     for one in results:
         click.echo(
-            f"stream {one.stream} keeps {one.capacity:,} transitions (before: {one.before:,}), {one.evicted:,} evicted"
+            f"stream {one.stream} keeps {text.plural(one.capacity, 'transition')} (before: {one.before:,}), "
+            f"{one.evicted:,} evicted"
         )
 
 

@@ -131,7 +131,7 @@ def repaired(result: Repaired) -> Iterator[str]:
     if result.checkpoints:
         yield f"checkpoints moved aside: {', '.join(result.checkpoints)}"
     if result.quarantine:
-        yield f"{plural(len(result.moved), 'file')} or folders are in {result.quarantine}"
+        yield f"{plural(len(result.moved), 'path')} moved or copied to {result.quarantine}"
 
 
 def planned(plan: RepairPlan, path: str) -> Iterator[str]:

@@ -215,7 +215,7 @@ def test_verify_repair(path: str) -> None:
     assert result.exit_code == 0
     assert "repaired 1 problem\nstream '0': " in result.stdout
     assert "of reward lost" in result.stdout
-    assert f"are in {path}.quarantine-1" in result.stdout
+    assert f"\n1 path moved or copied to {path}.quarantine-1\n" in result.stdout
     pathlib.Path(path, "zarr.json").write_text("{}")
     assert "not a diskreplay store" in failure(run("verify", path, "--repair"))
 
