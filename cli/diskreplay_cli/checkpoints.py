@@ -9,7 +9,7 @@ import click
 from diskreplay_cli import output, text
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def checkpoints() -> None:
     """List the checkpoints of a store, drop them, or go back to one."""
 

@@ -274,6 +274,7 @@ def test_demo(tmp_path: pathlib.Path) -> None:
         ("nonsense",),
         ("record",),
         ("record", "CartPole-v1", "PATH"),
+        ("checkpoints",),
         ("record", "CartPole-v1", "PATH", "--steps", "0"),
         ("record", "CartPole-v1", "PATH", "--steps", "many"),
         ("record", "NoSuchEnv-v0", "PATH", "--steps", "5"),
@@ -287,7 +288,8 @@ def test_demo(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_errors_are_one_line_and_status_2(args: tuple[str, ...], tmp_path: pathlib.Path) -> None:
-    failure(run(*(str(tmp_path / arg) if arg.isupper() or arg.startswith("OUT.") else arg for arg in args)))
+    line = failure(run(*(str(tmp_path / arg) if arg.isupper() or arg.startswith("OUT.") else arg for arg in args)))
+    assert "Options:" not in line
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
@@ -400,9 +402,9 @@ def test_numbers_as_people_read_them() -> None:
     ]  # fmt: skip
     assert [text.number(n) for n in (0.0, -21.0, 20.25, 1234.5, 0.125)] == ["0", "-21", "20.2", "1,234.5", "0.125"]
     assert [text.ratio(n) for n in (0, 1.25, 93.2)] == ["-", "1.2x", "93x"]
+    assert [text.compared(n) for n in (0, 0.25, 1, 93.2)] == ["- smaller", "4.0x larger", "1.0x smaller", "93x smaller"]
     assert [text.plural(n, "step") for n in (0, 1, 2000)] == ["0 steps", "1 step", "2,000 steps"]
     assert [text.ago(n) for n in (0.5, 1, 119, 86400 * 3)] == ["just now", "1 second ago", "1 minute ago", "3 days ago"]
-    assert [text.compared(n) for n in (0, 0.25, 1, 93.2)] == ["- smaller", "4.0x larger", "1.0x smaller", "93x smaller"]
     assert text.histogram([0, 1, 4, 8]) == " ▁▄█"
     assert text.histogram([1, 100], plain=True) == "_#"
     assert text.histogram([]) == ""
