@@ -38,7 +38,7 @@ class IdFile(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
                     return np.lib.format.read_array(file, allow_pickle=False)
             lines = list(map(str.strip, pathlib.Path(value).read_text("utf-8").splitlines()))
         except (OSError, ValueError, EOFError) as error:
-            self.fail(f"{value!r} cannot be read as ids: {error}", param, ctx)
+            self.fail(f"{value!r} cannot be read as ids: {getattr(error, 'strerror', None) or error}", param, ctx)
         for number, line in enumerate(lines, 1):
             if line and not (line.isdecimal() and int(line) < 1 << 63):
                 self.fail(f"{value!r}, line {number}: {line[:40]!r} is no id, a whole number", param, ctx)
