@@ -171,7 +171,7 @@ def test_what_cannot_be_edited_is_said_and_leaves_nothing(path: str, tmp_path: p
         (out, {"episodes": (7,)}, InputError, "no episode 7; there are 7"),
         (out, {"episodes": slice(7, 9)}, NotEnoughDataError, "none of .*7 episodes, .* of length 7"),
         (out, {"where": "length >"}, InputError, "at character 9 a number"),
-        (out, {"where": "length > 0"}, NotEnoughDataError, "all of the 27 steps .* would go"),
+        (out, {"where": "length > 0"}, NotEnoughDataError, "all of the 27 steps .* would go: choose some, and not all"),
         (out, {"later": {"x/y": "float32"}}, InputError, "x/y"),
     ]  # fmt: skip
     for target, options, error, said in cases:
