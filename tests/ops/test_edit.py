@@ -161,6 +161,7 @@ def test_what_cannot_be_edited_is_said_and_leaves_nothing(path: str, tmp_path: p
         (f"{path}/b", {"steps": some}, InputError, "must lie apart"),
         (tmp_path / "there", {"steps": some}, InputError, "exists; choose another name"),
         (tmp_path / "no" / "b", {"steps": some}, InputError, "no directory"),
+        ("s3://bucket/b", {"steps": some}, InputError, "a path on this machine"),
         (out, {}, InputError, "say which steps"),
         (out, {"steps": some, "ids": [1]}, InputError, "take ids alone"),
         (out, {"steps": [slice(0, 9, 2)]}, InputError, "must be a list of slices"),
