@@ -22,6 +22,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 Work = Callable[[bool], None]
 """A function that is told whether the interpreter ends: then owners may still be in use."""
@@ -33,8 +34,11 @@ _waiting: collections.deque[int] = collections.deque()
 """The numbers of work whose owner the collector found."""
 _registered: set[int] = set()
 """The children of multiprocessing that this process is, or comes from, whose end is looked after."""
-_collecting: int | None = None
-"""The thread in which the collector runs."""
+_phases = collections.OrderedDict.fromkeys(("start", "stop"))
+"""The phases of the collector; it came to the last of them just now."""
+_newest: dict[str, object] = {}
+_own = threading.local()
+"""What the collector said at each phase: last of all, and in this thread."""
 
 
 def when_forgotten(owner: object, work: Work) -> Callable[[], None]:
@@ -73,7 +77,7 @@ def _take_back(number: int) -> None:
 
 
 def _forgotten(number: int) -> None:
-    if _collecting == threading.get_ident():
+    if _collecting():
         _waiting.append(number)
     else:
         _do(number, ending=False)
@@ -101,9 +105,11 @@ def _end() -> None:
         _do_aside(number, ending=True)
 
 
-def _watch_collector(phase: str, info: dict[str, int]) -> None:
-    global _collecting
-    _collecting = threading.get_ident() if phase == "start" else None
+def _collecting() -> bool:
+    """Tell whether the collector runs, in this thread."""
+    return next(reversed(_phases)) == "start" and getattr(_own, "start", None) is _newest["start"]
 
 
-gc.callbacks.append(_watch_collector)
+WATCHING: tuple[Callable[[Any, Any], None], ...] = (_phases.move_to_end, _newest.__setitem__, _own.__setattr__)
+"""Methods that are no Python: a function in Python would get the Ctrl-C that came in a collection, and lose it."""
+gc.callbacks.extend(WATCHING)

@@ -93,7 +93,8 @@ def build(spec: StoreSpec) -> Schema:
             f"{num_envs} environments, got {capacity}"
         )
     if not isinstance(observation_space, gymnasium.Space) or not isinstance(action_space, gymnasium.Space):
-        raise SchemaError("observation_space and action_space must be Gymnasium spaces")
+        got = f"{type(observation_space).__name__} and {type(action_space).__name__}"
+        raise SchemaError(f"observation_space and action_space must be Gymnasium spaces, got {got}")
     if stack_padding not in ("zero", "reset"):
         raise InputError(f"stack_padding must be 'zero' or 'reset', got {stack_padding!r}")
     video = _video(spec)

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from diskreplay import schema as schemas
 from diskreplay import store_spec
+from diskreplay.errors import SchemaError
 from diskreplay.schema import Codec
 from diskreplay.store_spec import StoreSpec, build
 
@@ -94,3 +95,8 @@ def test_settings_by_column() -> None:
     assert columns["reward"].shard_rows == 512
     assert [stack.frames for stack in schema.stacks] == [3, 2]
     assert schema.context == 2
+
+
+def test_what_is_no_space_is_named() -> None:
+    with pytest.raises(SchemaError, match="must be Gymnasium spaces, got str and Discrete"):
+        build(StoreSpec("CartPole-v1", spaces.Discrete(2), capacity=9))  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ def report(
     """Write the store at PATH as one HTML file.
 
     The page needs no network and no server. It lists the episodes, plays some of them, and draws returns, lengths,
-    actions, rewards and storage. What was left out to keep it small is said, here and in the page.
+    actions, rewards and storage. The command and the page say what was left out to keep it small.
     """
     from diskreplay.report.write import report as run
 

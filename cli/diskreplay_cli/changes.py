@@ -38,7 +38,7 @@ class IdFile(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
                     return np.lib.format.read_array(file, allow_pickle=False)
             lines = list(map(str.strip, pathlib.Path(value).read_text("utf-8").splitlines()))
         except (OSError, ValueError, EOFError) as error:
-            self.fail(f"{value!r} cannot be read as ids: {error}", param, ctx)
+            self.fail(f"{value!r} cannot be read as ids: {getattr(error, 'strerror', None) or error}", param, ctx)
         for number, line in enumerate(lines, 1):
             if line and not (line.isdecimal() and int(line) < 1 << 63):
                 self.fail(f"{value!r}, line {number}: {line[:40]!r} is no id, a whole number", param, ctx)
@@ -69,9 +69,7 @@ class UserFunction(click.ParamType):  # type: ignore[type-arg]  # generic in new
 @click.command()
 @output.store_argument
 @click.argument("out", type=click.Path())
-@click.option(
-    "--episodes", type=EpisodeRange(), metavar="A:B", help="From these only, as diskreplay episodes has them."
-)
+@click.option("--episodes", type=EpisodeRange(), metavar="A:B", help="Only these, as diskreplay episodes numbers them.")
 @where_option
 @click.option(
     "--steps", type=EpisodeRange(), metavar="A:B", multiple=True,
@@ -89,7 +87,7 @@ def edit(
     path: str, out: str, episodes: slice | None, where: str | None, steps: tuple[slice, ...], ids: Any,
     later: tuple[str, ...], dry_run: bool, allow_loss: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Make a store OUT with the steps of the store at PATH but some.
+    """Copy the store at PATH to OUT, without some of its steps.
 
     An episode that loses steps in its middle becomes two, so that no sample spans the gap; one that loses its last
     steps ends truncated. The store at PATH stays as it is. Facts of episodes and values written later go along,

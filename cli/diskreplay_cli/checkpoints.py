@@ -9,9 +9,9 @@ import click
 from diskreplay_cli import output, text
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def checkpoints() -> None:
-    """List the checkpoints of a store, drop them, or go back to one."""
+    """List checkpoints of a store, drop them, or go back to one."""
 
 
 @checkpoints.command("list")
@@ -23,7 +23,7 @@ def list_(path: str, as_json: bool) -> None:
     The oldest comes first, by their numbers. The maker is the stream whose writer made it, or a reader of a URL; the
     time is that of its maker's clock.
 
-    A checkpoint before-import-... is that of an import into the store; where none goes on, it was killed, and restore
+    An import into the store makes a checkpoint before-import-...; if no import is running, it was killed, and restore
     takes back what it added.
     """
     from diskreplay.ops.checkpoints import checkpoints as run
@@ -52,7 +52,7 @@ def list_(path: str, as_json: bool) -> None:
 def drop(path: str, names: tuple[str, ...]) -> None:
     """Drop the checkpoints NAMES of the store at PATH; its rows stay.
 
-    What only they needed is given back, also where another process writes the store, once that commits.
+    At least one stream must have no writer. A stream that is written gives back the space at its next commit.
     """
     from diskreplay.ops.checkpoints import drop as run
 
@@ -64,7 +64,7 @@ def drop(path: str, names: tuple[str, ...]) -> None:
 @output.store_argument
 @click.argument("name")
 @click.option(
-    "--stream", metavar="NAME", help="That goes back.  [default: the one of the import, or that went on since]"
+    "--stream", metavar="NAME", help="The one to go back.  [default: that of the import, or that went on since]"
 )
 @output.json_option
 def restore(path: str, name: str, stream: str | None, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from diskreplay import formats
 from diskreplay_cli import output, text
 from diskreplay_cli.errors import FAILED, Interrupted
 
-loss_option = click.option("--allow-loss", is_flag=True, help="Go on where something cannot be held; count it.")
+loss_option = click.option("--allow-loss", is_flag=True, help="Write what can be held; count what is lost.")
 where_option = click.option(
     "--where", metavar="CONDITION", help="Only episodes for which it holds: \"return > 100 and tag = 'expert'\"."
 )
@@ -249,7 +249,7 @@ def merge(out: str, paths: tuple[str, ...], allow_loss: bool, as_json: bool) -> 
 @click.argument("outs", type=click.Path(), nargs=-1)
 @click.option(
     "--fraction", "fractions", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="X", multiple=True,
-    required=True, help="Share of the transitions, for each store; what is left is one more.",
+    required=True, help="Share of the transitions, for each store; the rest is one more.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), metavar="N", default=0, show_default=True, help="Of the dealing.")
 @where_option
@@ -360,7 +360,7 @@ def _cell(value: Any) -> str:
 @click.argument("other", type=click.Path())
 @output.json_option
 def diff(one: str, other: str, as_json: bool) -> int:
-    """Find the first difference between the stores at ONE and OTHER.
+    """Find the first difference of the stores at ONE and OTHER.
 
     The exit status is 1 when there is one. Episodes are compared bit for bit, in order, then the facts of them, then
     what was written to steps later; how they are spread over streams, environments and chunks does not count.

@@ -50,7 +50,7 @@ def main(context: click.Context) -> int:
     type=click.IntRange(1),
     metavar="N",
     required=True,
-    help="Steps in the end, of all environments together.",
+    help="Steps of all environments, in the end.",
 )
 @click.option(
     "--envs", type=click.IntRange(1), metavar="N", help="Environments in lockstep.  [default: 1, or as the store]"
@@ -103,7 +103,7 @@ def record(
             f"recorded {text.plural(result.new_steps, 'step')}, ending {text.plural(result.new_episodes, 'episode')}, "
             f"in {result.seconds:.1f} s ({output.rate(result.new_steps, result.seconds)})\n"
             f"{path} has {result.steps:,} of {result.total_steps:,} steps, {text.size(result.stored_bytes)} on disk, "
-            f"{text.ratio(result.ratio)} smaller than raw"
+            f"{text.compared(result.ratio)} than raw"
         )
     else:
         click.echo(f"{path} has {result.steps:,} steps already; ask for more --steps to go on")
@@ -143,8 +143,8 @@ def inspect(path: str, as_json: bool) -> None:
 def verify(path: str, repairs: bool, as_json: bool) -> int:
     """Check every chunk and every invariant of the store at PATH.
 
-    Every problem is named with its stream, column, rows, file and byte. Exit status 1 when there is one: then it is
-    said what --repair would give up.
+    Every problem is named with its stream, column, rows, file and byte. Exit status 1 when there is one: then the
+    command says what --repair would give up.
 
     With --repair, transitions that need a damaged chunk are given up for good: they are marked, and never sampled
     again. Checkpoints that need one, and files that are changed, go to the folder PATH.quarantine-1 (or -2, ...);
@@ -244,7 +244,8 @@ def resize(path: str, capacity: int, stream: str | None, as_json: bool) -> None:
         return
     for one in results:
         click.echo(
-            f"stream {one.stream} keeps {one.capacity:,} transitions (before: {one.before:,}), {one.evicted:,} evicted"
+            f"stream {one.stream} keeps {text.plural(one.capacity, 'transition')} (before: {one.before:,}), "
+            f"{one.evicted:,} evicted"
         )
 
 

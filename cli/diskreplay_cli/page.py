@@ -20,6 +20,8 @@ MAX_CHECKPOINTS = 5
 MAX_STREAMS = 8
 MAX_SPACE = 240
 """The most characters of a space; all of it is in the JSON."""
+NARROW = 72
+"""The characters that whole tables need: in fewer, names would give way, so that the last columns do."""
 CONTINUITY = {
     "observations": "observations: an episode goes on while obs is the last next_obs",
     "flags": "flags: an episode goes on until it is terminated, truncated or cut",
@@ -28,10 +30,11 @@ CONTINUITY = {
 
 def print_page(console: Console, facts: Facts, plain: bool, indent: int = 0) -> None:
     """Print the page; ``plain`` avoids block characters, ``indent`` moves it to the right."""
-    console.print(Padding(Group(*_parts(facts, plain)), (0, 0, 0, indent), expand=False))
+    narrow = console.width - indent < NARROW
+    console.print(Padding(Group(*_parts(facts, plain, narrow)), (0, 0, 0, indent), expand=False))
 
 
-def _parts(facts: Facts, plain: bool) -> Iterable[RenderableType]:
+def _parts(facts: Facts, plain: bool, narrow: bool) -> Iterable[RenderableType]:
     yield Text(facts.path, style="bold", overflow="fold")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="cyan", no_wrap=True)
@@ -41,9 +44,9 @@ def _parts(facts: Facts, plain: bool) -> Iterable[RenderableType]:
     yield grid
     if facts.episodes is not None:
         yield ""
-        yield _episodes(facts.episodes, plain)
+        yield _episodes(facts.episodes, plain, narrow)
     yield ""
-    yield _columns(facts)
+    yield _columns(facts, narrow)
     yield ""
     if not facts.health:
         yield Text.assemble(("healthy", "green bold"), " by a quick check; 'diskreplay verify' reads every chunk")
@@ -56,10 +59,8 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
     held = "?" if facts.transitions is None else f"{facts.transitions:,}"
     full = "" if facts.transitions is None else f" ({100 * facts.transitions / max(1, facts.capacity):.3g} %)"
     yield "window", f"{held} of {text.plural(facts.capacity, 'transition')}{full}"
-    yield (
-        "on disk",
-        f"{text.size(facts.stored_bytes)} for {text.size(facts.raw_bytes)}: {text.ratio(facts.ratio)} smaller",
-    )
+    sizes = f"{text.size(facts.stored_bytes)} for {text.size(facts.raw_bytes)}"
+    yield "on disk", f"{sizes}: {text.compared(facts.ratio)}" if facts.raw_bytes else sizes
     stack = {frames for frames in facts.frame_stack.values() if frames > 1}
     yield "obs", _space(facts.observation_space) + (f", {max(stack)} frames stacked" if stack else "")
     yield "action", _space(facts.action_space)
@@ -131,7 +132,7 @@ def _call(stored: object) -> str:
     return f"{stored.get('kind')}({options})"
 
 
-def _episodes(facts: EpisodeTotals, plain: bool) -> RenderableType:
+def _episodes(facts: EpisodeTotals, plain: bool, narrow: bool) -> RenderableType:
     """Return the lengths and returns of the complete episodes, each with its histogram."""
     parts = [f"{facts.complete:,} complete"]
     parts += [f"{count:,} {what}" for count, what in ((facts.running, "going on"), (facts.cut_off, "cut off")) if count]
@@ -144,10 +145,12 @@ def _episodes(facts: EpisodeTotals, plain: bool) -> RenderableType:
     table = _table("episodes", title)
     for name in ("min", "median", "mean", "max"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("from min to max", no_wrap=True)
+    if not narrow:
+        table.add_column("from min to max", no_wrap=True)
     for name, spread in (("length", facts.lengths), ("return", facts.returns)):
         if spread:
-            table.add_row(name, *_numbers(spread), text.histogram(spread.counts, plain))
+            bars = [] if narrow else [text.histogram(spread.counts, plain)]
+            table.add_row(name, *_numbers(spread), *bars)
     return table
 
 
@@ -155,27 +158,29 @@ def _numbers(spread: Spread) -> list[str]:
     return [text.number(value) for value in (spread.least, spread.median, spread.mean, spread.most)]
 
 
-def _columns(facts: Facts) -> Table:
+def _columns(facts: Facts, narrow: bool) -> Table:
     table = _table("column", None)
     table.add_column("shape", overflow="fold")
     table.add_column("dtype", no_wrap=True)
-    for name in ("chunk", "shard", "codec", "stored", "ratio"):
+    layout = () if narrow else ("chunk", "shard", "codec")
+    for name in (*layout, "stored", "ratio"):
         table.add_column(name, justify="right", no_wrap=True)
     for column in facts.columns:
         if not column.name.startswith("patches/"):
-            table.add_row(*_column(column))
+            table.add_row(*_column(column, narrow))
     patches = [column for column in facts.columns if column.name.startswith("patches/")]
     stored = sum(column.stored_bytes for column in patches)
     raw = sum(column.raw_bytes for column in patches)
-    table.add_row("patches", "", "", "", "", "", text.size(stored), text.ratio(raw / stored if stored else 0))
+    last = text.size(stored), text.ratio(raw / stored if stored else 0)
+    table.add_row("patches", "", "", *[""] * len(layout), *last)
     return table
 
 
-def _column(facts: ColumnFacts) -> list[str]:
+def _column(facts: ColumnFacts, narrow: bool) -> list[str]:
     shape = "x".join(map(str, facts.shape)) or "-"
-    chunk, shard = f"{facts.chunk_rows:,}", f"{facts.shard_rows:,}"
+    layout = [] if narrow else [f"{facts.chunk_rows:,}", f"{facts.shard_rows:,}", facts.codec]
     stored, ratio = text.size(facts.stored_bytes), text.ratio(facts.ratio)
-    return [facts.name, shape, facts.dtype, chunk, shard, facts.codec, stored, ratio]
+    return [facts.name, shape, facts.dtype, *layout, stored, ratio]
 
 
 def _table(first: str, title: str | None) -> Table:

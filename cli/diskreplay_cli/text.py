@@ -42,6 +42,11 @@ def ratio(value: float) -> str:
     return f"{value:,.0f}x" if value >= 9.95 else f"{value:.1f}x"
 
 
+def compared(value: float) -> str:
+    """Return how much smaller or larger a store is than its values, or "-" if it has none."""
+    return f"{ratio(1 / value)} larger" if 0 < value < 1 else f"{ratio(value)} smaller"
+
+
 def shortened(line: str, most: int) -> str:
     """Return a text on one line, cut in its middle if it is longer than ``most`` characters."""
     line = " ".join(line.split())
@@ -126,7 +131,7 @@ def repaired(result: Repaired) -> Iterator[str]:
     if result.checkpoints:
         yield f"checkpoints moved aside: {', '.join(result.checkpoints)}"
     if result.quarantine:
-        yield f"{plural(len(result.moved), 'file')} or folders are in {result.quarantine}"
+        yield f"{plural(len(result.moved), 'path')} moved or copied to {result.quarantine}"
 
 
 def planned(plan: RepairPlan, path: str) -> Iterator[str]:

@@ -142,9 +142,10 @@ class Arguments:
         """Raise InputError if these are not exactly the user's columns."""
         if extra.keys() != self.extras.keys():
             missing, unknown = sorted(self.extras.keys() - extra.keys()), sorted(extra.keys() - self.extras.keys())
-            raise InputError(
-                f"add: the columns {missing} are missing" if missing else f"add: unknown columns {unknown}"
-            )
+            if missing:
+                raise InputError(f"add: the columns {missing} are missing")
+            made = f"the store was made with columns {sorted(self.extras)}, and write sets later ones"
+            raise InputError(f"add: unknown columns {unknown}; {made}")
 
     @staticmethod
     def acting(is_valid: Any, alive: Any) -> Array:

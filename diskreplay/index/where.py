@@ -272,8 +272,9 @@ def _tokens(text: str) -> list[_Token]:
         match = _TOKEN.match(text, at)
         if match is None:
             start = at + len(text[at:]) - len(text[at:].lstrip())
-            what = "a text without its closing quote" if text[start] in "'\"" else f"{text[start]!r}, which it has not"
-            raise InputError(f"where: at character {start + 1} there is {what}: {_short(text)}")
+            quoted = text[start] in "'\""
+            what = "the text has no closing quote" if quoted else f"{text[start]!r} is not allowed (write and, or, not)"
+            raise InputError(f"where: at character {start + 1} {what}: {_short(text)}")
         kind = match.lastgroup or ""
         found.append(_Token(kind, match[kind], match.start(kind)))
         at = match.end()

@@ -256,7 +256,6 @@ def write(source: Source, target: pathlib.Path, progress: Progress | None) -> No
 def check_alike(one: SelectedStore, other: SelectedStore) -> None:
     """Raise InputError if two stores cannot be one."""
     a, b = one.schema, other.schema
-    columns = [[(c.name, c.shape, c.dtype) for c in schema.columns] for schema in (a, b)]
     ragged = [
         {name: (one.items.shape, one.items.dtype, one.longest) for name, one in schema.ragged.items()}
         for schema in (a, b)
@@ -268,9 +267,14 @@ def check_alike(one: SelectedStore, other: SelectedStore) -> None:
         ("another observation space", a.observation_space, b.observation_space),
         ("another action space", a.action_space, b.action_space),
         ("other ragged columns", *ragged),
-        ("other columns", *columns),
         ("other video", *videos),
         ("other frame stacks", (a.stacks, a.padding), (b.stacks, b.padding)),
     ):
         if mine != theirs:
             raise InputError(f"{other.path!r} has {what} than {one.path!r}: {theirs}, not {mine}")
+    columns, others = ([(c.name, c.shape, c.dtype) for c in schema.columns] for schema in (a, b))
+    if columns != others:
+        differ = {c[0]: None for c in [*columns, *others] if c not in columns or c not in others}
+        raise InputError(
+            f"{other.path!r} has other columns than {one.path!r}: they differ in {', '.join(differ) or 'their order'}"
+        )

@@ -114,7 +114,7 @@ def edit(
         if named and (gone.all() or not gone.any()):
             longest, some = max((episode.length for episode in every), default=0), "all" if gone.any() else "none"
             raise NotEnoughDataError(
-                f"{some} of the {len(gone):,} steps of {whole.path!r} would go; some must, and some must stay (it has "
+                f"{some} of the {len(gone):,} steps of {whole.path!r} would go: choose some, and not all (it has "
                 f"{len(every):,} episodes, the longest of length {longest:,})"
             )
         stops = np.cumsum([episode.length for episode in every]).tolist()

@@ -56,7 +56,7 @@ def resize(
     store = Store(local(path, "resizing"), files or LocalFiles())
     if any(kind in store.settings for kind in ROLLOUTS):
         raise InputError(
-            f"the store {store.path!r} holds a rollout, as long as its steps: make another with other steps"
+            f"the store {store.path!r} holds a rollout, which has steps and no capacity: make another with other steps"
         )
     commits = store.newest_commits()
     if stream_name is not None and stream_name not in commits:

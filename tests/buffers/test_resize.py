@@ -470,7 +470,7 @@ def test_the_command_resizes_one_stream_or_all(tmp_path: pathlib.Path) -> None:
 
 def test_a_rollout_is_not_resized(path: str) -> None:
     dr.RolloutBuffer.create(path, LINE, TURN, steps=4, num_envs=2).close()
-    with pytest.raises(InputError, match="holds a rollout, as long as its steps"):
+    with pytest.raises(InputError, match="which has steps and no capacity"):
         resize(path, 60)
 
 

@@ -77,7 +77,7 @@ def test_edit_takes_a_file_of_ids(path: str, tmp_path: pathlib.Path) -> None:
         ("a.txt", b"2\n99\n", "1 of 2 ids name no step"),
         ("a.npy", b"junk", "cannot be read as ids"),
         ("a.npy", b"", "cannot be read as ids"),
-        ("missing.txt", None, "cannot be read as ids"),
+        ("missing.txt", None, "cannot be read as ids: No such file or directory"),
     ],
 )
 def test_a_file_with_junk_is_refused(

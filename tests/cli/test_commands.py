@@ -77,6 +77,15 @@ def test_inspect(path: str) -> None:
     assert facts("inspect", path)["streams"][0]["end"] == 60
 
 
+def test_a_narrow_inspect_names_its_rows(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of lengths, returns and columns gave way first, and were gone."""
+    images(path)
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = [line for line in run("inspect", path).stdout.splitlines()[1:] if line.strip()]
+    assert max(map(len, lines)) <= 40
+    assert {"len", "ret", "obs", "rew"} <= {line[:3] for line in lines}
+
+
 def test_inspect_says_where_steps_come_from(path: str) -> None:
     assert run("record", "Pendulum-v1", path, "--steps", "10").exit_code == 0
     result = run("inspect", path)
@@ -206,7 +215,7 @@ def test_verify_repair(path: str) -> None:
     assert result.exit_code == 0
     assert "repaired 1 problem\nstream '0': " in result.stdout
     assert "of reward lost" in result.stdout
-    assert f"are in {path}.quarantine-1" in result.stdout
+    assert f"\n1 path moved or copied to {path}.quarantine-1\n" in result.stdout
     pathlib.Path(path, "zarr.json").write_text("{}")
     assert "not a diskreplay store" in failure(run("verify", path, "--repair"))
 
@@ -265,6 +274,7 @@ def test_demo(tmp_path: pathlib.Path) -> None:
         ("nonsense",),
         ("record",),
         ("record", "CartPole-v1", "PATH"),
+        ("checkpoints",),
         ("record", "CartPole-v1", "PATH", "--steps", "0"),
         ("record", "CartPole-v1", "PATH", "--steps", "many"),
         ("record", "NoSuchEnv-v0", "PATH", "--steps", "5"),
@@ -278,7 +288,8 @@ def test_demo(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_errors_are_one_line_and_status_2(args: tuple[str, ...], tmp_path: pathlib.Path) -> None:
-    failure(run(*(str(tmp_path / arg) if arg.isupper() or arg.startswith("OUT.") else arg for arg in args)))
+    line = failure(run(*(str(tmp_path / arg) if arg.isupper() or arg.startswith("OUT.") else arg for arg in args)))
+    assert "Options:" not in line
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
@@ -391,6 +402,7 @@ def test_numbers_as_people_read_them() -> None:
     ]  # fmt: skip
     assert [text.number(n) for n in (0.0, -21.0, 20.25, 1234.5, 0.125)] == ["0", "-21", "20.2", "1,234.5", "0.125"]
     assert [text.ratio(n) for n in (0, 1.25, 93.2)] == ["-", "1.2x", "93x"]
+    assert [text.compared(n) for n in (0, 0.25, 1, 93.2)] == ["- smaller", "4.0x larger", "1.0x smaller", "93x smaller"]
     assert [text.plural(n, "step") for n in (0, 1, 2000)] == ["0 steps", "1 step", "2,000 steps"]
     assert [text.ago(n) for n in (0.5, 1, 119, 86400 * 3)] == ["just now", "1 second ago", "1 minute ago", "3 days ago"]
     assert text.histogram([0, 1, 4, 8]) == " ▁▄█"

@@ -119,7 +119,7 @@ BAD_STEPS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
         lambda given: {k: v for k, v in given.items() if k != "logp"},
         r"columns \['logp'\] are missing",
     ),
-    "column unknown": (change("surplus", 1), r"unknown columns \['surplus'\]"),
+    "column unknown": (change("surplus", 1), r"unknown columns \['surplus'\]; .* made with columns \['logp', .* later"),
     "column of a wrong shape": (change("logp", np.zeros(2, np.float32)), "logp: must have shape"),
     "column that loses digits": (change("steps", 0.5), "steps: must have dtype int64"),
     "column above int64": (change("steps", 2**63), "steps: must"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import pathlib
 import subprocess
 import sys
 import textwrap
+import threading
 import warnings
 
 import gymnasium
@@ -319,6 +321,39 @@ def test_what_the_collector_finds_waits_until_a_store_is_opened(path: str, tmp_p
         gc.enable()
     dr.ReplayBuffer.open(tmp_path / "other", mode="r").close()
     assert rows_of(path) == 7
+
+
+def test_an_interrupt_in_a_collection_is_not_lost() -> None:
+    """The function that watched the collector got the KeyboardInterrupt, and a collector's callback raises none."""
+    interrupt = ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.py_object)(("PyErr_SetInterrupt", ctypes.pythonapi))
+    ours = [callback for callback in gc.callbacks if callback in exits.WATCHING]
+    assert len(ours) == 3
+    before = gc.callbacks[:]
+    gc.collect()  # what it finds may have finalizers, in Python
+    gc.callbacks[:] = [interrupt, *ours]  # those of others may be in Python, too
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gc.collect()
+    finally:
+        gc.callbacks[:] = before
+
+
+def test_the_collector_runs_in_one_thread() -> None:
+    seen: list[bool] = []
+
+    class Found:
+        def __del__(self) -> None:
+            thread = threading.Thread(target=lambda: seen.append(exits._collecting()))
+            thread.start()
+            thread.join()
+            seen.append(exits._collecting())
+
+    ring: list[object] = [Found()]
+    ring.append(ring)
+    del ring
+    gc.collect()
+    assert seen == [False, True]
+    assert not exits._collecting()
 
 
 def test_a_closed_buffer_leaves_nothing_to_be_done(path: str) -> None:

@@ -73,6 +73,13 @@ def test_symbolic_links_that_cannot_be_written_through(tmp_path: pathlib.Path) -
     assert (tmp_path / "a").read_text() == "old"
 
 
+def test_a_directory_that_may_not_be_written_to(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error named a temporary directory, and did not say what to do."""
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
+    with pytest.raises(InputError, match="choose another directory for 'a'"), replacing(tmp_path / "a", "file"):
+        raise AssertionError("nothing is written")
+
+
 def test_an_error_leaves_what_was_there(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a").write_text("old")
 

@@ -161,6 +161,7 @@ def test_what_cannot_be_edited_is_said_and_leaves_nothing(path: str, tmp_path: p
         (f"{path}/b", {"steps": some}, InputError, "must lie apart"),
         (tmp_path / "there", {"steps": some}, InputError, "exists; choose another name"),
         (tmp_path / "no" / "b", {"steps": some}, InputError, "no directory"),
+        ("s3://bucket/b", {"steps": some}, InputError, "a path on this machine"),
         (out, {}, InputError, "say which steps"),
         (out, {"steps": some, "ids": [1]}, InputError, "take ids alone"),
         (out, {"steps": [slice(0, 9, 2)]}, InputError, "must be a list of slices"),
@@ -171,7 +172,7 @@ def test_what_cannot_be_edited_is_said_and_leaves_nothing(path: str, tmp_path: p
         (out, {"episodes": (7,)}, InputError, "no episode 7; there are 7"),
         (out, {"episodes": slice(7, 9)}, NotEnoughDataError, "none of .*7 episodes, .* of length 7"),
         (out, {"where": "length >"}, InputError, "at character 9 a number"),
-        (out, {"where": "length > 0"}, NotEnoughDataError, "all of the 27 steps .* would go"),
+        (out, {"where": "length > 0"}, NotEnoughDataError, "all of the 27 steps .* would go: choose some, and not all"),
         (out, {"later": {"x/y": "float32"}}, InputError, "x/y"),
     ]  # fmt: skip
     for target, options, error, said in cases:

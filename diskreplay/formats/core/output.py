@@ -122,6 +122,8 @@ def check_target(
     """Raise what :func:`replacing` would, for callers with much to do before."""
     if not target.parent.is_dir():
         raise InputError(f"there is no directory {str(target.parent)!r} to write {target.name!r} into")
+    if not os.access(target.parent, os.W_OK):
+        raise InputError(f"{str(target.parent)!r} may not be written to; choose another directory for {target.name!r}")
     if not os.path.lexists(target):
         return
     if kind == "file" and target.is_dir():
