@@ -394,10 +394,13 @@ def test_close_calls_off_what_is_under_way(
     before = {path.name for path in (tmp_path / "m").glob("*@*")}
     found = background(buffer)
     threads = list(found._threads)
+    begun = buffer.engine.store.files.copies._downloads.under_way()  # type: ignore[attr-defined]
     buffer.close()  # although the network is silent
     objects.go_on.set()
     for thread in threads:
         thread.join(PATIENCE)
+    for download in begun:  # by threads of their own, which the others do not wait for
+        download.wait(PATIENCE)
     assert objects.whole == 1
     assert {path.name for path in (tmp_path / "m").iterdir()} == before
     assert found.stats() == {"ahead_shards": 0, "failures": 0, "error": None}
