@@ -277,9 +277,10 @@ def places(chunk_files: int) -> Iterator[dict[str, int]]:
 def facts(meta: DatasetMeta) -> list[dict[str, Any]]:
     """Return the facts of each episode: those that diskreplay left there, or its tasks and its cameras' statistics."""
     found = []
+    numbers = {text: at for at, text in reversed([*enumerate(meta.tasks)])}  # the first of those with one text
     for number, row in enumerate(meta.episodes):
         tasks = [text for text in row.get("tasks") or () if isinstance(text, str)]
-        marks = [task_mark(meta.tasks.index(text), text) for text in tasks if text in meta.tasks]
+        marks = [task_mark(numbers[text], text) for text in tasks if text in numbers]
         if row.get(OWN) is not None:
             told = parse_json(row[OWN], f"{meta.path}: episode {number}: {OWN}")
             if not isinstance(told, dict):
