@@ -52,10 +52,15 @@ def checked_path(path: PathLike, what: str = "path") -> str:
     return text
 
 
-def full_path(path: PathLike) -> str:
-    """Return ``path`` from the root on; links stay as they are, so that the user may move them."""
+def on_this_machine(path: PathLike) -> str:
+    """Return ``path`` as text; raise InputError if no file can have that name, or if it is a URL."""
     text = checked_path(path)
     if re.match(r"[A-Za-z][\w+.-]+://", text):
         scheme = text.partition("://")[0]
         raise InputError(f"a path on this machine is needed, got a URL of the kind {scheme}://")
-    return os.path.abspath(text)  # noqa: PTH100  # resolve() would follow links
+    return text
+
+
+def full_path(path: PathLike) -> str:
+    """Return ``path`` from the root on; links stay as they are, so that the user may move them."""
+    return os.path.abspath(on_this_machine(path))  # noqa: PTH100  # resolve() would follow links

@@ -38,7 +38,7 @@ from diskreplay.ops.checkpoints import IMPORT_MARK, unfinished_imports
 from diskreplay.ops.envs import make
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.paths import PathLike, checked_path, full_path
+from diskreplay.paths import PathLike, checked_path, on_this_machine
 from diskreplay.prefetch import Prefetcher
 from diskreplay.remote.objects import is_url
 from diskreplay.sampling.uniform import Uniform
@@ -501,8 +501,7 @@ def env_spaces(env_id: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 
 def absolute(path: PathLike) -> pathlib.Path:
     """Return the path without links in it, but for its last part."""
-    full_path(path)  # refuses a URL, which would name a folder "s3:"
-    full = pathlib.Path(checked_path(path)).absolute()
+    full = pathlib.Path(on_this_machine(path)).absolute()
     return full.parent.resolve() / full.name
 
 
