@@ -308,14 +308,15 @@ def _kind(layout: Layout, name: str, came: Mapping[str, Any] | None, compression
 def losses(layout: Layout, episodes: Sequence[Episode], compression: str) -> list[Loss]:
     """Return the columns whose frames are encoded, and rewards of a dataset that came without."""
     origin = layout.provenance.get(NAME) or {}
+    keys = _keys(layout, origin)
     steps = sum(episode.length for episode in episodes)
     found = []
-    for name, key in _keys(layout, origin).items():
+    for name, key in keys.items():
         if name not in layout.video and _feature(layout, name, origin, key, compression)["dtype"] == "video":
             found.append(Loss(f"exact pixels of {name!r}, which are encoded (not with --compression png)", steps))
-    if origin and REWARD not in _keys(layout, origin):
+    if origin and REWARD not in keys:
         found.append(Loss("rewards", sum(episode.length for episode in episodes if episode.total_reward)))
-    if origin and not {DONE, SUCCESS} & {*_keys(layout, origin).values()}:
+    if origin and not {DONE, SUCCESS} & {*keys.values()}:
         found.append(Loss("terminated", sum(episode.terminated for episode in episodes)))
     return [loss for loss in found if loss.count]
 
