@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks, episodes_source, reshaped
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
 from diskreplay.formats.core.format import Format, Holds
@@ -94,7 +95,7 @@ def _as_vectors(values: Array) -> Array:
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a file as a source, as the module's docstring says."""
     where = str(path)
     with hdf5.opened(path) as file:

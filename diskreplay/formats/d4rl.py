@@ -39,9 +39,11 @@ import h5py
 import numpy as np
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.files import hdf5
@@ -107,7 +109,7 @@ def _entries(steps: Transitions) -> Iterator[tuple[str, Any]]:
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a file as a source, as the module's docstring says."""
     where = str(path)
     with hdf5.opened(path) as file:
@@ -131,7 +133,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
             where, _leaves(file, "observations", OBS, where), _leaves(file, "actions", ACTION, where), terminated,
             truncated, last, rewards,
             {column_name(key): values for key, values in infos.items() if key}, following,
-            layout=layout, ignored=ignored,
+            layout=layout, names=Names(ignored),
         ).source()  # fmt: skip
 
 

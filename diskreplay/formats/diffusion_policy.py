@@ -33,9 +33,11 @@ from numcodecs import Blosc
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, read_description
+from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import check_size, stored_bytes
@@ -94,7 +96,7 @@ def _keys(layout: Layout) -> dict[str, str]:
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a directory as a source, as the module's docstring says."""
     where = str(path)
     with damage(f"{where}, or lacks the groups data and meta with episode_ends: it"):
@@ -122,7 +124,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     yield FlatArrays(
         where, obs, action, terminated, truncated, last | terminated | truncated, arrays.get(REWARD),
         {name: array for name, array in arrays.items() if layout is not None and name in layout.columns},
-        layout=layout, ignored=tuple(sorted(set(found) - set(names))),
+        layout=layout, names=Names(set(found) - set(names)),
     ).source()  # fmt: skip
 
 

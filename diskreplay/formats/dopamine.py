@@ -50,6 +50,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.reader import reader
@@ -181,7 +182,7 @@ def check(layout: Layout) -> None:
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a directory of checkpoints, or the one that a file of observations belongs to, as a source."""
     folder, suffixes = find(path)
     if not suffixes:

@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds, Loss
 from diskreplay.formats.core.layout import PACKETS, Layout, Shape, infer_dict, infer_space, read_description
@@ -64,18 +65,8 @@ Array = NDArray[Any]
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a directory as a source, as the module's docstring says."""
-    yield _source(path, decoded=False)
-
-
-@reader
-def read_decoded(path: pathlib.Path) -> Iterator[Source]:
-    """Open a directory as a source whose videos are ordinary columns of frames."""
-    yield _source(path, decoded=True)
-
-
-def _source(path: pathlib.Path, decoded: bool) -> Source:
     where, meta = str(path), lerobot_meta.read(path)
     files = lerobot_meta.in_order((path / "data").glob("*/*.parquet"))
     if not files:
@@ -88,7 +79,7 @@ def _source(path: pathlib.Path, decoded: bool) -> Source:
     for key, name in names.items():
         kind = meta.features[key]["dtype"] if key in meta.features else None
         if kind == "video":
-            arrays[name] = (mp4.DecodedFrames if decoded else mp4.PacketRows)(meta.clips(key), meta.fps)
+            arrays[name] = (mp4.DecodedFrames if choice.decoded else mp4.PacketRows)(meta.clips(key), meta.fps)
         elif kind == "string":
             texts[name] = texts_of(files, key)
             arrays[name] = ParquetArray(files, key, len(last), texts=texts[name])
@@ -110,7 +101,7 @@ def _source(path: pathlib.Path, decoded: bool) -> Source:
         where, leaves_of(arrays, OBS), leaves_of(arrays, ACTION), terminated, truncated, last, arrays.get(REWARD),
         columns, layout=layout, own_finals=True,
     )  # fmt: skip
-    return dataclasses.replace(found.source(), facts=lerobot_meta.facts(meta))
+    yield dataclasses.replace(found.source(), facts=lerobot_meta.facts(meta))
 
 
 def _origin(meta: DatasetMeta, names: Mapping[str, str], texts: list[str]) -> dict[str, Any]:
@@ -341,6 +332,6 @@ FORMATS = (
             final_obs=False, final_steps=True, next_obs=False, facts=True, empty=False, video=True,
             text=True, text_origin=NAME,
             dtypes=frozenset(name for name in DTYPES if not name.startswith("complex")),
-        ), recognise, read, write, ("av1", "png"), ("pyarrow", "av"), NAME, check, losses, read_decoded,
+        ), recognise, read, write, ("av1", "png"), ("pyarrow", "av"), NAME, check, losses, videos=True,
     ),
 )  # fmt: skip

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core import flat
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
 from diskreplay.formats.core.flat import ArrayLike, code_points, utf8
 from diskreplay.formats.core.format import Format, Holds
@@ -89,7 +90,7 @@ def _entries(episode: EpisodeBlock, paths: Mapping[str, str]) -> Iterator[tuple[
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a dataset as a source, as the module's docstring says."""
     metadata = minari_dataset.read_metadata(path, STORAGE)
     main = minari_dataset.data_directory(path) / MAIN

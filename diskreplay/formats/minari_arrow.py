@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice
 from diskreplay.formats.core.flat import ArrayLike, code_points, utf8
 from diskreplay.formats.core.format import Format, Holds
@@ -128,7 +129,7 @@ def _shape_note(values: Array) -> dict[str, str] | None:
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a dataset as a source, as the module's docstring says."""
     metadata, data = minari_dataset.read_metadata(path, STORAGE), minari_dataset.data_directory(path)
 

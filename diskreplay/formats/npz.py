@@ -41,10 +41,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import widest
 from diskreplay.formats.core.flat import FlatArrays, ListedArray, flags, leaves_of, listed
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions, whole, whole_episodes
 from diskreplay.formats.core.untrusted import read_text
@@ -185,7 +187,7 @@ def _ignored(arrays: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a flat file as a source, as the module's docstring says."""
     where = str(path)
     with _archive(path) as opened:
@@ -202,7 +204,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
             where, obs, leaves_of(arrays, ACTION), terminated, truncated, last, arrays.get(REWARD), _columns(arrays),
             {name.replace("next_obs", OBS, 1): array for name, array in following.items()} or None,
             {name.replace("final_obs", OBS, 1): array for name, array in finals.items()} or None,
-            layout, _ignored(arrays),
+            layout, Names(_ignored(arrays)),
         ).source()  # fmt: skip
 
 
@@ -231,7 +233,7 @@ def write_episodes(source: Source, target: pathlib.Path, compression: str) -> No
 
 
 @reader
-def read_episodes(path: pathlib.Path) -> Iterator[Source]:
+def read_episodes(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a directory as a source, for which all actions are read to find their bounds if it has no layout."""
     files = _files(path)
     described = path / LAYOUT_FILE
@@ -245,7 +247,7 @@ def read_episodes(path: pathlib.Path) -> Iterator[Source]:
         with _archive(file) as arrays:
             source = _episode(file, arrays, layout).source()
         count += source.steps
-        ignored |= set(source.ignored)
+        ignored |= set(source.names.unread())
         if found and _described(source.layout) != _described(found[0]):
             raise InputError(f"{file}: its arrays are not those of {files[0].name}")
         if layout is None:
@@ -258,7 +260,7 @@ def read_episodes(path: pathlib.Path) -> Iterator[Source]:
             with _archive(file) as arrays:
                 yield from _episode(file, arrays, layout).source().blocks()
 
-    yield Source(layout, count, blocks, len(files), len(files), tuple(sorted(ignored)))
+    yield Source(layout, count, blocks, len(files), len(files), Names(ignored))
 
 
 def _described(layout: Layout) -> tuple[Any, ...]:
@@ -292,7 +294,7 @@ def _episode(path: pathlib.Path, opened: Mapping[str, NpyArray], layout: Layout 
     terminated, truncated = (_end_flags(where, name, arrays.get(name), last) for name in (TERMINATED, TRUNCATED))
     return FlatArrays(
         where, obs, action, terminated, truncated, last, arrays.get(REWARD), _columns(arrays), following or None,
-        finals, layout, _ignored(arrays),
+        finals, layout, Names(_ignored(arrays)),
     )  # fmt: skip
 
 

@@ -41,9 +41,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, Shape, column_name, read_description
+from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
@@ -252,7 +254,7 @@ class _Columns:
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a file, or a directory of files, as a source, as the module's docstring says."""
     refuse_parquet(path)
     where, files = str(path), _files(path)
@@ -275,7 +277,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
         where, obs, action, terminated, truncated, last, columns.array(REWARD) if REWARD in keys else None,
         {name: columns.array(name) for name in keys if name not in others},
         finals={name.replace(FINAL, OBS, 1): array for name, array in finals.items()} or None,
-        layout=layout, ignored=tuple(sorted(set(schema.names) - set(readable))),
+        layout=layout, names=Names(set(schema.names) - set(readable)),
     ).source()  # fmt: skip
 
 

@@ -48,6 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import utf8
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, Shape
@@ -249,7 +250,7 @@ def check(layout: Layout) -> None:
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a directory as a source, as :mod:`diskreplay.formats.files.rlds_episodes` says."""
     yield rlds_episodes.source(path)
 

@@ -46,10 +46,12 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks, episode_ends, episodes_source, reshaped
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count, parse_json
@@ -136,7 +138,7 @@ def check(layout: Layout) -> None:
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a file as a source, as the module's docstring says."""
     where = str(path)
     with hdf5.opened(path) as file:
@@ -152,7 +154,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
         def opened(name: str, layout: Layout | None) -> FlatArrays:
             return _episode(hdf5.subgroup(data, name, where), f"{where}, {name}", columns, layout)
 
-        source = episodes_source(where, demos, lengths, opened, layout, tuple(sorted(ignored)))
+        source = episodes_source(where, demos, lengths, opened, layout, Names(ignored))
         if layout is None:
             source = dataclasses.replace(
                 source, layout=dataclasses.replace(source.layout, provenance=_provenance(data, where))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.engine.inputs import Freedoms
 from diskreplay.errors import CorruptionError, OpenError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.recorder import add_facts, add_steps
@@ -39,7 +40,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 @reader
-def read(path: pathlib.Path) -> Iterator[Source]:
+def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open the whole store as a source."""
     with open_selected(path) as part:
         yield part.source(stacked=True)

@@ -26,6 +26,7 @@ from diskreplay import formats
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format, Loss, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.output import replacing
@@ -256,7 +257,8 @@ def import_dataset(
         vacant(target, "choose another name, or add to the store that is there (--append)")
     if frames not in ("packets", "decoded"):
         raise InputError(f"frames must be 'packets' or 'decoded', got {frames!r}")
-    with opened(source, format, target, frames == "decoded") as (name, found):
+    choice = Choice(decoded=frames == "decoded")
+    with opened(source, format, target, choice) as (name, found):
         wanted = dataclasses.replace(found, layout=given(found.layout, observation_space, action_space, frame_stack))
         with stoppable(progress) as report:
             fresh = not append and capacity is None
@@ -265,16 +267,16 @@ def import_dataset(
                 wanted, target, append, capacity, report, Copy if name == "store" else ReplayBuffer, mark
             )
     return Imported(
-        str(target), name, stream, transitions, episodes, evicted, found.steps - transitions, found.ignored,
+        str(target), name, stream, transitions, episodes, evicted, found.steps - transitions, found.names.unread(),
         bytes_of(target), time.perf_counter() - started, tuple(unfinished_imports(target)) if append else (), resumed,
     )  # fmt: skip
 
 
 @contextlib.contextmanager
 def opened(
-    source: PathLike | Source, format: str | None, target: pathlib.Path, decoded: bool = False
+    source: PathLike | Source, format: str | None, target: pathlib.Path, choice: Choice
 ) -> Iterator[tuple[str, Source]]:
-    """Open a dataset as a source, with the name of its format; its videos are ``decoded`` or not."""
+    """Open a dataset as a source, with the name of its format."""
     if isinstance(source, Source):
         yield "arrays", source
         return
@@ -288,10 +290,9 @@ def opened(
         raise InputError(f"{chosen.name} datasets can only be written; 'diskreplay formats' lists what can be read")
     check_installed(chosen)
     apart(origin, target)
-    if decoded and chosen.read_decoded is None:
+    if choice.decoded and not chosen.videos:
         raise InputError(f"{chosen.name} datasets have no videos whose frames could be decoded")
-    read = chosen.read_decoded if decoded and chosen.read_decoded else chosen.read
-    with read(origin) as found:
+    with chosen.read(origin, choice) as found:
         yield chosen.name, found
 
 

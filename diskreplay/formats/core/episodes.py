@@ -19,6 +19,7 @@ from diskreplay import spaces
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, is_ragged
 from diskreplay.formats.core.layout import Layout, infer_discrete
+from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode
 
 Array = NDArray[Any]
@@ -104,7 +105,7 @@ def episode_blocks(blocks: Iterable[Transitions]) -> Iterator[EpisodeBlock]:
 
 def episodes_source(
     where: str, each: Sequence[Key], lengths: Sequence[int], opened: Callable[[Key, Layout | None], FlatArrays],
-    layout: Layout | None = None, ignored: tuple[str, ...] = (),
+    layout: Layout | None = None, names: Names | None = None,
 ) -> Source:  # fmt: skip
     """Return episodes as a source.
 
@@ -115,7 +116,7 @@ def episodes_source(
         opened: an episode's arrays; the layout is None as long as it is being inferred.
         layout: the layout that the dataset names; inferred from the first episode, and from all single integers as
             actions, if None.
-        ignored: names of what is not read.
+        names: the names in the dataset, and which of them are read.
 
     Raises InputError where there is neither a layout nor an episode. Episodes of another length than declared raise it
     when they are read.
@@ -133,7 +134,7 @@ def episodes_source(
             if length:
                 yield from arrays.source().blocks()
 
-    return Source(layout, sum(lengths), blocks, None, len(each), ignored)
+    return Source(layout, sum(lengths), blocks, None, len(each), names or Names())
 
 
 def _inferred(where: str, each: Sequence[Key], opened: Callable[[Key, Layout | None], FlatArrays]) -> Layout:

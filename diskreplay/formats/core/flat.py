@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Layout, infer_dict, infer_discrete, infer_space
+from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Timesteps, Transitions, with_next_obs
 from diskreplay.ragged import Lists, offsets_of
 from diskreplay.schema import ACTION, OBS
@@ -104,7 +105,7 @@ class FlatArrays:
         next_obs: the next observations, like ``obs``, or None where only ``finals`` or nothing is known.
         finals: the final observation of each episode, ``(episodes, *shape)`` by leaf.
         layout: the layout that the dataset names; inferred if None.
-        ignored: names of what is not read.
+        names: the names in the dataset, and which of them are read.
         own_finals: take an episode's last observation as its final one.
     """
 
@@ -119,7 +120,7 @@ class FlatArrays:
     next_obs: Mapping[str, ArrayLike] | None = None
     finals: Mapping[str, ArrayLike] | None = None
     layout: Layout | None = None
-    ignored: tuple[str, ...] = ()
+    names: Names = dataclasses.field(default_factory=Names)
     own_finals: bool = False
 
     def source(self) -> Source:
@@ -132,7 +133,7 @@ class FlatArrays:
         cuts = int((self.last & ~self.terminated & ~self.truncated).sum())
         blocks = self._transitions if self.next_obs is not None else lambda: with_next_obs(self._timesteps())
         open_end = count > 0 and not self.last[-1]
-        return Source(layout, count, blocks, int(self.last.sum()) + open_end, cuts + open_end, self.ignored)
+        return Source(layout, count, blocks, int(self.last.sum()) + open_end, cuts + open_end, self.names)
 
     def _check_lengths(self) -> None:
         """Raise InputError if an array does not have one entry for each step."""

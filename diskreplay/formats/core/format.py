@@ -11,9 +11,10 @@ import importlib.util
 import pathlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Literal, Protocol
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.index.episodes import Episode
@@ -82,7 +83,12 @@ class Holds:
         return layout.ragged - texts - (layout.video.keys() if self.video else set())
 
 
-Read = Callable[[pathlib.Path], AbstractContextManager[Source]]
+class Read(Protocol):
+    """A function that opens a dataset as a source, and closes it."""
+
+    def __call__(self, path: pathlib.Path, choice: Choice = ...) -> AbstractContextManager[Source]: ...
+
+
 Write = Callable[[Source, pathlib.Path, str], None]
 """A function that writes a source to a path that does not exist, with one of the format's compressions."""
 
@@ -127,7 +133,7 @@ class Format:
         extra: this package's extra that installs what the format needs.
         check: raises InputError for a layout that the format cannot hold for a reason of its own.
         losses: what it loses besides, of a layout, its episodes, and a compression.
-        read_decoded: as ``read``, with videos decoded into ordinary columns; None where there are none.
+        videos: whether its datasets can have videos, which ``Choice.decoded`` makes ordinary columns of frames.
     """
 
     name: str
@@ -142,7 +148,7 @@ class Format:
     extra: str = ""
     check: Callable[[Layout], None] = lambda layout: None
     losses: Callable[[Layout, Sequence[Episode], str], list[Loss]] = lambda layout, episodes, compression: []
-    read_decoded: Read | None = None
+    videos: bool = False
 
 
 def check_installed(format: Format) -> None:

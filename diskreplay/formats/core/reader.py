@@ -19,23 +19,24 @@ import numpy as np
 from diskreplay import spaces
 from diskreplay.engine.inputs import Slot
 from diskreplay.errors import DiskReplayError, InputError, ReadFailedError
+from diskreplay.formats.core.choice import AS_IT_IS, Choice
 from diskreplay.formats.core.format import Read
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_regular, check_size, one_line, stored_bytes
 from diskreplay.ragged import Lists
 
 
-def reader(read: Callable[[pathlib.Path], Iterator[Source]]) -> Read:
+def reader(read: Callable[[pathlib.Path, Choice], Iterator[Source]]) -> Read:
     """Make a format's ``read`` of a generator that opens a dataset, yields it as a source, and closes it."""
     opened = contextlib.contextmanager(read)
 
     @functools.wraps(read)
     @contextlib.contextmanager
-    def named(path: pathlib.Path) -> Iterator[Source]:
+    def named(path: pathlib.Path, choice: Choice = AS_IT_IS) -> Iterator[Source]:
         with contextlib.ExitStack() as stack:
             with naming(path):
                 check_regular(path)
-                source = stack.enter_context(opened(path))
+                source = stack.enter_context(opened(path, choice))
                 check_size(str(path), (source.steps,), 1, lambda: stored_bytes(path))
                 source.layout.create_arguments()
             yield dataclasses.replace(source, blocks=lambda: _checked(path, source))

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.names import Names
 from diskreplay.ragged import Lists, joined
 
 BLOCK_BYTES = 4 << 20
@@ -107,7 +108,8 @@ class Source:
         blocks: an iterator over all steps; may be called again for another pass.
         episodes: the episodes in it; None where only reading tells.
         cuts: episodes that may end in neither flag.
-        ignored: names in the source that no step takes.
+        names: the names in the dataset, and which of them were read; all is known once the blocks were read.
+        notes: what the reader found out or took for granted, a sentence each.
         facts: the facts of each of the episodes, in the order of the blocks; empty where the source has none.
     """
 
@@ -116,7 +118,8 @@ class Source:
     blocks: Callable[[], Iterator[Transitions]]
     episodes: int | None = None
     cuts: int = 0
-    ignored: tuple[str, ...] = ()
+    names: Names = dataclasses.field(default_factory=Names)
+    notes: tuple[str, ...] = ()
     facts: Sequence[Mapping[str, Any]] = ()
 
 

@@ -35,6 +35,7 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import array_slice, episode_ends, episodes_source, reshaped
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, flags, length, native
 from diskreplay.formats.core.layout import Layout, check_bounds, column_name, infer_space, map_leaves
+from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.output import final_path
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json
@@ -316,12 +317,12 @@ def source(
     if metadata.layout is None:
         layout = dataclasses.replace(layout, provenance=metadata.provenance)
     lengths = [steps(number) for number in numbers]
-    found = episodes_source(where, numbers, lengths, opened, layout, ignored)
+    found = episodes_source(where, numbers, lengths, opened, layout)
     stored = {number: told(number) for number in numbers if lengths[number]}
     facts = [_facts(f"{where}, episode {number}", one) for number, one in stored.items()]
     options = (OPTIONS,) if any(one.get(OPTIONS) for one in stored.values()) else ()
-    ignored = (*metadata.ignored, *found.ignored, *options)
-    return dataclasses.replace(found, facts=tuple(facts) if any(facts) else (), ignored=ignored)
+    names = Names((*metadata.ignored, *ignored, *options))
+    return dataclasses.replace(found, facts=tuple(facts) if any(facts) else (), names=names)
 
 
 def _columns(arrays: Arrays, count: int) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -30,6 +30,7 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import array_slice, episodes_source, reshaped
 from diskreplay.formats.core.flat import FlatArrays, leaves_of
 from diskreplay.formats.core.layout import Layout, column_name, map_leaves
+from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import damage, parse_json, read_json
 from diskreplay.formats.files.tfds_features import BAD, IMAGE, TEXT, ReadableFeature, read_features
@@ -86,7 +87,7 @@ def source(path: pathlib.Path) -> Source:
     unread = {key for episode in every for key in episode.unread}
     read = episodes_source(
         str(path), kept, [episode.rows for episode in kept], lambda one, given: _opened(one, features, given), layout,
-        tuple(sorted({*left, *unread})),
+        Names({*left, *unread}),
     )  # fmt: skip
     return dataclasses.replace(
         read, steps=read.steps + sum(episode.left for episode in every),

@@ -1,0 +1,42 @@
+"""The names in a dataset, and which of them were read.
+
+A name is that of an array, a table's column, an attribute (``data/demo_0.attrs/seed``) or a file of a folder. A reader
+adds all names that are there, and takes those that it reads. What is left was not read: no format lists it by hand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+
+class Names:
+    """The names in a dataset.
+
+    >>> names = Names(["data/demo_0/obs", "data/demo_0/states", "data/demo_1/states", "mask"])
+    >>> names.shown = lambda name: name.replace("demo_0", "demo_*").replace("demo_1", "demo_*")
+    >>> names.take("data/demo_0/obs")
+    >>> names.unread()
+    ('data/demo_*/states (2)', 'mask')
+
+    Attributes:
+        shown: returns how a name is shown; of numbered episodes with ``*`` in place of the number.
+    """
+
+    def __init__(self, names: Iterable[str] = (), shown: Callable[[str], str] = str) -> None:
+        self._left = dict.fromkeys(names)
+        self.shown = shown
+
+    def add(self, *names: str) -> None:
+        """Add names that are there."""
+        self._left.update(dict.fromkeys(names))
+
+    def take(self, *names: str) -> None:
+        """Note that these are read; names that are not there change nothing."""
+        for name in names:
+            self._left.pop(name, None)
+
+    def unread(self) -> tuple[str, ...]:
+        """Return what is left, in order; names with ``*`` once, with their count."""
+        counts = Counter(map(self.shown, self._left))
+        return tuple(f"{name} ({count:,})" if "*" in name else name for name, count in sorted(counts.items()))
