@@ -88,6 +88,23 @@ class EpisodeRange(click.ParamType):  # type: ignore[type-arg]  # generic in new
         return slice(*numbers)
 
 
+class Pair(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """Two names with an equals sign between them."""
+
+    name = "pair"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        ours, _, theirs = str(value).partition("=")
+        if not ours or not theirs:
+            self.fail(f"{value!r} is no pair such as obs/joints=observations/qpos", param, ctx)
+        return ours, theirs
+
+
+def listed(names: str | None) -> tuple[str, ...] | None:
+    """Return the names of a list with commas between, or None for none."""
+    return None if names is None else tuple(name.strip() for name in names.split(","))
+
+
 class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
     """Numbers with commas between them."""
 
@@ -134,7 +151,7 @@ def export(
     from diskreplay.formats.selection import Selection
     from diskreplay.ops.convert import export as run
 
-    names = tuple(name.strip() for name in columns.split(",")) if columns is not None else None
+    names = listed(columns)
     name = format_name or ENDINGS.get(pathlib.PurePath(out).suffix, "d4rl")
     with counting("exporting", written_to(out)) as update:
         result = run(
@@ -172,10 +189,31 @@ def export(
     "--frames", type=click.Choice(["packets", "decoded"]), default="packets", show_default=True,
     help="Of videos: as they are, or decoded into ordinary columns.",
 )  # fmt: skip
+@click.option(
+    "--map", "pairs", type=Pair(), multiple=True, metavar="OURS=THEIRS",
+    help="The array of SOURCE for one of our names: obs/joints=observations/qpos. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--columns", metavar="NAMES", help="Only these observations and columns, by our names, with commas between."
+)
+@click.option(
+    "--ends", metavar="KIND=NAME",
+    help="The array that tells where episodes end: last, first, stops, lengths, episode or step_type=NAME; or whole.",
+)  # fmt: skip
+@click.option(
+    "--align", type=click.Choice(["next", "previous"]),
+    help="An action and reward belong to the observation of their entry, or led to it.",
+)  # fmt: skip
+@click.option(
+    "--max-episode-steps", type=click.IntRange(1), metavar="N", help="The time limit, where a file has no timeouts."
+)
+@click.option("--allow-loss", is_flag=True, help="Leave out episodes with a reward that is not finite; count them.")
 @output.json_option
 def import_(
     source: str, path: str, format_name: str | None, append: bool, capacity: int | None, env_id: str | None,
-    frame_stack: int | None, frames: Literal["packets", "decoded"], as_json: bool,
+    frame_stack: int | None, frames: Literal["packets", "decoded"], pairs: tuple[tuple[str, str], ...],
+    columns: str | None, ends: str | None, align: Literal["next", "previous"] | None, max_episode_steps: int | None,
+    allow_loss: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Read the dataset SOURCE into a store at PATH.
 
@@ -188,7 +226,9 @@ def import_(
     with counting("importing", added_to(path) if append else written_to(path)) as update:
         result = import_dataset(
             source, path, format_name, append=append, capacity=capacity, observation_space=observation_space,
-            action_space=action_space, frame_stack=frame_stack, frames=frames, progress=update,
+            action_space=action_space, frame_stack=frame_stack, frames=frames, map=dict(pairs),
+            columns=listed(columns), ends=ends, align=align, max_episode_steps=max_episode_steps,
+            allow_loss=allow_loss, progress=update,
         )  # fmt: skip
     if output.printed_json(result, as_json):
         return
@@ -202,6 +242,8 @@ def import_(
         click.echo(f"evicted: the oldest {text.plural(result.evicted, 'transition')}, for which there is no room")
     if result.dropped:
         click.echo(f"left out: {text.plural(result.dropped, 'step')} without a next observation")
+    for note in result.notes:
+        click.echo(note)
     if result.ignored:
         click.echo(f"not read: {', '.join(result.ignored)}")
     for name in result.unfinished:

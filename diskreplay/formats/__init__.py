@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import importlib
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diskreplay.errors import InputError
 
 if TYPE_CHECKING:
+    from diskreplay.formats.arrays import from_arrays, from_sb3
     from diskreplay.formats.core.format import Format
+
+__all__ = ["MODULES", "every", "from_arrays", "from_sb3", "get", "guess"]
 
 MODULES = {
     "d4rl": "d4rl",
     "npz": "npz",
+    "exorl": "exorl",
+    "dreamer": "dreamer",
     "npz-episodes": "npz",
     "diffusion-policy": "diffusion_policy",
     "minari": "minari",
@@ -26,12 +31,22 @@ MODULES = {
     "d3rlpy": "d3rlpy",
     "dopamine": "dopamine",
     "robomimic": "robomimic",
+    "aloha": "aloha",
+    "maniskill": "maniskill",
+    "tianshou": "tianshou",
     "rlds": "rlds",
     "lerobot": "lerobot",
     "parquet": "parquet",
     "store": "store",
 }
 """The module of each format, below this package."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return a function for arrays in RAM, imported when it is asked for."""
+    if name not in ("from_arrays", "from_sb3"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.arrays"), name)
 
 
 def get(name: str) -> Format:
@@ -49,15 +64,14 @@ def every() -> list[Format]:
 
 
 def guess(path: pathlib.Path) -> Format:
-    """Return the format of the dataset at ``path``; raise InputError if none or several can read it."""
+    """Return the first format that can read the dataset at ``path``; raise InputError if none can."""
     from diskreplay.formats.core.reader import naming
+    from diskreplay.formats.unknown import unknown
 
     if not path.exists():
         raise InputError(f"there is no dataset at {str(path)!r}")
     with naming(path):
-        found = [format for format in every() if format.read is not None and format.recognise(path)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise InputError(f"{str(path)!r} is of no format known here; name one of {', '.join(MODULES)} (--format)")
-    raise InputError(f"{str(path)!r} can be {' or '.join(format.name for format in found)}; name one (--format)")
+        for format in every():
+            if format.read is not None and format.recognise(path):
+                return format
+        raise InputError(unknown(path, every()))

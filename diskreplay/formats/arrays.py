@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
+from diskreplay.formats.core.ends import ends_of
 from diskreplay.formats.core.flat import FlatArrays, flags
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
-from diskreplay.schema import ACTION, OBS
+from diskreplay.schema import ACTION, OBS, TERMINATED, TRUNCATED
 
 Array = NDArray[Any]
 Nested = Any
@@ -35,7 +36,8 @@ Nested = Any
 
 def from_arrays(
     obs: Nested, action: Nested, reward: Array | None = None, next_obs: Nested = None, terminated: Array | None = None,
-    truncated: Array | None = None, *, last: Array | None = None, columns: Mapping[str, Array] | None = None,
+    truncated: Array | None = None, *, last: Array | None = None, first: Array | None = None,
+    lengths: Array | None = None, columns: Mapping[str, Array] | None = None,
     observation_space: gymnasium.Space[Any] | None = None, action_space: gymnasium.Space[Any] | None = None,
 ) -> Source:  # fmt: skip
     """Return arrays of steps as a source, with episodes one after another.
@@ -45,27 +47,42 @@ def from_arrays(
         reward: ``(N,)``; zeros if None.
         next_obs: the next observations, like ``obs``; the next step's observation if None. Then the last step of an
             episode that was not terminated is left out: its next observation is not known.
-        terminated, truncated: ``(N,)`` bool; False if None.
+        terminated, truncated: ``(N,)`` bool; False if None. Without ``truncated``, an end that ``first`` or ``lengths``
+            tells and that is not terminated is truncated.
         last: ``(N,)`` bool: ends of episodes in neither flag.
+        first: ``(N,)`` bool, or the numbers of the first steps of episodes.
+        lengths: ``(episodes,)``: their numbers of steps.
         columns: further ones, ``(N, *shape)``.
         observation_space, action_space: both, or the widest that the arrays allow if None.
 
-    Raises InputError for ragged lengths, and for arrays that are not of the spaces.
+    Raises InputError where nothing tells the ends of episodes, for ragged lengths, and for arrays that are not of the
+    spaces.
     """
     where = "the arrays given"
     observations, actions = _leaves(obs, OBS), _leaves(action, ACTION)
-    first = next(iter(observations.values()))
-    count = len(first) if first.shape else 0
-    ends, cuts = (
-        flags(where, name, None if values is None else np.asarray(values), count)
-        for name, values in (("terminated", terminated), ("truncated", truncated))
-    )
+    leaf = next(iter(observations.values()))
+    count = len(leaf) if leaf.shape else 0
+    flagged = {TERMINATED: terminated, TRUNCATED: truncated, "/last": last}
+    told = {
+        name: flags(where, name.strip("/"), np.asarray(each), count)
+        for name, each in flagged.items()
+        if each is not None
+    }
+    numbered = {"/first": first, "/lengths": lengths}
+    told |= {name: np.asarray(values) for name, values in numbered.items() if values is not None}
+    if not told:
+        raise InputError(
+            f"{where}: nothing tells where episodes end; give one of terminated, truncated, last, first or lengths "
+            "(last=numpy.arange(N) == N - 1 says that all are one episode)"
+        )
+    if last is not None:
+        told.setdefault(TRUNCATED, np.zeros(count, bool))
+    ends = ends_of(where, told, {name: name.strip("/") for name in told}, count, strict=False)
     further = {name: np.asarray(values) for name, values in (columns or {}).items()}
     rewards = None if reward is None else np.asarray(reward)
-    marked = flags(where, "last", None if last is None else np.asarray(last), count)
     following = None if next_obs is None else _leaves(next_obs, OBS)
     arrays = FlatArrays(
-        where, observations, actions, ends, cuts, marked | ends | cuts, rewards, further, following
+        where, observations, actions, ends.terminated, ends.truncated, ends.last, rewards, further, following
     )  # fmt: skip
     if (observation_space is None) != (action_space is None):
         raise InputError("give both spaces, or none")

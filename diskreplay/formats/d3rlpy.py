@@ -27,31 +27,28 @@ key                          shape                         from
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.choice import Choice
-from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks, episodes_source, reshaped
-from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
-from diskreplay.formats.core.format import Format, Holds
-from diskreplay.formats.core.layout import Layout, column_name
-from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.array_reader import array_format
+from diskreplay.formats.core.container import Container
+from diskreplay.formats.core.convention import EXTRA, LAYOUT, Convention
+from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
+from diskreplay.formats.core.format import Holds
+from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.core.untrusted import declared_count
 from diskreplay.formats.files import hdf5
 from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, EpisodesFile
-from diskreplay.schema import ACTION, OBS
+from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
-VERSION, LAYOUT = "2.1", "diskreplay"
+VERSION, PLACE = "2.1", "diskreplay"
 COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated")
-EXTRA = "extra/"
 
 Array = NDArray[Any]
 
@@ -68,10 +65,10 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
                     out.file[f"{name}_{episode.number}"] = bool(getattr(episode.steps, name)[-1])
                 out.end_episode()
                 count = episode.number + 1
-        out.file["columns"] = [*COLUMNS, *(f"{EXTRA}{name}" for name in layout.columns)]
+        out.file["columns"] = [*COLUMNS, *(f"{EXTRA}/{name}" for name in layout.columns)]
         out.file["num_episodes"] = count
         out.file["version"] = VERSION
-        hdf5.write_layout(out.file, LAYOUT, layout)
+        hdf5.write_layout(out.file, PLACE, layout)
 
 
 def _entries(episode: EpisodeBlock) -> Iterator[tuple[str, Array]]:
@@ -82,7 +79,7 @@ def _entries(episode: EpisodeBlock) -> Iterator[tuple[str, Array]]:
     yield f"actions_{number}", _as_vectors(steps.action[ACTION])
     yield f"rewards_{number}", _as_vectors(steps.reward)
     for name, values in steps.extra.items():
-        yield f"{EXTRA}{name}_{number}", values
+        yield f"{EXTRA}/{name}_{number}", values
 
 
 def _stored_shape(obs: Array) -> tuple[int, ...]:
@@ -94,95 +91,54 @@ def _as_vectors(values: Array) -> Array:
     return values[:, None] if values.ndim == 1 else values
 
 
-@reader
-def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
-    """Open a file as a source, as the module's docstring says."""
-    where = str(path)
-    with hdf5.opened(path) as file:
-        version = _text(hdf5.dataset(file, "version", where).value())
-        if version != VERSION:
-            raise InputError(f"{where}: is of d3rlpy's version {version!r}; {VERSION} is read")
-        count = hdf5.number(file, "num_episodes", where)
-        columns = [_text(name) for name in np.ravel(hdf5.dataset(file, "columns", where).value())]
-        layout = hdf5.read_layout(file, LAYOUT, where)
+def _written(layout: Layout) -> dict[str, str]:
+    obs = list(layout.obs)
+    names = {name: "observations" if obs == [OBS] else f"observations/{leaf}" for leaf, name in enumerate(obs)}
+    known = {ACTION: "actions", REWARD: "rewards", TERMINATED: "terminated", TRUNCATED: "truncated"}
+    return {**names, **known, **{name: f"{EXTRA}/{name}" for name in layout.columns}}
 
-        def opened(number: int, layout: Layout | None) -> FlatArrays:
-            return _episode(file, where, number, columns, layout)
 
-        keys = (f"rewards_{number}" for number in range(count))
-        lengths = [length(where, key, hdf5.dataset(file, key, where)) for key in keys]
-        source = episodes_source(where, range(count), lengths, opened, layout)
-        if layout is None and isinstance(source.layout.observation_space, gymnasium.spaces.Dict):
-            leaves = gymnasium.spaces.Tuple([*source.layout.observation_space.spaces.values()])
-            source = dataclasses.replace(
-                source, layout=dataclasses.replace(source.layout, observation_space=leaves, stacks=())
-            )
-        yield source
+def _check(container: Container, where: str) -> None:
+    version, _ = _text(container.value("version")), container.value("columns")
+    if version != VERSION:
+        raise InputError(f"{where}: is of d3rlpy's version {version!r}; {VERSION} and 1.x are read")
+    names = set(container.names())
+    for number in range(declared_count(container.value("num_episodes"), f"{where}: num_episodes")):
+        if f"rewards_{number}" not in names:
+            raise InputError(f"{where}: the array 'rewards_{number}' is missing")
+
+
+def _check_first(container: Container, where: str) -> None:
+    if "version" not in container.names():
+        raise InputError(
+            f"{where}: has no version: before 1.0 d3rlpy put rewards one step later; load it "
+            "there, and save it again with d3rlpy 1.x"
+        )
+    container.value("version")
 
 
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _episode(file: h5py.File, where: str, number: int, columns: list[str], layout: Layout | None) -> FlatArrays:
-    where = f"{where}, episode {number}"
-
-    def has(key: str) -> bool:
-        return hdf5.find(file, f"{key}_{number}", where) is not None
-
-    def array(key: str) -> ArrayLike:
-        return hdf5.dataset(file, f"{key}_{number}", where)
-
-    rewards, action = array("rewards"), array("actions")
-    count = length(where, "rewards", rewards)
-    last = np.arange(count) == count - 1
-    terminated = last & _flag(file, where, f"terminated_{number}")
-    # Without a word about it, an episode that was not terminated was cut off by a time limit, as d3rlpy has it.
-    truncated = last & (_flag(file, where, f"truncated_{number}") if has("truncated") else ~terminated)
-    obs = _observations(file, number, where, layout)
-    if layout is not None:
-        obs = {name: reshaped(values, layout.obs[name][0]) if name in layout.obs else values
-               for name, values in obs.items()}  # fmt: skip
-        action = reshaped(action, layout.action[ACTION][0]) if ACTION in layout.action else action
-    elif np.dtype(action.dtype).kind in "iu":
-        action = reshaped(action, ())
-    names = (key for key in columns if key not in COLUMNS and has(key))
-    extra = {column_name(key.removeprefix(EXTRA)): array(key) for key in names}
-    return FlatArrays(
-        where, obs, {ACTION: action}, terminated, truncated, last, reshaped(rewards, ()), extra, layout=layout
-    )  # fmt: skip
-
-
-def _observations(file: h5py.File, number: int, where: str, layout: Layout | None) -> dict[str, ArrayLike]:
-    """Return one array, or those of a tuple, by our names."""
-    key = f"observations_{number}"
-    keys: list[str] = []
-    while hdf5.find(file, key, where) is None and hdf5.find(file, f"{key}_{len(keys)}", where) is not None:
-        keys.append(f"{key}_{len(keys)}")
-    if not keys:
-        return {OBS: hdf5.dataset(file, key, where)}
-    names = [f"{OBS}/{leaf}" for leaf in range(len(keys))] if layout is None else list(layout.obs)
-    if len(names) != len(keys):
-        raise InputError(f"{where}: has {len(keys)} observation arrays, where {len(names)} were described")
-    return {name: hdf5.dataset(file, key, where) for name, key in zip(names, keys, strict=True)}
-
-
-def _flag(file: h5py.File, where: str, key: str) -> bool:
-    found = hdf5.dataset(file, key, where)
-    return bool(flags(where, key, np.asarray(found.value()).reshape(-1), 1)[0])
-
-
-def recognise(path: pathlib.Path) -> bool:
-    """Tell whether a path is an HDF5 file that numbers its episodes as d3rlpy does."""
-    if not hdf5.is_hdf5(path):
-        return False
-    with hdf5.opened(path) as file:
-        return {"columns", "num_episodes", "version"} <= set(hdf5.keys(file, str(path)))
+TABLE = Convention(
+    {"observations": OBS, "actions": ACTION, "rewards": REWARD, "terminated": TERMINATED, "truncated": TRUNCATED,
+     "extra": EXTRA, PLACE: LAYOUT},
+    marks=frozenset({"columns", "num_episodes", "version"}), count="num_episodes",
+    episode=r"(?P<name>observations(?=_\d+(?:_\d+)?$)|(?!observations_).+)_(?P<episode>\d+)(?:_(?P<leaf>\d+))?",
+    required=(OBS, ACTION, REWARD, TERMINATED), columns=True, closed=True, written=_written, check=_check,
+)  # fmt: skip
+FIRST = Convention(
+    {"observations": OBS, "actions": ACTION, "rewards": REWARD, "terminals": TERMINATED, "episode_terminals": "/last"},
+    marks=frozenset({"episode_terminals", "terminals"}), check=_check_first,
+)  # fmt: skip
+"""Flat arrays, as ``MDPDataset.dump`` of d3rlpy 1.x writes them."""
+TABLES = (FIRST, TABLE)
 
 
 FORMATS = (
-    Format(
-        "d3rlpy", "d3rlpy: one HDF5 file, version 2.1", "file",
-        Holds(final_obs=False, next_obs=False, nested_action=False, empty=False), recognise, read, write, COMPRESSIONS,
+    array_format(
+        "d3rlpy", "d3rlpy: one HDF5 file, version 2.1; 1.x comes in", "file", hdf5.KIND, TABLES,
+        Holds(final_obs=False, next_obs=False, nested_action=False, empty=False), write, COMPRESSIONS,
     ),
 )  # fmt: skip

@@ -32,27 +32,28 @@ observation is not known, is left out, as there.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import h5py
 import numpy as np
 
-from diskreplay.errors import InputError
-from diskreplay.formats.core.choice import Choice
-from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
-from diskreplay.formats.core.format import Format, Holds
-from diskreplay.formats.core.layout import Layout, column_name
-from diskreplay.formats.core.names import Names
-from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.array_reader import array_format
+from diskreplay.formats.core.convention import LAYOUT, NEXT_OBS, Convention
+from diskreplay.formats.core.ends import CUT
+from diskreplay.formats.core.flat_names import NAMES, TELLS
+from diskreplay.formats.core.format import Holds
+from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.files import hdf5
 from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, FileWriter
-from diskreplay.schema import ACTION, OBS, REWARD
+from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
-CUT, LAYOUT = "metadata/cut", "metadata/diskreplay"
-KEYS = {OBS: "observations", ACTION: "actions"}
-KNOWN = ("observations", "next_observations", "actions", "rewards", "terminals", "timeouts", "infos")
+CUTS, LAYOUT_PLACE = "metadata/cut", "metadata/diskreplay"
+KEYS = {
+    OBS: "observations", ACTION: "actions", REWARD: "rewards", TERMINATED: "terminals", TRUNCATED: "timeouts",
+}  # fmt: skip
+OWN = tuple(f".attrs/{name}" for name in ("format", "written_by", "frame_stack", "frame_stack_note"))
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
@@ -76,7 +77,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
             cuts += (done + np.flatnonzero(steps.last & ~steps.terminated & ~steps.truncated)).tolist()
             done += len(steps)
         if cuts:
-            out.file.create_dataset(CUT, data=np.array(cuts, np.int64))
+            out.file.create_dataset(CUTS, data=np.array(cuts, np.int64))
 
 
 def _key(name: str) -> str:
@@ -84,7 +85,7 @@ def _key(name: str) -> str:
     first, slash, rest = name.partition("/")
     if first in KEYS:
         return KEYS[first] + slash + rest
-    return "rewards" if name == REWARD else f"infos/{name}"
+    return f"infos/{name}"
 
 
 def _describe(file: h5py.File, layout: Layout) -> None:
@@ -95,7 +96,7 @@ def _describe(file: h5py.File, layout: Layout) -> None:
         "observations hold single frames; a stack of k frames is k consecutive entries of one episode, "
         f"padded with {'zeros' if layout.padding.name == 'ZEROS' else 'its first frame'} at its start"
     )
-    hdf5.write_layout(file, LAYOUT, layout)
+    hdf5.write_layout(file, LAYOUT_PLACE, layout)
 
 
 def _entries(steps: Transitions) -> Iterator[tuple[str, Any]]:
@@ -108,54 +109,23 @@ def _entries(steps: Transitions) -> Iterator[tuple[str, Any]]:
     yield "timeouts", steps.truncated | (steps.last & ~steps.terminated)
 
 
-@reader
-def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
-    """Open a file as a source, as the module's docstring says."""
-    where = str(path)
-    with hdf5.opened(path) as file:
-        layout = hdf5.read_layout(file, LAYOUT, where)
-        rewards = hdf5.dataset(file, "rewards", where)
-        count = rewards.shape[0] if rewards.shape else 0
-        terminated = flags(where, "terminals", hdf5.dataset(file, "terminals", where), count)
-        truncated = flags(where, "timeouts", hdf5.optional(file, "timeouts", where), count)
-        last = terminated | truncated
-        cut = hdf5.optional(file, CUT, where)
-        if cut is not None:
-            cuts = cut[: min(length(where, CUT, cut), count)] if len(cut.shape) == 1 else np.empty(0)
-            if cuts.dtype.kind not in "iu" or (cuts < 0).any() or (cuts >= count).any() or not last[cuts].all():
-                raise InputError(f"{where}: {CUT} names entries that end no episode")
-            truncated[cuts] = False
-        names = hdf5.keys(file, where)
-        following = _leaves(file, "next_observations", OBS, where) if "next_observations" in names else None
-        infos = _leaves(file, "infos", "", where) if "infos" in names else {}
-        ignored = tuple(sorted(set(names) - {*KNOWN, "metadata"}))
-        yield FlatArrays(
-            where, _leaves(file, "observations", OBS, where), _leaves(file, "actions", ACTION, where), terminated,
-            truncated, last, rewards,
-            {column_name(key): values for key, values in infos.items() if key}, following,
-            layout=layout, names=Names(ignored),
-        ).source()  # fmt: skip
+def _written(layout: Layout) -> dict[str, str]:
+    following = {name.replace(OBS, NEXT_OBS, 1): f"next_{_key(name)}" for name in layout.obs}
+    return {**{name: _key(name) for name in layout.step_shapes}, **following, CUT: CUTS}
 
 
-def _leaves(file: h5py.File, key: str, name: str, where: str) -> Mapping[str, ArrayLike]:
-    """Return the arrays of a key by our names: one, or those of a group."""
-    group = hdf5.find(file, key, where)
-    if isinstance(group, h5py.Group):
-        return {f"{name}/{path}": values for path, values in hdf5.datasets(group, where).items()}
-    return {name: hdf5.dataset(file, key, where)}
-
-
-def recognise(path: pathlib.Path) -> bool:
-    """Tell whether a path is an HDF5 file with observations, actions, rewards and terminals."""
-    if not hdf5.is_hdf5(path):
-        return False
-    with hdf5.opened(path) as file:
-        return {"observations", "actions", "rewards", "terminals"} <= set(hdf5.keys(file, str(path)))
-
-
+FLAT = Convention(
+    {**NAMES, LAYOUT_PLACE: LAYOUT}, absent=frozenset({"terminals", "episode_terminals"}),
+    named=lambda path, container: not TELLS.isdisjoint(container.names()),
+)  # fmt: skip
+"""Flat arrays of others that tell in another way than D4RL where episodes end."""
+D4RL = Convention(
+    {**NAMES, CUTS: CUT, LAYOUT_PLACE: LAYOUT}, absent=frozenset({"episode_terminals"}),
+    required=(OBS, ACTION, REWARD, TERMINATED), written=_written, own=OWN,
+)  # fmt: skip
+TABLES = (FLAT, D4RL)
 FORMATS = (
-    Format(
-        "d4rl", "D4RL: one HDF5 file of flat arrays", "file", Holds(), recognise, read, write,
-        compressions=COMPRESSIONS,
+    array_format(
+        "d4rl", "D4RL, and other flat arrays in HDF5", "file", hdf5.KIND, TABLES, Holds(), write, COMPRESSIONS
     ),
 )  # fmt: skip

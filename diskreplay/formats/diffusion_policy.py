@@ -24,33 +24,22 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import zarr
 from numcodecs import Blosc
-from numpy.typing import NDArray
 
-from diskreplay.errors import InputError
-from diskreplay.formats.core.choice import Choice
-from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
-from diskreplay.formats.core.format import Format, Holds
-from diskreplay.formats.core.layout import Layout, read_description
-from diskreplay.formats.core.names import Names
-from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.array_reader import array_format
+from diskreplay.formats.core.convention import LAYOUT, Convention
+from diskreplay.formats.core.format import Holds
+from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
-from diskreplay.formats.core.untrusted import check_size, stored_bytes
-from diskreplay.formats.files.zarr_arrays import ZarrArray, ZarrArrayWriter, damage, open_hierarchy
+from diskreplay.formats.files.zarr_arrays import KIND, ZarrArrayWriter
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 CHUNK_BYTES = 1 << 20
 """The number of decoded bytes of a chunk."""
 ATTRIBUTE = "diskreplay"
-STEP_KEYS = (ACTION, REWARD, TERMINATED, TRUNCATED)
-"""The arrays below ``data`` that have our names, and are no observations."""
-
-Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
@@ -95,66 +84,21 @@ def _keys(layout: Layout) -> dict[str, str]:
     return keys
 
 
-@reader
-def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
-    """Open a directory as a source, as the module's docstring says."""
-    where = str(path)
-    with damage(f"{where}, or lacks the groups data and meta with episode_ends: it"):
-        root = open_hierarchy(path)
-        data, meta = root["data"], root["meta"]
-        found = {key: ZarrArray(array, path) for key, array in data.arrays()}  # type: ignore[union-attr]
-        ends = _episode_ends(where, ZarrArray(meta["episode_ends"], path))  # type: ignore[index]
-        described = root.attrs.get(ATTRIBUTE)
-    count = int(ends[-1]) if len(ends) else 0
-    check_size(f"{where}: meta/episode_ends", (count,), 1, lambda: stored_bytes(path))
-    layout, names = (
-        (None, _guessed_names(found))
-        if described is None
-        else read_description(described, f"{where}, the attribute {ATTRIBUTE!r}")
-    )
-    arrays = {names[key]: array for key, array in found.items() if key in names}
-    obs, action = leaves_of(arrays, OBS), leaves_of(arrays, ACTION)
-    if not obs or not action:
-        raise InputError(f"{where}: data must hold action and observations; there are {', '.join(found) or 'none'}")
-    last = np.zeros(count, bool)
-    last[ends - 1] = True
-    terminated, truncated = (flags(where, name, arrays.get(name), count) for name in (TERMINATED, TRUNCATED))
-    if TERMINATED not in arrays and TRUNCATED not in arrays:
-        truncated = last.copy()
-    yield FlatArrays(
-        where, obs, action, terminated, truncated, last | terminated | truncated, arrays.get(REWARD),
-        {name: array for name, array in arrays.items() if layout is not None and name in layout.columns},
-        layout=layout, names=Names(set(found) - set(names)),
-    ).source()  # fmt: skip
+def _written(layout: Layout) -> dict[str, str]:
+    return {**{name: f"data/{key}" for name, key in _keys(layout).items()}, "/stops": "meta/episode_ends"}
 
 
-def _episode_ends(where: str, array: ZarrArray) -> NDArray[np.int64]:
-    """Return one past the last step of each episode; raise InputError if these do not grow."""
-    ends = array[:] if len(array.shape) == 1 else np.empty(0)
-    if ends.dtype.kind not in "iu" or (np.diff(ends.astype(np.int64), prepend=0) < 1).any():
-        raise InputError(f"{where}: meta/episode_ends must grow from episode to episode")
-    return ends.astype(np.int64)
-
-
-def _guessed_names(keys: Iterable[str]) -> dict[str, str]:
-    """Guess our name of each array below ``data``: an array without another meaning is an observation."""
-    names = {key: key if key in STEP_KEYS else f"{OBS}/{key}" for key in keys}
-    if set(names) - set(STEP_KEYS) == {OBS}:
-        names[OBS] = OBS
-    return names
-
-
-def recognise(path: pathlib.Path) -> bool:
-    """Tell whether a path is a Zarr hierarchy with ``data`` and ``meta/episode_ends``."""
-    names = (".zgroup", "zarr.json", ".zarray")
-    return all(
-        any((path / part / name).is_file() for name in names) for part in ("", "data", "meta", "meta/episode_ends")
-    )
+TABLE = Convention(
+    {"data/action": ACTION, "data/reward": REWARD, "data/terminated": TERMINATED, "data/truncated": TRUNCATED,
+     "data/*": OBS, "meta/episode_ends": "/stops", f".attrs/{ATTRIBUTE}": LAYOUT},
+    required=(OBS, ACTION, "/stops"), single=OBS,
+    written=_written,
+)  # fmt: skip
 
 
 FORMATS = (
-    Format(
-        "diffusion-policy", "diffusion_policy: a Zarr v2 hierarchy of flat arrays", "directory",
-        Holds(final_obs=False, next_obs=False), recognise, read, write, compressions=("zstd", "none"),
+    array_format(
+        "diffusion-policy", "diffusion_policy: a Zarr v2 hierarchy of flat arrays", "directory", KIND, (TABLE,),
+        Holds(final_obs=False, next_obs=False), write, ("zstd", "none"),
     ),
 )  # fmt: skip

@@ -33,38 +33,34 @@ without a name where it is not known), each demonstration has ``num_samples``.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import pathlib
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import InputError
-from diskreplay.formats.core.choice import Choice
-from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks, episode_ends, episodes_source, reshaped
-from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
-from diskreplay.formats.core.format import Format, Holds
-from diskreplay.formats.core.layout import Layout, column_name
-from diskreplay.formats.core.names import Names
-from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.array_reader import array_format
+from diskreplay.formats.core.container import Container
+from diskreplay.formats.core.convention import LAYOUT, NEXT_OBS, Convention
+from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
+from diskreplay.formats.core.format import Holds
+from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
-from diskreplay.formats.core.untrusted import declared_count, parse_json
+from diskreplay.formats.core.untrusted import parse_json
 from diskreplay.formats.files import hdf5
 from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, EpisodesFile
-from diskreplay.schema import ACTION, DTYPES, OBS
+from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
-LAYOUT = "diskreplay"
+PLACE = "diskreplay"
 FLAT = "flat"
 """The name by which robomimic calls an observation that has no parts."""
 GYM_TYPE = 2
 """The number by which robomimic calls Gym environments."""
-DEMO = re.compile(r"demo_(\d+)")
+ENV_ARGS, TOTAL = "data.attrs/env_args", "data.attrs/total"
 KNOWN = ("obs", "next_obs", "actions", "rewards", "dones", "truncated")
 
 Array = NDArray[Any]
@@ -83,7 +79,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
             if episode.ends:
                 out.end_episode()
                 out.file[demo].attrs["num_samples"] = episode.stop
-        hdf5.write_layout(out.file, LAYOUT, source.layout)
+        hdf5.write_layout(out.file, PLACE, source.layout)
 
 
 def _env_args(provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,10 +93,10 @@ def _env_args(provenance: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _provenance(data: h5py.Group, where: str) -> dict[str, Any]:
+def _provenance(container: Container, where: str) -> dict[str, Any]:
     """Return the origin of the steps that ``env_args`` of others tell, empty if they cannot be read."""
     with contextlib.suppress(InputError):
-        found = parse_json(hdf5.attribute(data, "env_args", where), where)
+        found = parse_json(container.value(ENV_ARGS), where)
         if isinstance(found, dict):
             name = found.get("env_name")
             known = {"env_id": name} if isinstance(name, str) and name else {}
@@ -137,99 +133,33 @@ def check(layout: Layout) -> None:
             raise InputError(f"robomimic cannot hold a column {name!r}: it has an array of that name")
 
 
-@reader
-def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
-    """Open a file as a source, as the module's docstring says."""
-    where = str(path)
-    with hdf5.opened(path) as file:
-        data = hdf5.subgroup(file, "data", where)
-        names = hdf5.keys(data, where)
-        demos = sorted((name for name in names if DEMO.fullmatch(name)), key=lambda name: int(name.partition("_")[2]))
-        layout = hdf5.read_layout(file, LAYOUT, where)
-        lengths = [_length(hdf5.subgroup(data, name, where), f"{where}, {name}") for name in demos]
-        columns, ignored = _columns(hdf5.subgroup(data, demos[0], where), lengths[0], where) if demos else ([], [])
-        ignored += [name for name in names if not DEMO.fullmatch(name)]
-        ignored += [name for name in hdf5.keys(file, where) if name not in ("data", LAYOUT)]
-
-        def opened(name: str, layout: Layout | None) -> FlatArrays:
-            return _episode(hdf5.subgroup(data, name, where), f"{where}, {name}", columns, layout)
-
-        source = episodes_source(where, demos, lengths, opened, layout, Names(ignored))
-        if layout is None:
-            source = dataclasses.replace(
-                source, layout=dataclasses.replace(source.layout, provenance=_provenance(data, where))
-            )
-        yield source
+def _written(layout: Layout) -> dict[str, str]:
+    following = {name.replace(OBS, NEXT_OBS, 1): f"next_obs/{_key(name)}" for name in layout.obs}
+    known = {ACTION: "actions", REWARD: "rewards", TERMINATED: "dones", TRUNCATED: "truncated"}
+    return {
+        **{name: f"obs/{_key(name)}" for name in layout.obs}, **following, **known,
+        **{name: name for name in layout.columns},
+    }  # fmt: skip
 
 
-def _length(demo: h5py.Group, where: str) -> int:
-    """Return the steps of a demonstration: as many as it says, or as many as it has actions."""
-    declared = hdf5.attribute(demo, "num_samples", where)
-    if declared is not None:
-        return declared_count(declared, f"{where}: num_samples")
-    return length(where, "actions", hdf5.dataset(demo, "actions", where))
+def _check(container: Container, where: str) -> None:
+    if not any(name.startswith("data") for name in container.names()):
+        raise InputError(f"{where}: the group 'data' is missing")
 
 
-def _columns(demo: h5py.Group, count: int, where: str) -> tuple[list[str], list[str]]:
-    """Return the arrays of a demonstration that become columns, and the names of what does not."""
-    columns: list[str] = []
-    with hdf5.damage(where):
-        ignored = [name for name in demo.attrs if name != "num_samples"]
-    for key, array in hdf5.datasets(demo, where).items():
-        if key.partition("/")[0] not in KNOWN:
-            fits = array.shape[:1] == (count,) and 0 not in array.shape[1:] and array.dtype.name in DTYPES
-            (columns if fits else ignored).append(key)
-    return columns, ignored
-
-
-def _episode(demo: h5py.Group, where: str, columns: list[str], layout: Layout | None) -> FlatArrays:
-    action: ArrayLike = hdf5.dataset(demo, "actions", where)
-    count = length(where, "actions", action)
-    obs, following = (hdf5.find(demo, key, where) for key in ("obs", "next_obs"))
-    if obs is None:
-        raise InputError(f"{where}: has no observations; robomimic extracts them from states (dataset_states_to_obs)")
-    if layout is not None and ACTION in layout.action:
-        action = reshaped(action, layout.action[ACTION][0])
-    terminated = flags(where, "dones", hdf5.dataset(demo, "dones", where), count)
-    declared = hdf5.optional(demo, "truncated", where)
-    truncated = flags(where, "truncated", declared, count)
-    last = episode_ends(terminated, truncated)
-    if declared is None:
-        truncated = last & ~terminated
-    return FlatArrays(
-        where, _leaves(obs, where, layout), {ACTION: action}, terminated, truncated, last,
-        hdf5.optional(demo, "rewards", where),
-        {column_name(key): hdf5.dataset(demo, key, where) for key in columns},
-        None if following is None else _leaves(following, where, layout), layout=layout,
-    )  # fmt: skip
-
-
-def _leaves(group: Any, where: str, layout: Layout | None) -> dict[str, ArrayLike]:
-    """Return the arrays of a group by our names."""
-    if not isinstance(group, h5py.Group):
-        raise InputError(f"{where}: the observations are no group")
-    found = hdf5.datasets(group, where)
-    if layout is not None:
-        ours = {_key(name): name for name in layout.obs}
-        return {ours.get(key, f"{OBS}/{key}"): array for key, array in found.items()}
-    return {OBS if list(found) == [FLAT] else f"{OBS}/{key}": array for key, array in found.items()}
-
-
-def recognise(path: pathlib.Path) -> bool:
-    """Tell whether a path is an HDF5 file with demonstrations, or with the attributes that tell of them."""
-    if not hdf5.is_hdf5(path):
-        return False
-    with hdf5.opened(path) as file:
-        data = hdf5.find(file, "data", str(path))
-        if not isinstance(data, h5py.Group):
-            return False
-        told = hdf5.attribute(data, "env_args", str(path)) is not None
-        return told or any(DEMO.fullmatch(name) for name in hdf5.keys(data, str(path)))
+TABLE = Convention(
+    {"obs": OBS, "next_obs": NEXT_OBS, "actions": ACTION, "rewards": REWARD, "dones": TERMINATED,
+     "truncated": TRUNCATED, PLACE: LAYOUT},
+    episode=r"data/demo_(?P<episode>\d+)(?P<name>/.+|\.attrs/.+)", label="demo_{}", empty=ENV_ARGS,
+    length=".attrs/num_samples", columns=True, single=FLAT, closed=True, written=_written, own=(ENV_ARGS, TOTAL),
+    missing="has no observations; robomimic extracts them from states (dataset_states_to_obs)",
+    provenance=_provenance, check=_check,
+)  # fmt: skip
 
 
 FORMATS = (
-    Format(
-        "robomimic", "robomimic: one HDF5 file with a group for each episode", "file", Holds(nested_action=False),
-        recognise, read, write, COMPRESSIONS, check=check,
+    array_format(
+        "robomimic", "robomimic and Isaac Lab: one HDF5 file with a group for each episode", "file", hdf5.KIND,
+        (TABLE,), Holds(nested_action=False), write, COMPRESSIONS, check=check,
     ),
 )  # fmt: skip

@@ -17,7 +17,7 @@ import os
 import pathlib
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium
@@ -26,7 +26,7 @@ from diskreplay import formats
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
-from diskreplay.formats.core.choice import Choice
+from diskreplay.formats.core.choice import Align, Choice
 from diskreplay.formats.core.format import Format, Loss, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.output import replacing
@@ -104,6 +104,7 @@ class Imported(Result):
         ignored: names in the source that were not read.
         stored_bytes: the bytes that the store takes on disk.
         seconds: the seconds that the import took.
+        notes: what the import took for granted, a sentence each.
         unfinished: checkpoints that killed imports into the store left.
         resumed: transitions that an import of the same which was killed had added, and which stayed.
     """
@@ -118,6 +119,7 @@ class Imported(Result):
     ignored: tuple[str, ...]
     stored_bytes: int
     seconds: float
+    notes: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
     resumed: int = 0
 
@@ -222,7 +224,10 @@ def import_dataset(
     source: PathLike | Source, path: PathLike, format: str | None = None, *, append: bool = False,
     capacity: int | None = None,
     observation_space: gymnasium.Space[Any] | None = None, action_space: gymnasium.Space[Any] | None = None,
-    frame_stack: int | None = None, frames: Literal["packets", "decoded"] = "packets", progress: Progress | None = None,
+    frame_stack: int | None = None, frames: Literal["packets", "decoded"] = "packets",
+    map: Mapping[str, str] | None = None, columns: Sequence[str] | None = None, ends: str | None = None,
+    align: Align | None = None, max_episode_steps: int | None = None, allow_loss: bool = False,
+    progress: Progress | None = None,
 ) -> Imported:  # fmt: skip
     """Read the dataset ``source`` into a store at ``path``.
 
@@ -240,6 +245,13 @@ def import_dataset(
             None.
         frame_stack: frames of an observation in samples; as the source says, or 1, if None.
         frames: "packets" keeps videos as they are; "decoded" makes ordinary columns of them, which take far more disk.
+        map: the array, as the file spells it, for some of our names: ``{"obs/joints": "observations/qpos"}``.
+        columns: our names of the observations and columns that are read, after ``map``; nothing else is looked at.
+        ends: what tells where episodes end: ``"KIND=NAME"`` of an array, with a KIND of last, first, stops, lengths,
+            episode or step_type (see :mod:`diskreplay.formats.core.ends`), or ``"whole"``: one episode, truncated.
+        align: "next" if an entry's action and reward belong to its observation, "previous" if they led to it.
+        max_episode_steps: the environment's time limit, where a file has terminations and no timeouts.
+        allow_loss: leave out episodes with a reward that is not finite.
         progress: a function, called with the steps done and in all.
 
     Raises:
@@ -257,7 +269,10 @@ def import_dataset(
         vacant(target, "choose another name, or add to the store that is there (--append)")
     if frames not in ("packets", "decoded"):
         raise InputError(f"frames must be 'packets' or 'decoded', got {frames!r}")
-    choice = Choice(decoded=frames == "decoded")
+    choice = Choice(
+        dict(map or {}), None if columns is None else tuple(columns), ends, align, max_episode_steps, allow_loss,
+        frames == "decoded",
+    )  # fmt: skip
     with opened(source, format, target, choice) as (name, found):
         wanted = dataclasses.replace(found, layout=given(found.layout, observation_space, action_space, frame_stack))
         with stoppable(progress) as report:
@@ -268,8 +283,25 @@ def import_dataset(
             )
     return Imported(
         str(target), name, stream, transitions, episodes, evicted, found.steps - transitions, found.names.unread(),
-        bytes_of(target), time.perf_counter() - started, tuple(unfinished_imports(target)) if append else (), resumed,
+        bytes_of(target), time.perf_counter() - started, notes(found, observation_space, action_space),
+        tuple(unfinished_imports(target)) if append else (), resumed,
     )  # fmt: skip
+
+
+def notes(
+    source: Source, observation_space: gymnasium.Space[Any] | None, action_space: gymnasium.Space[Any] | None
+) -> tuple[str, ...]:
+    """Return what an import took for granted, a sentence each: of its reader, and the spaces that it inferred."""
+    spaces = {"observations": observation_space, "actions": action_space}
+    found = {"observations": source.layout.observation_space, "actions": source.layout.action_space}
+    inferred = [f"{what} {short(str(found[what]))}" for what, one in spaces.items() if source.inferred and one is None]
+    said = f"inferred from the values: {', '.join(inferred)}; --env ID takes an environment's spaces"
+    return (*source.notes, said) if inferred else source.notes
+
+
+def short(text: str, most: int = 160) -> str:
+    """Return a text that is not too long for a line."""
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 @contextlib.contextmanager

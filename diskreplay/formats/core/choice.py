@@ -6,7 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
+from diskreplay.checks import check_count
+from diskreplay.errors import InputError
+
 Align = Literal["next", "previous"]
+KINDS = ("last", "first", "stops", "lengths", "episode", "step_type")
+"""The kinds of arrays that tell where episodes end; see :mod:`diskreplay.formats.core.ends`."""
+WHOLE = "whole"
+"""What a caller says of arrays that are one episode."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +38,27 @@ class Choice:
     allow_loss: bool = False
     decoded: bool = False
 
+    def __post_init__(self) -> None:
+        if self.align not in (None, "next", "previous"):
+            raise InputError(f"align must be 'next' or 'previous', got {self.align!r}")
+        if self.max_episode_steps is not None:
+            check_count("max_episode_steps", self.max_episode_steps)
+        if self.ends is not None and self.ends != WHOLE:
+            named_kind(self.ends)
+        if self.columns is not None and not self.columns:
+            raise InputError("columns must name an observation; give none to read all")
+
     def wants(self, name: str) -> bool:
         """Tell whether an observation or column, by our name, is to be read."""
         return self.columns is None or any(name == one or name.startswith(f"{one}/") for one in self.columns)
 
 
 AS_IT_IS = Choice()
+
+
+def named_kind(ends: str) -> tuple[str, str]:
+    """Return kind and array of a caller's ``KIND=NAME``; raise InputError for anything else."""
+    kind, equals, name = ends.partition("=")
+    if not equals or kind not in KINDS or not name:
+        raise InputError(f"ends must be {WHOLE!r}, or KIND=NAME with a KIND of {', '.join(KINDS)}; got {ends!r}")
+    return kind, name

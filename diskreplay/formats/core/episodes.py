@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from diskreplay import spaces
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, is_ragged
-from diskreplay.formats.core.layout import Layout, infer_discrete
+from diskreplay.formats.core.layout import Layout, infer_choices
 from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode
 
@@ -141,23 +141,35 @@ def _inferred(where: str, each: Sequence[Key], opened: Callable[[Key, Layout | N
     if not each:
         raise InputError(f"{where}: there is no episode, and nothing else says what its steps look like")
     first = opened(each[0], None).source().layout
-    if not any(isinstance(space, gymnasium.spaces.Discrete) for space in spaces.leaf_spaces(first.action_space)):
+    if all(_range(space) is None for space in spaces.leaf_spaces(first.action_space)):
         return first
     every = [opened(key, None).source().layout.action_space for key in each[1:]]
     return dataclasses.replace(first, action_space=widest([first.action_space, *every]))
 
 
 def widest(each: Sequence[gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
-    """Return the first of spaces inferred from episodes of one dataset, with Discrete parts as wide as the widest."""
+    """Return the first of spaces inferred from episodes of one dataset, with integers as wide as in the widest."""
     first = each[0]
     if isinstance(first, gymnasium.spaces.Dict):
         keys = [(key, [sub[key] for sub in each if isinstance(sub, gymnasium.spaces.Dict) and key in sub.spaces])
                 for key in first.spaces]  # fmt: skip
         return gymnasium.spaces.Dict([(key, widest(subs)) for key, subs in keys])
-    if not isinstance(first, gymnasium.spaces.Discrete):
+    ranges = [found for space in each if (found := _range(space)) is not None and space.shape == first.shape]
+    if len(ranges) < len(each):
         return first
-    ranges = [(int(s.start), int(s.start + s.n) - 1) for s in each if isinstance(s, gymnasium.spaces.Discrete)]
-    return infer_discrete(min(low for low, _ in ranges), max(high for _, high in ranges), np.dtype(first.dtype))
+    low, high = np.min([low for low, _ in ranges], axis=0), np.max([high for _, high in ranges], axis=0)
+    return infer_choices(low, high, np.dtype(first.dtype))
+
+
+def _range(space: gymnasium.Space[Any]) -> tuple[Array, Array] | None:
+    """Return the least and greatest integers of an inferred space, or None for one of other values."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return np.array(int(space.start)), np.array(int(space.start + space.n) - 1)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return np.zeros(space.shape, np.int64), space.nvec.astype(np.int64) - 1
+    if isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind in "iu":
+        return space.low, space.high
+    return None
 
 
 def episode_ends(terminated: Array, truncated: Array) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from gymnasium import spaces as gym_spaces
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.layout import Layout, infer_dict, infer_discrete, infer_space
+from diskreplay.formats.core.layout import Layout, infer_choices, infer_dict, infer_space
 from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Timesteps, Transitions, with_next_obs
 from diskreplay.ragged import Lists, offsets_of
@@ -69,6 +69,35 @@ class ListedArray:
         return Lists(_values(self._items, slice(int(offsets[0]), int(offsets[-1]))), offsets - offsets[0])
 
 
+class Joined:
+    """Arrays one after another as one, each opened when entries of it are read.
+
+    Args:
+        where: the name of the array in errors.
+        parts: the arrays, for their shapes and dtypes.
+        opened: opens each of them.
+    """
+
+    def __init__(self, where: str, parts: Sequence[ArrayLike], opened: Sequence[Callable[[], ArrayLike]]) -> None:
+        first = parts[0]
+        for part in parts:
+            if part.shape[1:] != first.shape[1:] or native(part.dtype) != native(first.dtype):
+                raise InputError(f"{where}: holds {part.dtype} {part.shape[1:]}, after {first.dtype} {first.shape[1:]}")
+        self._stops = np.cumsum([length(where, "an array", part) for part in parts]).tolist()
+        self._opened = opened
+        self.shape, self.dtype = (int(self._stops[-1]), *first.shape[1:]), native(first.dtype)
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        found = [np.empty((0, *self.shape[1:]), self.dtype)]
+        begin = 0
+        for end, opened in zip(self._stops, self._opened, strict=True):
+            if begin < stop and start < end:
+                found.append(_values(opened(), slice(max(start, begin) - begin, min(stop, end) - begin)))
+            begin = end
+        return np.concatenate(found)
+
+
 def code_points(where: str, texts: Iterable[bytes]) -> ListedArray:
     """Return texts in UTF-8 as the rows of a ragged column; raise InputError for bytes that are none."""
     try:
@@ -107,6 +136,7 @@ class FlatArrays:
         layout: the layout that the dataset names; inferred if None.
         names: the names in the dataset, and which of them are read.
         own_finals: take an episode's last observation as its final one.
+        bare: the last entry of each episode is its final observation, and no step.
     """
 
     where: str
@@ -122,6 +152,7 @@ class FlatArrays:
     layout: Layout | None = None
     names: Names = dataclasses.field(default_factory=Names)
     own_finals: bool = False
+    bare: bool = False
 
     def source(self) -> Source:
         """Return the dataset as a source; raise InputError for ragged lengths, or a layout that does not fit."""
@@ -133,7 +164,9 @@ class FlatArrays:
         cuts = int((self.last & ~self.terminated & ~self.truncated).sum())
         blocks = self._transitions if self.next_obs is not None else lambda: with_next_obs(self._timesteps())
         open_end = count > 0 and not self.last[-1]
-        return Source(layout, count, blocks, int(self.last.sum()) + open_end, cuts + open_end, self.names)
+        episodes = int(self.last.sum()) + open_end
+        steps = count - episodes if self.bare else count
+        return Source(layout, steps, blocks, episodes, cuts + open_end, self.names, inferred=self.layout is None)
 
     def _check_lengths(self) -> None:
         """Raise InputError if an array does not have one entry for each step."""
@@ -181,12 +214,14 @@ class FlatArrays:
 
     def _action_space(self, name: str, array: ArrayLike) -> Any:
         dtype = native(array.dtype)
-        if len(array.shape) > 1 or dtype.kind not in "iu" or is_ragged(array):
+        if dtype.kind not in "iu" or is_ragged(array) or not array.shape:
             return _space(name, array)
-        bounds = [(int(part.min()), int(part.max())) for part in chunks_of(array)]
-        if not bounds:
-            return infer_discrete(0, 0, dtype)
-        return infer_discrete(min(low for low, _ in bounds), max(high for _, high in bounds), dtype)
+        _space(name, array)  # what a store does not hold
+        parts = [part for part in chunks_of(array) if len(part)]
+        none = np.zeros(array.shape[1:], dtype)
+        low = np.min([part.min(axis=0) for part in parts], axis=0) if parts else none
+        high = np.max([part.max(axis=0) for part in parts], axis=0) if parts else none
+        return infer_choices(low, high, dtype)
 
     def _spans(self) -> Iterator[slice]:
         """Yield ranges of steps of a few MB, whole chunks of the largest array."""
@@ -225,9 +260,9 @@ class FlatArrays:
             elif self.finals is None:
                 finals = None
             else:
-                finals = {name: _values(array, slice(done, done + ends)) for name, array in self.finals.items()}
+                finals = {name: _some(array, done, ends) for name, array in self.finals.items()}
             done += ends
-            yield Timesteps(**columns, finals=finals)
+            yield Timesteps(**columns, finals=finals, bare=self.bare)
 
 
 def leaves_of(arrays: Mapping[str, Named], root: str) -> dict[str, Named]:
@@ -258,6 +293,13 @@ def _values(array: ArrayLike, rows: slice) -> Any:
         return array[rows]
     found: Array = np.asarray(array[rows])
     return found.astype(native(found.dtype), copy=False)
+
+
+def _some(array: ArrayLike, start: int, count: int) -> Any:
+    """Return ``count`` entries from ``start`` on; of none nothing is read, for what is read forwards would go on."""
+    if count or is_ragged(array):
+        return _values(array, slice(start, start + count))
+    return np.empty((0, *array.shape[1:]), native(array.dtype))
 
 
 def length(where: str, name: str, array: ArrayLike) -> int:

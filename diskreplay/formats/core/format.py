@@ -15,6 +15,8 @@ from typing import Literal, Protocol
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
+from diskreplay.formats.core.container import Kind
+from diskreplay.formats.core.convention import Convention
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.index.episodes import Episode
@@ -133,6 +135,7 @@ class Format:
         extra: this package's extra that installs what the format needs.
         check: raises InputError for a layout that the format cannot hold for a reason of its own.
         losses: what it loses besides, of a layout, its episodes, and a compression.
+        container, tables: of a format that is named arrays, what holds them, and what their names mean.
         videos: whether its datasets can have videos, which ``Choice.decoded`` makes ordinary columns of frames.
     """
 
@@ -149,6 +152,8 @@ class Format:
     check: Callable[[Layout], None] = lambda layout: None
     losses: Callable[[Layout, Sequence[Episode], str], list[Loss]] = lambda layout, episodes, compression: []
     videos: bool = False
+    container: Kind | None = None
+    tables: Sequence[Convention] = ()
 
 
 def check_installed(format: Format) -> None:

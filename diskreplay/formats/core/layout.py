@@ -328,6 +328,19 @@ def infer_discrete(low: int, high: int, dtype: np.dtype[Any]) -> gymnasium.Space
     return spaces.discrete(max(1, high - start + 1), start, dtype)
 
 
+def infer_choices(low: Array, high: Array, dtype: np.dtype[Any]) -> gymnasium.Space[Any]:
+    """Return the space of integers between ``low`` and ``high``, arrays of one value each of a step.
+
+    Single integers are Discrete; several that are not negative MultiDiscrete, others a Box of their range.
+    """
+    least, most = int(low.min()), int(high.max())
+    if not low.shape:
+        return infer_discrete(least, most, dtype)
+    if least < 0 or most >= min(np.iinfo(dtype).max, np.iinfo(np.int64).max):
+        return gymnasium.spaces.Box(least, most, low.shape, dtype.type)
+    return gymnasium.spaces.MultiDiscrete(high.astype(np.int64) + 1, dtype=dtype.type)
+
+
 def infer_dict(leaves: Mapping[str, gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
     """Return nested Dict spaces of leaves by path, such as ``"arm/joints"``, or the one leaf at ``""``."""
     if "" in leaves:

@@ -9,6 +9,7 @@ instead, and :func:`with_next_obs` finds the next observations:
 3. Where it does not, and the episode was terminated, nothing depends on it: the last observation stands in for it.
 4. Otherwise the last step is no transition. It is left out, and the step before it becomes the episode's last, with
    its flag.
+5. In a format whose episodes have a last entry for the final observation alone, that entry is no step.
 
 Formats that keep an episode in one place take the transitions through :func:`by_episode`.
 """
@@ -83,6 +84,7 @@ class Timesteps:
     Attributes:
         finals: the final observation of each episode that ends here, in order, ``(ends, *shape)`` by leaf;
             None where the format holds none.
+        bare: the last step of each episode is its final observation alone.
     """
 
     obs: Arrays
@@ -93,6 +95,7 @@ class Timesteps:
     truncated: Array
     last: Array
     finals: Arrays | None = None
+    bare: bool = False
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -109,6 +112,7 @@ class Source:
         episodes: the episodes in it; None where only reading tells.
         cuts: episodes that may end in neither flag.
         names: the names in the dataset, and which of them were read; all is known once the blocks were read.
+        inferred: True if the spaces follow from the values alone.
         notes: what the reader found out or took for granted, a sentence each.
         facts: the facts of each of the episodes, in the order of the blocks; empty where the source has none.
     """
@@ -120,6 +124,7 @@ class Source:
     cuts: int = 0
     names: Names = dataclasses.field(default_factory=Names)
     notes: tuple[str, ...] = ()
+    inferred: bool = False
     facts: Sequence[Mapping[str, Any]] = ()
 
 
@@ -169,13 +174,16 @@ def _linked(block: Timesteps, count: int) -> Transitions:
     steps = Transitions(
         first.obs, following, first.action, first.extra, first.reward, first.terminated, first.truncated, first.last
     )
-    lost = ends[~first.terminated[ends]] if block.finals is None else ends[:0]
+    lost = ends[:0]
+    if block.finals is None:
+        lost = ends if block.bare else ends[~first.terminated[ends]]
     if not len(lost):
         return steps
     last, truncated = first.last.copy(), first.truncated.copy()
     before = lost[(lost > 0) & ~last[lost - 1]]
     last[before - 1] = True
-    truncated[before - 1] = truncated[before]
+    if not block.bare:
+        truncated[before - 1] = truncated[before]
     left = np.ones(count, bool)
     left[lost] = False
     found: Transitions = _sliced(dataclasses.replace(steps, last=last, truncated=truncated), left)
@@ -212,6 +220,8 @@ def _sliced(steps: Any, rows: Any) -> Any:
         value = getattr(steps, field.name)
         if field.name == "finals":
             changes[field.name] = None
+        elif field.name == "bare":
+            changes[field.name] = value
         elif isinstance(value, Mapping):
             changes[field.name] = {name: values[rows] for name, values in value.items()}
         else:
@@ -230,7 +240,7 @@ def _concatenated(*parts: Any) -> Any:
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(first):
         values = [getattr(part, field.name) for part in parts]
-        if field.name == "finals":
+        if field.name in ("finals", "bare"):
             changes[field.name] = values[-1]
         elif isinstance(values[0], Mapping):
             changes[field.name] = {name: whole([value[name] for value in values]) for name in values[0]}

@@ -28,7 +28,7 @@ CHUNK_BYTES = 256 << 20
 """The most decoded bytes of a chunk: all of it is in RAM when one step of it is read."""
 DOCUMENT_BYTES = 64 << 20
 """The most bytes of a JSON text."""
-LINE = 500
+LINE = 1000
 """The number of characters of an error that are kept."""
 
 

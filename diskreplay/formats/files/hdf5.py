@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import math
 import pathlib
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from diskreplay import workers
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
+from diskreplay.formats.core.container import ATTRIBUTES, Kind
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.untrusted import check_chunk, check_size, declared_count, stored_bytes
 from diskreplay.formats.files.hdf5_output import Output
@@ -37,6 +39,8 @@ DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError,
 damage = functools.partial(untrusted.damage, errors=DAMAGE)
 DEFLATE, SHUFFLE = 1, 2
 """The numbers that HDF5 gives to these filters."""
+PLUGINS = {32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2"}
+"""Filters that are no part of HDF5, by their registered numbers."""
 METADATA_BYTES = 1 << 20
 """The most bytes of a file's structure that HDF5 keeps, several times as much in RAM.
 
@@ -176,12 +180,27 @@ def array(data: h5py.Dataset, where: str = "") -> Hdf5Array:
         plan = data.id.get_create_plist()
         if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
             raise InputError(f"{where}: its values lie in other files, which are not read")
+        _check_filters(plan, where)
         shape, chunks = data.shape, data.chunks
         if shape and chunks is not None and chunks[1:] == shape[1:] and data.dtype.kind in "biuf":
             filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
             if filters in ([DEFLATE], [SHUFFLE, DEFLATE]):
                 return Hdf5GzipArray(data, where, SHUFFLE in filters)
         return Hdf5Array(data, where)
+
+
+def _check_filters(plan: h5py.h5p.PropDCID, where: str) -> None:
+    """Raise InputError for a compression whose plugin is not there; plugins of hdf5plugin are loaded if installed."""
+    for number, _, _, name in map(plan.get_filter, range(plan.get_nfilters())):
+        if not h5py.h5z.filter_avail(number):
+            with contextlib.suppress(ImportError):
+                importlib.import_module("hdf5plugin")
+        if not h5py.h5z.filter_avail(number):
+            called = PLUGINS.get(number) or name.decode(errors="replace") or "unknown"
+            raise InputError(
+                f"{where}: is compressed by filter {number} ({called}), which HDF5 does not have here: "
+                "pip install hdf5plugin, and from Python import hdf5plugin"
+            )
 
 
 # Finding groups and arrays. Links into other files are refused, not followed.
@@ -286,3 +305,62 @@ def read_layout(group: h5py.Group, key: str, where: str) -> Layout | None:
     if found is not None and found.shape:
         raise InputError(f"{where}: {key} is no text that can be read")
     return None if found is None else Layout.from_json(found.value(), where)
+
+
+# A file as a container
+
+
+class Hdf5File:
+    """An open file as a container of arrays and attributes; links into other files are named, and not followed."""
+
+    def __init__(self, file: h5py.File, where: str) -> None:
+        self._file, self._where = file, where
+        self._names: list[str] = []
+
+    def names(self) -> list[str]:
+        if not self._names:
+            self._names = self._found()
+        return self._names
+
+    def _found(self) -> list[str]:
+        found: list[str] = []
+        seen = set()
+
+        def walk(node: Any, path: str) -> None:
+            found.extend(f"{path}{ATTRIBUTES}{key}" for key in node.attrs)
+            if not isinstance(node, h5py.Group):
+                found.append(path)
+                return
+            seen.add(node.id)
+            prefix = f"{path}/" if path else ""
+            for key in keys(node, self._where):
+                try:
+                    below = find(node, key, self._where)
+                except InputError:  # a link that is not followed
+                    below = None
+                if below is None:
+                    found.append(prefix + key)
+                elif not isinstance(below, h5py.Group) or below.id not in seen:
+                    walk(below, prefix + key)
+
+        with damage(self._where):  # groups in groups without end
+            walk(self._file, "")
+        return found
+
+    def array(self, name: str) -> Hdf5Array:
+        return dataset(self._file, name, self._where)
+
+    def value(self, name: str) -> Any:
+        path, attribute_of, key = name.rpartition(ATTRIBUTES)
+        if attribute_of:
+            return attribute(find(self._file, path, self._where), key, self._where)
+        return self.array(name).value()
+
+
+@contextlib.contextmanager
+def _container(path: pathlib.Path) -> Iterator[Hdf5File]:
+    with opened(path) as file:
+        yield Hdf5File(file, str(path))
+
+
+KIND = Kind("HDF5 file", is_hdf5, _container, "h5py.File({!r})")

@@ -50,7 +50,7 @@ class NpyArray:
     """
 
     def __init__(self, opened: Callable[[], IO[bytes]], where: str, path: pathlib.Path) -> None:
-        self._opened, self.where = opened, where
+        self._opened, self.where, self._path = opened, where, path
         self._file: IO[bytes] | None = None
         self._at = 0
         with damage(where), opened() as file:
@@ -108,6 +108,10 @@ class NpyArray:
             self._header(file)
             size = math.prod(self.shape) * self.dtype.itemsize
             return np.frombuffer(file.read(size), self.dtype).reshape(self.shape)
+
+    def again(self) -> NpyArray:
+        """Return the same array, which is read for itself."""
+        return NpyArray(self._opened, self.where, self._path)
 
     def close(self) -> None:
         if self._file is not None:

@@ -1,12 +1,12 @@
-"""Zarr hierarchies of versions 2 and 3, read and written a few MB at a time."""
+"""Zarr hierarchies of versions 2 and 3, in a directory or a zip archive, read and written a few MB at a time."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import lzma
 import pathlib
 import warnings
+import zipfile
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -18,17 +18,19 @@ from zarr.errors import ZarrUserWarning
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
-from diskreplay.formats.core.untrusted import check_chunk, check_document, check_size, stored_bytes
+from diskreplay.formats.core.container import ATTRIBUTES, Kind
+from diskreplay.formats.core.untrusted import DOCUMENT_BYTES, check_chunk, check_size, stored_bytes
 
 CHUNK_FILE_BYTES = 300 << 20
 """The most bytes of a chunk's file, which Zarr reads whole: more than any chunk has that is decoded."""
-DOCUMENTS, LEVELS = (".zgroup", ".zattrs", ".zarray", ".zmetadata", "zarr.json"), ("", "*/", "*/*/")
-"""The documents that Zarr reads whole, and the levels at which they stand."""
+DOCUMENTS = (".zgroup", ".zattrs", ".zarray", ".zmetadata", "zarr.json")
+"""The documents that Zarr reads whole."""
 PICKLE = "pickle"
 """The name of a codec of numcodecs that loads whatever a chunk holds."""
 DAMAGE = (
     OSError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError, ZeroDivisionError,
     RuntimeError, OverflowError, NotImplementedError, MemoryError, SystemError, zlib.error, lzma.LZMAError,
+    zipfile.BadZipFile,
 )  # fmt: skip
 """The errors of a damaged hierarchy: Zarr checks little of what its documents say, or of sizes in a chunk."""
 
@@ -43,19 +45,87 @@ def damage(where: str) -> Iterator[None]:
         yield
 
 
-def open_hierarchy(path: pathlib.Path) -> zarr.Group:
-    """Return the group at a path, within :func:`damage`; raise InputError for documents that are too large."""
-    for document in itertools.chain.from_iterable(
-        path.glob(f"{level}{name}") for level in LEVELS for name in DOCUMENTS
-    ):
-        check_document(document)
-    return zarr.open_group(str(path), mode="r")
+def is_zarr(path: pathlib.Path) -> bool:
+    """Tell whether a path is a Zarr hierarchy, in a directory or in a zip archive."""
+    roots = (".zgroup", "zarr.json")
+    if path.is_dir():
+        return any((path / name).is_file() for name in roots)
+    try:
+        with untrusted.damage(str(path), DAMAGE), zipfile.ZipFile(path) as archive:
+            return any(name in archive.NameToInfo for name in roots)
+    except (InputError, OSError):
+        return False
+
+
+def _check_files(path: pathlib.Path) -> None:
+    """Raise InputError for documents and chunks that are too large to be read whole."""
+    if path.is_file():
+        with zipfile.ZipFile(path) as archive:
+            sizes = {info.filename: info.file_size for info in archive.infolist()}
+    else:
+        sizes = {str(file): file.stat().st_size for file in path.rglob("*") if file.is_file()}
+    for name, size in sizes.items():
+        most = DOCUMENT_BYTES if name.rpartition("/")[2] in DOCUMENTS else CHUNK_FILE_BYTES
+        if size > most:
+            raise InputError(f"{path}: {name!r} is no part of a Zarr hierarchy: it has more than {most:,} bytes")
+
+
+class ZarrHierarchy:
+    """An open hierarchy as a container of arrays and attributes."""
+
+    def __init__(self, root: zarr.Group, path: pathlib.Path) -> None:
+        self._root, self._path, self._stored = root, path, stored_bytes(path)
+        self._members: dict[str, Any] | None = None
+
+    def _nodes(self) -> dict[str, Any]:
+        if self._members is None:
+            with damage(str(self._path)):
+                self._members = {"": self._root, **dict(self._root.members(max_depth=None))}
+        return self._members
+
+    def names(self) -> list[str]:
+        found = []
+        for path, node in self._nodes().items():
+            found += [f"{path}{ATTRIBUTES}{key}" for key in node.attrs]
+            if not isinstance(node, zarr.Group):
+                found.append(path)
+        return found
+
+    def array(self, name: str) -> ZarrArray:
+        node = self._nodes().get(name)
+        if node is None or isinstance(node, zarr.Group):
+            raise InputError(f"{self._path}: the array {name!r} is missing")
+        return ZarrArray(node, self._path, self._stored)
+
+    def value(self, name: str) -> Any:
+        path, attribute_of, key = name.rpartition(ATTRIBUTES)
+        if attribute_of:
+            return self._nodes()[path].attrs[key] if path in self._nodes() else None
+        return self.array(name)[slice(None)]
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path) -> Iterator[ZarrHierarchy]:
+    """Open a hierarchy; raise InputError for anything else."""
+    if not is_zarr(path):
+        raise InputError(f"{str(path)!r} is no Zarr hierarchy, nor a zip archive of one: it lacks the groups")
+    _check_files(path)
+    with damage(str(path)):
+        store = zarr.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
+        root = zarr.open_group(store, mode="r")
+    try:
+        yield ZarrHierarchy(root, path)
+    finally:
+        root.store.close()
+
+
+KIND = Kind("Zarr hierarchy", is_zarr, opened, "zarr.open({!r}, mode='r')")
 
 
 class ZarrArray:
     """One array, read as it is asked for; InputError is raised for what cannot be read, or would run code."""
 
-    def __init__(self, array: Any, path: pathlib.Path) -> None:
+    def __init__(self, array: Any, path: pathlib.Path, stored: int) -> None:
         self._array, self.where = array, f"{path}: {array.path}"
         self.shape: tuple[int, ...] = tuple(array.shape)
         if array.metadata.zarr_format == 2:
@@ -66,12 +136,8 @@ class ZarrArray:
         if self.dtype.kind not in "biufc":
             raise InputError(f"{self.where}: holds values of {self.dtype}, not numbers")
         self.chunks: tuple[int, ...] = tuple(array.chunks)
-        check_size(self.where, self.shape, self.dtype.itemsize, lambda: stored_bytes(path))
+        check_size(self.where, self.shape, self.dtype.itemsize, lambda: stored)
         check_chunk(self.where, self.chunks, self.dtype.itemsize)
-        if array.metadata.zarr_format == 2:
-            for file in (path / array.path).rglob("*"):
-                if file.is_file() and file.stat().st_size > CHUNK_FILE_BYTES:
-                    raise InputError(f"{str(file)!r} is no chunk: it has more than {CHUNK_FILE_BYTES:,} bytes")
 
     def __getitem__(self, rows: slice) -> Array:
         with damage(self.where):

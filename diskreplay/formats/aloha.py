@@ -1,0 +1,81 @@
+"""The HDF5 layout of ALOHA and ACT: a file an episode, of a robot that was steered by hand.
+
+It is of Zhao et al. 2023, "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware", as
+``record_sim_episodes.py`` of ACT (github.com/tonyzhaozh/act) and ``record_episodes.py`` of ALOHA write it.
+
+===================================  ===============================================================================
+key                                  becomes
+===================================  ===============================================================================
+``observations/qpos``, ``qvel``      ``obs/qpos``, ``obs/qvel``; likewise ``effort``
+``observations/images/<camera>``     ``obs/images/<camera>``
+``action``                           ``action``, taken at the observation of its entry
+others with an entry a step          columns, such as ``base_action``
+===================================  ===============================================================================
+
+There is no reward: it is 0. An episode ends with its file, truncated, and has no final observation: its last step is
+left out. Pictures that ``compress_data.py`` made JPEG of (attribute ``compress``) are decoded, with the channels in the
+order that OpenCV gives them back in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats.core.array_reader import array_format
+from diskreplay.formats.core.container import Container
+from diskreplay.formats.core.convention import Convention
+from diskreplay.formats.core.flat import ArrayLike
+from diskreplay.formats.files import hdf5, images
+from diskreplay.schema import ACTION, OBS
+
+COMPRESSED, LENGTHS = ".attrs/compress", "compress_len"
+
+
+@dataclasses.dataclass(frozen=True)
+class Jpegs:
+    """Pictures ``(N, height, width, 3)`` of JPEGs ``(N, bytes)`` that are padded with zeros."""
+
+    base: ArrayLike
+    shape: tuple[int, ...]
+    where: str
+    dtype: Any = dataclasses.field(default_factory=lambda: np.dtype(np.uint8))
+
+    @classmethod
+    def of(cls, base: ArrayLike, where: str) -> Jpegs:
+        first = images.decoded([bytes(each) for each in base[slice(0, 1)]], where)
+        return cls(base, (base.shape[0], *first[0].shape) if first else (0, 1, 1, 3), where)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        each = images.decoded([bytes(one) for one in self.base[rows]], self.where)
+        if any(one.shape != self.shape[1:] for one in each):
+            raise InputError(f"{self.where}: has images of several sizes")
+        return np.stack(each)[..., ::-1] if each else np.empty((0, *self.shape[1:]), np.uint8)
+
+
+def _prepared(arrays: dict[str, ArrayLike], container: Container) -> dict[str, ArrayLike]:
+    """Return the arrays with JPEGs decoded."""
+    names = set(container.names())
+    if COMPRESSED not in names or not container.value(COMPRESSED):
+        return arrays
+    if LENGTHS in names:
+        container.array(LENGTHS)  # it repeats how long each one is before its zeros
+    return {
+        name: Jpegs.of(array, name) if name.startswith(f"{OBS}/images/") and len(array.shape) == 2 else array
+        for name, array in arrays.items()
+    }
+
+
+TABLE = Convention(
+    {"observations": OBS, "action": ACTION}, marks=frozenset({"observations/qpos", "action"}), columns=True,
+    closed=True, prepared=_prepared,
+)  # fmt: skip
+FORMATS = (
+    array_format(
+        "aloha", "ALOHA and ACT: a directory with an HDF5 file for each episode", "directory", hdf5.KIND, (TABLE,)
+    ),
+)

@@ -1,0 +1,353 @@
+"""One reader for all datasets that are named arrays: a container, and a table of what its names mean.
+
+1. A dataset is a file, or a folder of files of one kind, in the natural order of their names.
+2. It holds runs: a file, a numbered episode in one, or files that go on in each other.
+3. The :class:`~diskreplay.formats.core.convention.Convention` gives each array our name. What nobody asked for was not
+   read, and is listed so.
+4. Every run is opened once before anything is written: its flags and lengths are checked, and its integer actions
+   widen the space.
+5. Then the steps are read, run by run, a few MB at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
+from diskreplay.formats.core.container import Container, Kind
+from diskreplay.formats.core.convention import FINAL_OBS, LAYOUT, NEXT_OBS, Convention, is_column
+from diskreplay.formats.core.ends import EndsUnknown
+from diskreplay.formats.core.episodes import widest
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, Joined, leaves_of
+from diskreplay.formats.core.format import Format, Holds, Write
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.names import Names
+from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.refusing import by_hand, listed, shapes_in
+from diskreplay.formats.core.runs import steps_of
+from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.core.untrusted import declared_count, read_text
+from diskreplay.schema import ACTION, DTYPES, OBS, TERMINATED
+
+LAYOUT_FILE = "layout.json"
+"""The file beside those of a folder in which an export left the layout."""
+
+
+class Files:
+    """The files of a dataset; the one that was used last is open.
+
+    Attributes:
+        path: the dataset.
+        kind: of its files.
+        every: its files, in order.
+        several: True if the dataset is a folder of them.
+        names: the names in all of them, and which were asked for.
+    """
+
+    def __init__(self, path: pathlib.Path, kind: Kind) -> None:
+        self.path, self.kind = path, kind
+        self.several = is_folder(path, kind)
+        self.every = files_of(path, kind)
+        self.names = Names(_others(path, set(self.every)) if self.several else ())
+        self._opened: pathlib.Path | None = None
+        self._stack = contextlib.ExitStack()
+        self._container: Container | None = None
+
+    def open(self, file: pathlib.Path) -> Container:
+        """Return a file, opened."""
+        if self._container is None or self._opened != file:
+            self._stack.close()
+            self._container = self._stack.enter_context(self.kind.opened(file))
+            self._opened = file
+        return self._container
+
+    def key(self, file: pathlib.Path, name: str) -> str:
+        """Return the name of an array in the whole dataset."""
+        return f"{file.name}/{name}" if self.several else name
+
+    def ask(self, file: pathlib.Path, *names: str) -> Container:
+        """Return a file, of which these names are read."""
+        self.names.take(*(self.key(file, name) for name in names))
+        return self.open(file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A file whose names count as read once they are asked for; see :class:`Container`."""
+
+    files: Files
+    file: pathlib.Path
+
+    def names(self) -> Sequence[str]:
+        return list(self.files.open(self.file).names())
+
+    def array(self, name: str) -> ArrayLike:
+        return self.files.ask(self.file, name).array(name)
+
+    def value(self, name: str) -> Any:
+        return self.files.ask(self.file, name).value(name)
+
+
+def is_folder(path: pathlib.Path, kind: Kind) -> bool:
+    """Tell whether a path is a directory that is no container of a kind itself."""
+    return path.is_dir() and not kind.recognise(path)
+
+
+def files_of(path: pathlib.Path, kind: Kind) -> list[pathlib.Path]:
+    """Return the files of a dataset in order: itself, or those of a kind in a folder."""
+    if not is_folder(path, kind):
+        return [path]
+    return sorted((file for file in path.iterdir() if kind.recognise(file)), key=lambda file: natural(file.name))
+
+
+def _others(path: pathlib.Path, files: set[pathlib.Path]) -> Iterator[str]:
+    """Yield the names of all files of a folder but those that are read."""
+    for found in path.rglob("*"):
+        if found.is_file() and not {found, *found.parents} & files:
+            yield str(found.relative_to(path))
+
+
+def recognising(kind: Kind, conventions: Sequence[Convention]) -> Callable[[pathlib.Path], bool]:
+    """Return a function that tells whether a path holds a dataset of a kind that one of the tables fits."""
+
+    def recognise(path: pathlib.Path) -> bool:
+        for file in files_of(path, kind)[:1]:
+            if kind.recognise(file):
+                with kind.opened(file) as container:
+                    return any(one.matches(file, container) for one in conventions)
+        return False
+
+    return recognise
+
+
+def array_format(
+    name: str, title: str, kind: Literal["file", "directory"], container: Kind, tables: Sequence[Convention],
+    holds: Holds = Holds(), write: Write | None = None, compressions: tuple[str, ...] = ("none",), **more: Any,  # noqa: B008
+) -> Format:  # fmt: skip
+    """Return a format whose datasets are named arrays in a container; the first of its tables that fits is taken.
+
+    The arguments are those of :class:`Format`; of those that are not named here ``recognise`` may be given.
+    """
+
+    @reader
+    def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
+        with Files(path, container) as files:
+            yield _Dataset(files, tables, choice).source()
+
+    recognise = more.pop("recognise", recognising(container, tables))
+    return Format(
+        name, title, kind, holds, recognise, read, write, compressions, container=container, tables=tables, **more
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run of steps.
+
+    Attributes:
+        where: its name in errors.
+        files: the files that hold it, in order.
+        names: the name in a file of each name in the run.
+        number: of the episode, if a file has several.
+    """
+
+    where: str
+    files: Sequence[pathlib.Path]
+    names: Mapping[str, str]
+    number: int | None = None
+
+
+class _Dataset:
+    """A dataset whose runs are known."""
+
+    def __init__(self, files: Files, conventions: Sequence[Convention], choice: Choice) -> None:
+        self._files, self._where, self._choice = files, str(files.path), choice
+        every = {file: list(files.open(file).names()) for file in files.every}
+        self._layout = self._described()
+        if not every and self._layout is None:
+            raise InputError(f"{self._where!r} holds no {files.kind.title}")
+        fitting = (one for file in files.every[:1] for one in conventions if one.matches(file, files.open(file)))
+        found = next(fitting, conventions[-1])
+        self._convention = found if choice.align is None else dataclasses.replace(found, align=choice.align)
+        files.names.shown = self._shown
+        for file, names in every.items():
+            files.names.add(*(files.key(file, name) for name in names))
+        chains = found.chains(files.every) if found.chains is not None else [[file] for file in files.every]
+        self._runs = [run for chain in chains for run in self._found(chain, every)]
+        self._notes: dict[str, None] = {}
+
+    def _described(self) -> Layout | None:
+        """Return the layout that an export left beside the files of a folder."""
+        file = self._files.path / LAYOUT_FILE
+        if not self._files.several or not file.is_file():
+            return None
+        self._files.names.take(LAYOUT_FILE)
+        return Layout.from_json(read_text(file), str(file))
+
+    def _shown(self, name: str) -> str:
+        """Return a name with ``*`` in place of what is numbered: files, and episodes in them."""
+        if not self._files.several:
+            return self._convention.shown(name)
+        file, _, rest = name.partition("/")
+        return f"*/{self._convention.shown(rest)}" if self._files.path / file in self._files.every else name
+
+    def _found(self, chain: Sequence[pathlib.Path], every: Mapping[pathlib.Path, Sequence[str]]) -> Iterator[Run]:
+        """Yield the runs in files that go on in each other, after what the files say of themselves."""
+        for file in chain:
+            self._convention.check(Asked(self._files, file), str(file))
+        first = chain[0]
+        split = self._convention.split(every[first])
+        outside = split.pop(None, {})
+        for name in outside:
+            if self._layout is None and self._convention.names.get(name) == LAYOUT:
+                told = Asked(self._files, first).value(name)
+                told = told.get("layout") if isinstance(told, dict) else told
+                self._layout = Layout.from_json(str(told) if isinstance(told, np.ndarray) else told, str(first))
+        if self._layout is not None:
+            self._files.ask(first, *(outside.keys() & set(self._convention.own)))
+        if not self._convention.episode:
+            yield Run(str(first if len(chain) == 1 else first.parent), chain, outside)
+        numbers = sorted(number for number in split if number is not None)
+        if self._convention.count in outside:
+            count = declared_count(Asked(self._files, first).value(self._convention.count), f"{first}: its episodes")
+            numbers = [number for number in numbers if number < count]
+        for number in numbers:
+            yield Run(f"{first}, {self._convention.label.format(number)}", chain, split[number], number)
+
+    def source(self) -> Source:
+        """Return the steps of all runs."""
+        layout, runs = self._layout, self._runs
+        if not runs and layout is None:
+            raise InputError(f"{self._where}: there is no episode, and nothing else says what its steps look like")
+        if layout is not None:
+            layout = layout.only(self._choice.columns)
+        keys = self._first_keys() if runs else {}
+        steps = episodes = 0
+        actions = []
+        described = layout
+        for run in runs:
+            part = self._opened(run, keys, described).source()
+            steps, episodes = steps + part.steps, episodes + (part.episodes or 0)
+            described = described or part.layout
+            if layout is None:
+                actions.append(self._opened(run, keys, None).source().layout.action_space)
+        assert described is not None
+        if layout is None:
+            origin = self._convention.provenance(Asked(self._files, runs[0].files[0]), self._where)
+            described = dataclasses.replace(described, action_space=widest(actions), provenance=origin)
+
+        def blocks() -> Iterator[Transitions]:
+            for run in runs:
+                yield from self._opened(run, keys, described).source().blocks()
+
+        return Source(
+            described, steps, blocks, episodes, names=self._files.names, notes=tuple(self._notes),
+            inferred=layout is None,
+        )  # fmt: skip
+
+    def _first_keys(self) -> dict[str, str]:
+        """Return the name in a run of each of our names that is read, by the first run."""
+        run, choice = self._runs[0], self._choice
+        found = self._convention.names_of(run.names, self._layout, choice, run.where)
+        there = [ours for ours in found if ours.partition("/")[0] == OBS or is_column(ours)]
+        for name in choice.columns or ():
+            if not any(one == name or one.startswith(f"{name}/") for one in there):
+                raise InputError(f"{self._where}: there is no column {name!r} to choose; there are {', '.join(there)}")
+        found = {ours: theirs for ours, theirs in found.items() if self._is_wanted(ours)}
+        roots = {ours.partition("/")[0]: theirs for ours, theirs in found.items()} | found
+        for root in self._convention.required:
+            if root not in roots and not (root == TERMINATED and choice.ends is not None):
+                raise InputError(f"{self._missing(run, root)}; {self._found_there(run)}")
+        container = self._files.open(run.files[0])
+        count = tuple(container.array(run.names[roots[ACTION]]).shape[:1])
+
+        def fits(theirs: str) -> bool:
+            try:
+                array = container.array(run.names[theirs])
+            except InputError:
+                return False
+            return tuple(array.shape[:1]) == count and 0 not in array.shape[1:] and str(array.dtype) in DTYPES
+
+        return {
+            ours: theirs for ours, theirs in found.items()
+            if not (is_column(ours) and self._convention.guessed(theirs)) or fits(theirs)
+        }  # fmt: skip
+
+    def _is_wanted(self, ours: str) -> bool:
+        """Tell whether an array is read, by what the caller chose."""
+        root, slash, rest = ours.partition("/")
+        if root in (OBS, NEXT_OBS, FINAL_OBS):
+            return self._choice.wants(OBS + slash + rest)
+        return not is_column(ours) or self._choice.wants(ours)
+
+    def _missing(self, run: Run, root: str) -> str:
+        if root == OBS and self._convention.missing:
+            return f"{run.where}: {self._convention.missing}"
+        name = root.strip("/")
+        option = f"--ends {name}=NAME" if root.startswith("/") else f"--map {name}=NAME"
+        return f"{run.where}: the array {self._convention.spelled(root)!r} is missing ({option} says which it is)"
+
+    def _found_there(self, run: Run) -> str:
+        """Return what is in a run, and how it comes in by hand."""
+        shapes = list(shapes_in(self._files.open(run.files[0]), run.names))
+        return f"there are {listed(shapes) or 'none'}; {by_hand(run.files[0], self._files.kind, shapes)}"
+
+    def _opened(self, run: Run, first: Mapping[str, str], layout: Layout | None) -> FlatArrays:
+        """Return the steps of a run; ``first`` has the names of the first one."""
+        own = self._convention.names_of(run.names, self._layout, self._choice, run.where)
+        for ours, theirs in first.items():
+            if ours not in own and not leaves_of(own, ours.partition("/")[0]):
+                raise InputError(f"{run.where}: the array {self._spelled(theirs, run)!r} is missing")
+        keys = {o: name for o, name in own.items() if o in first or (not is_column(o) and self._is_wanted(o))}
+        arrays = {ours: self._array(run, theirs) for ours, theirs in keys.items()}
+        part = f"/{self._convention.single}"
+        if [name for name in keys if name.startswith(f"{OBS}/")] == [f"{OBS}{part}"]:
+            arrays = {name.removesuffix(part): array for name, array in arrays.items()}
+            keys = {name.removesuffix(part): theirs for name, theirs in keys.items()}
+        arrays = self._convention.prepared(arrays, Asked(self._files, run.files[0]))
+        keys = {name: name for name in arrays} | keys
+        keys = {ours: self._spelled(theirs, run) for ours, theirs in keys.items()}
+        try:
+            found, notes = steps_of(run.where, arrays, keys, self._convention, self._choice, layout)
+        except EndsUnknown as error:
+            raise InputError(f"{error}; {self._found_there(run)}") from error
+        self._notes |= dict.fromkeys(notes)
+        declared = run.names.get(self._convention.length)
+        if declared is not None:
+            count = declared_count(Asked(self._files, run.files[0]).value(declared), f"{run.where}: its length")
+            if count != len(found.last):
+                raise InputError(
+                    f"{run.where}: ragged lengths: {count:,} steps are declared, there are {len(found.last):,}"
+                )
+        return found
+
+    def _spelled(self, theirs: str, run: Run) -> str:
+        """Return a name in a run as its error should have it."""
+        full = self._runs[0].names.get(theirs, theirs)
+        return self._convention.spelling(theirs, full, run.number)
+
+    def _array(self, run: Run, theirs: str) -> ArrayLike:
+        name = run.names[theirs]
+        parts = [self._files.ask(file, name).array(name) for file in run.files]
+        if len(parts) == 1:
+            return parts[0]
+
+        def opened(file: pathlib.Path) -> ArrayLike:
+            return self._files.open(file).array(name)
+
+        return Joined(f"{run.where}: {theirs}", parts, [functools.partial(opened, file) for file in run.files])

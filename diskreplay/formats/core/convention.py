@@ -1,0 +1,229 @@
+"""How datasets of one layout call their arrays, end their episodes, and align actions and rewards with observations.
+
+A :class:`Convention` is the table of one layout. :meth:`Convention.names_of` applies it to the names in a file, after
+what the caller says. Our names are those of a store's columns (``obs/camera``, ``action``, ``reward``,
+``terminated``), and some of arrays that become no column: ``next_obs``, ``final_obs`` and those of
+:mod:`diskreplay.formats.core.ends`.
+
+The three ways in which arrays lie against each other:
+
+============  ========================================================================================
+``next``      entry ``t`` is a step: ``obs[t], action[t], reward[t]``, and then ``obs[t + 1]``
+``previous``  entry ``t`` is what a step led to: ``obs[t - 1], action[t], reward[t], obs[t]``
+``later``     ``obs[t], action[t]``, and what they led to: ``reward[t + 1], obs[t + 1]``
+============  ========================================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import WHOLE, Choice, named_kind
+from diskreplay.formats.core.container import Container, is_attribute
+from diskreplay.formats.core.ends import CUT, DISCOUNT, DONE, TELLING
+from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+
+NEXT_OBS, FINAL_OBS, OFFSETS, EXTRA = "next_obs", "final_obs", "offsets", "extra"
+LAYOUT = "/layout"
+"""Our name of the text in which an export left the layout."""
+ROOTS = (OBS, ACTION, NEXT_OBS, FINAL_OBS, OFFSETS)
+"""The names that may have parts: ``obs/camera``."""
+TOLD = (TERMINATED, TRUNCATED, DONE, DISCOUNT, *TELLING)
+"""Our names of what :func:`~diskreplay.formats.core.ends.ends_of` takes."""
+SPECIAL = (*TOLD, CUT, LAYOUT)
+
+ALIASES = {"done": DONE, "dones": DONE}
+"""Our names as a caller may spell them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Convention:
+    """The table of a layout.
+
+    Attributes:
+        names: our name of each of theirs, or of each group of theirs (``"observations": "obs"`` also says
+            ``observations/qpos``, ``"data/*": "obs"`` each array right below ``data``); :data:`EXTRA` for columns.
+        marks: names that are there in this layout, which tell it from others.
+        absent: names that are never there.
+        named: tells by a file's name, and what is in it, whether it can be of this layout.
+        columns: arrays with an entry a step that have no other meaning become columns.
+        episode: matches the name of an array of a numbered episode, with the groups ``episode`` and ``name``, and maybe
+            ``leaf``; empty if a file is not divided.
+        label: what one is called in errors.
+        empty: a name that tells a dataset of numbered episodes which has none.
+        count: the array that says how many numbered episodes are read.
+        length: the attribute of an episode that says how many steps it has.
+        single: the part of the observations that stands for them all if it is the only one.
+        closed: each file, or numbered episode, is an episode.
+        align: how arrays lie against each other.
+        unclear: names with which ``next`` and ``previous`` both fit, so that a caller has to say which it is.
+        required: our names of what a dataset must have.
+        written: the name in the file of each of our names, for a layout that an export left; relative to an episode.
+        missing: what to say where observations are missing.
+        prepared: makes the arrays of a run ready, by our names, with its container at hand.
+        own: names of what an export leaves besides, which the layout says again.
+        provenance: returns the origin of the steps that a container tells.
+        check: raises InputError for a container that says it is of another version.
+        chains: returns the files of each run of steps, in order; each file is a run of its own if None.
+    """
+
+    names: Mapping[str, str]
+    marks: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
+    named: Callable[[pathlib.Path, Container], bool] = lambda path, container: True
+    columns: bool = False
+    episode: str = ""
+    label: str = "episode {}"
+    empty: str = ""
+    count: str = ""
+    length: str = ""
+    single: str = ""
+    closed: bool = False
+    align: Literal["next", "previous", "later"] = "next"
+    unclear: frozenset[str] = frozenset()
+    required: tuple[str, ...] = (OBS, ACTION)
+    written: Callable[[Layout], dict[str, str]] | None = None
+    missing: str = ""
+    prepared: Callable[[dict[str, Any], Container], dict[str, Any]] = lambda arrays, container: arrays
+    own: tuple[str, ...] = ()
+    provenance: Callable[[Container, str], dict[str, Any]] = lambda container, where: {}
+    check: Callable[[Container, str], None] = lambda container, where: None
+    chains: Callable[[Sequence[pathlib.Path]], list[list[pathlib.Path]]] | None = None
+
+    def split(self, names: Iterable[str]) -> dict[int | None, dict[str, str]]:
+        """Return the names in each numbered episode, each with its name in the file; those of none below None."""
+        found: dict[int | None, dict[str, str]] = {}
+        pattern = re.compile(self.episode) if self.episode else None
+        for name in names:
+            match = pattern.fullmatch(name) if pattern is not None else None
+            if match is None:
+                found.setdefault(None, {})[name] = name
+                continue
+            parts = match.groupdict()
+            own = parts["name"].removeprefix("/") + (f"/{parts['leaf']}" if parts.get("leaf") else "")
+            found.setdefault(int(parts["episode"]), {})[own] = name
+        return found
+
+    def shown(self, name: str) -> str:
+        """Return a name with ``*`` in place of the number of its episode."""
+        match = re.fullmatch(self.episode, name) if self.episode else None
+        if match is None:
+            return name
+        start, stop = match.span("episode")
+        return f"{name[:start]}*{name[stop:]}"
+
+    def matches(self, path: pathlib.Path, container: Container) -> bool:
+        """Tell whether a file is of this layout."""
+        names = set(container.names())
+        if not self.marks <= names or self.absent & names:
+            return False
+        split = self.split(names)
+        own = split.pop(None, {})
+        if self.episode:
+            return bool(split or self.empty in names or self.marks)
+        return self.names_in(own) >= set(self.required) and self.named(path, container)
+
+    def names_in(self, names: Iterable[str]) -> set[str]:
+        """Return our names, whole and of their roots, of the arrays of a run."""
+        found = self._meanings(names, {}).values()
+        return {*found, *(ours.partition("/")[0] for ours in found)}
+
+    def names_of(self, names: Iterable[str], layout: Layout | None, choice: Choice, where: str) -> dict[str, str]:
+        """Return the name in an episode, or file, of each of our names.
+
+        Args:
+            names: all names in the episode.
+            layout: the layout that an export left, if any.
+            choice: what the caller says.
+            where: the name of the dataset in errors.
+
+        Raises InputError where two arrays are the same, or what the caller names is not there.
+        """
+        there = list(names)
+        given = self._chosen(there, choice, where)
+        if layout is not None and self.written is not None and not given:
+            kept = set(there)
+            return {ours: theirs for ours, theirs in self.written(layout).items() if theirs in kept}
+        found: dict[str, str] = {}
+        for theirs, ours in self._meanings(there, given).items():
+            if ours in found:
+                raise InputError(
+                    f"{where}: {found[ours]!r} and {theirs!r} both are its {ours.strip('/')}; say which: "
+                    f"--map {ours.strip('/')}={theirs}"
+                )
+            found[ours] = theirs
+        return found
+
+    def _chosen(self, names: Collection[str], choice: Choice, where: str) -> dict[str, str]:
+        """Return our name of each array that the caller names."""
+        found: dict[str, str] = {}
+        wanted = list(choice.map.items())
+        if choice.ends not in (None, WHOLE):
+            kind, name = named_kind(choice.ends or "")
+            wanted.append((f"/{kind}", name))
+        for ours, spelled in wanted:
+            theirs = re.sub(r".*\*/|_\*", "", spelled)  # as what was not read is shown: data/demo_*/states
+            below = [name for name in names if name == theirs or name.startswith(f"{theirs}/")]
+            if not below:
+                there = ", ".join(sorted(name for name in names if not is_attribute(name)))
+                raise InputError(
+                    f"{where}: there is no array {spelled!r} for {ours.strip('/')}; there are {there[:500]}"
+                )
+            for name in below:
+                full = ALIASES.get(ours, ours) + name[len(theirs) :]
+                found[name] = column_name(full) if is_column(full) else full
+        return found
+
+    def _meanings(self, names: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
+        """Return our name of each name that has one; what the caller gave displaces what the table says."""
+        taken = set(given.values())
+        displaced = {ours.partition("/")[0] for ours in taken if ours.partition("/")[0] in (OBS, ACTION, NEXT_OBS)}
+        found = dict(given)
+        for name in names:
+            ours = None if name in given else self._meaning(name)
+            if ours is not None and ours not in taken and ours.partition("/")[0] not in displaced:
+                found[name] = ours
+        return found
+
+    def _meaning(self, name: str) -> str | None:
+        """Return our name of an array, or None if it has none."""
+        for end in [len(name), *(at for at in range(len(name) - 1, 0, -1) if name[at] == "/")]:
+            ours = self.names.get(name[:end])
+            if ours is None:
+                continue
+            if not ours:
+                return None
+            rest = name[end:].lstrip("/")
+            if ours == EXTRA:
+                return column_name(rest or name)
+            if rest and ours not in ROOTS:
+                return None
+            return f"{ours}/{rest}" if rest else ours
+        folder, _, last = name.rpartition("/")
+        each = self.names.get(f"{folder}/*" if folder else "*")
+        if each is not None and not is_attribute(name):
+            return f"{each}/{last}"
+        return column_name(name) if self.columns and not is_attribute(name) else None
+
+    def guessed(self, name: str) -> bool:
+        """Tell whether an array becomes a column only because it has no other meaning."""
+        return self.columns and not any(name == key or name.startswith(f"{key}/") for key in self.names)
+
+    def spelling(self, theirs: str, full: str, number: int | None) -> str:
+        """Return a name as it stands in a numbered episode: as in the episode, or with the number in it."""
+        return theirs if number is None or full.endswith(theirs) else self.shown(full).replace("*", str(number))
+
+    def spelled(self, ours: str) -> str:
+        """Return how the layout calls an array first of all."""
+        return next((theirs for theirs, name in self.names.items() if name == ours), ours)
+
+
+def is_column(ours: str) -> bool:
+    """Tell whether one of our names is that of a further column."""
+    return ours.partition("/")[0] not in (*ROOTS, REWARD, "") and ours not in SPECIAL

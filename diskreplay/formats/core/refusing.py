@@ -1,0 +1,60 @@
+"""What a refusal says of a dataset: what is in it, what it lacks, and the line of Python that takes it all the same."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from diskreplay.errors import InputError
+from diskreplay.formats.core.container import Container, Kind, is_attribute
+
+FOUND = 300
+"""The most characters of the names that an error lists."""
+HINTS = {
+    "obs": ("obs", "state", "image", "img", "frame", "qpos"), "action": ("act",), "reward": ("rew",),
+    "terminated": ("done", "term", "end"),
+}  # fmt: skip
+"""The parts of names by which the arrays of an example line are chosen."""
+
+Shapes = Sequence[tuple[str, tuple[int, ...], str]]
+"""The name, shape and dtype of arrays."""
+
+
+def shapes_in(container: Container, names: Mapping[str, str]) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """Yield the arrays of a run with their shapes and dtypes; those that cannot be opened without them."""
+    for name, full in sorted(names.items()):
+        if not is_attribute(name):
+            try:
+                array = container.array(full)
+            except InputError:
+                yield name, (), "unreadable"
+            else:
+                yield name, tuple(array.shape), str(array.dtype)
+
+
+def listed(shapes: Shapes) -> str:
+    """Return names with shapes and dtypes for an error, not too many."""
+    text = ", ".join(f"{name} {shape} {dtype}" if shape else f"{name} {dtype}" for name, shape, dtype in shapes)
+    return text if len(text) <= FOUND else f"{text[:FOUND]}..."
+
+
+def by_hand(path: pathlib.Path, kind: Kind, shapes: Shapes) -> str:
+    """Return the line of Python that imports arrays of a file, with those that look like steps in their places."""
+    lengths = [shape[0] for _, shape, _ in shapes if shape]
+    count = max(set(lengths), key=lengths.count, default=0)
+    left = [name for name, shape, dtype in shapes if shape[:1] == (count,) and dtype not in ("object", "unreadable")]
+    chosen: dict[str, str] = {}
+    for ours, hints in HINTS.items():
+        named = [name for name in left if any(hint in name.lower() for hint in hints)]
+        if named or (ours in ("obs", "action") and left):
+            chosen[ours] = (named or left)[0]
+            left.remove(chosen[ours])
+    given = [f"{ours}={kind.item.format(name)}" for ours, name in chosen.items()]
+    if "terminated" not in chosen:
+        given.append(f"last=numpy.arange({count}) == {count - 1}")
+    return f"from Python, f = {kind.loads.format(str(path))}, then {call(given)}"
+
+
+def call(given: Sequence[str]) -> str:
+    """Return the call that imports arrays in RAM."""
+    return f"import_dataset(formats.from_arrays({', '.join(given)}), 'new.replay')"

@@ -1,0 +1,192 @@
+"""From the arrays of a run of steps, by our names, to its steps: where they end, and how the arrays lie.
+
+A run is one set of arrays: a file, a numbered episode in one, or files that go on in each other.
+
+1. What tells ends is read whole, and :func:`~diskreplay.formats.core.ends.ends_of` makes flags of it.
+2. Observations with one entry more than the actions have the final one. Where only the run's last step ends an episode,
+   it is that step's next observation; else every step's next observation is the next entry.
+3. Where entries are what a step led to, the arrays that a step has later are moved to it, and the last entry of an
+   episode is its final observation, no step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
+from diskreplay.formats.core.convention import FINAL_OBS, NEXT_OBS, OFFSETS, TOLD, Convention, is_column
+from diskreplay.formats.core.ends import CUT, DONE, Ends, ends_of
+from diskreplay.formats.core.episodes import array_slice, reshaped
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, chunks_of, flags, leaves_of, length
+from diskreplay.formats.core.layout import Layout
+from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+
+Array = NDArray[Any]
+Arrays = Mapping[str, ArrayLike]
+
+FLAGS = (TERMINATED, TRUNCATED, DONE)
+
+
+def steps_of(
+    where: str, given: Arrays, keys: Mapping[str, str], convention: Convention, choice: Choice, layout: Layout | None
+) -> tuple[FlatArrays, tuple[str, ...]]:
+    """Return the steps of a run, and what was taken for granted, in sentences.
+
+    Args:
+        where: the name of the run in errors.
+        given: its arrays, by our names.
+        keys: how the dataset calls them.
+        convention, choice: what the layout, and the caller, say.
+        layout: of the steps; it is being inferred if None.
+
+    Raises InputError for arrays that do not belong together.
+    """
+    arrays = _shaped(_with_lists(where, given), layout)
+    action, obs = leaves_of(arrays, ACTION), leaves_of(arrays, OBS)
+    count = length(where, ACTION, next(iter(action.values())))
+    told = {
+        name: _told(where, name, keys[name], arrays[name], count, convention.closed) for name in TOLD if name in arrays
+    }
+    longer = bool(obs) and all(array.shape[:1] == (count + 1,) for array in obs.values())
+    moved = convention.align != "next" and not longer
+    if not moved and not longer and choice.align is None and convention.unclear & set(keys.values()):
+        raise InputError(
+            f"{where}: an entry of it may be a step, or what a step led to; say which: --align next (action and reward "
+            "belong to the observation of their entry, as in flat files), or --align previous (they led to it, as in "
+            "ExORL, DrQ-v2 and DreamerV2)"
+        )
+    closed = convention.closed or (longer and not told)
+    ends = ends_of(where, told, keys, count, closed=closed, choice=choice)
+    if CUT in arrays:
+        ends = _without_flag(where, keys[CUT], arrays[CUT], ends)
+    reward = arrays.get(REWARD)
+    if reward is not None and not choice.allow_loss:
+        _check_finite(where, keys[REWARD], reward, ends.last, moved)
+    following, finals = (
+        {name.replace(root, OBS, 1): array for name, array in leaves_of(arrays, root).items()} or None
+        for root in (NEXT_OBS, FINAL_OBS)
+    )
+    columns = {name: array for name, array in arrays.items() if is_column(name)}
+    if longer:
+        every, obs = obs, {name: array_slice(array, 0, count) for name, array in obs.items()}
+        if following is None and not np.array_equal(np.flatnonzero(ends.last), [count - 1]):
+            following = {name: array_slice(_again(array), 1, count + 1) for name, array in every.items()}
+        elif following is None:
+            finals = {name: array_slice(array, count, count + 1) for name, array in every.items()}
+    terminated, truncated = ends.terminated, ends.truncated
+    if moved:
+        terminated, truncated = (np.append(each[1:], False)[:count] for each in (terminated, truncated))
+        reward = None if reward is None else Later(reward)
+        if convention.align == "previous":
+            action = {name: Later(array) for name, array in action.items()}
+            columns = {name: Later(array) for name, array in columns.items()}
+    found = FlatArrays(
+        where, obs, action, terminated, truncated, ends.last, reward, columns, following, finals, layout, bare=moved
+    )
+    return found, ends.notes
+
+
+@dataclasses.dataclass(frozen=True)
+class Later:
+    """An array of which each entry is the next one; the last entry, which has none, is its own."""
+
+    base: ArrayLike
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.base.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.base.dtype
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        return getattr(self.base, "chunks", None)
+
+    def __getitem__(self, rows: slice) -> Array:
+        count = self.shape[0]
+        start, stop, _ = rows.indices(count)
+        values = np.asarray(self.base[slice(min(start + 1, max(0, count - 1)), min(stop + 1, count))])
+        missing = max(0, stop - start) - len(values)
+        return np.concatenate([values, values[-1:]]) if missing == 1 and len(values) else values[: max(0, stop - start)]
+
+
+def _with_lists(where: str, arrays: Arrays) -> dict[str, ArrayLike]:
+    """Return the arrays, those that have offsets as ragged ones."""
+    found = dict(arrays)
+    for name in leaves_of(arrays, OFFSETS):
+        key = name.removeprefix(f"{OFFSETS}/").removeprefix("extra/")
+        offsets = found.pop(name)
+        if key in found:
+            found[key] = ListedArray(f"{where}: {key}", found[key], np.asarray(offsets[slice(None)]))
+    return found
+
+
+def _shaped(arrays: dict[str, ArrayLike], layout: Layout | None) -> dict[str, ArrayLike]:
+    """Return the arrays with values of the layout's shapes; integers ``(N, 1)`` as actions are single ones."""
+    if layout is None:
+        integer = {name: np.dtype(array.dtype).kind in "iu" for name, array in leaves_of(arrays, ACTION).items()}
+        return arrays | {name: reshaped(arrays[name], ()) for name, whole in integer.items() if whole}
+    shapes = {**layout.step_shapes}
+    for root in (NEXT_OBS, FINAL_OBS):
+        shapes |= {name.replace(OBS, root, 1): shape for name, shape in layout.obs.items()}
+    return {name: reshaped(array, shapes[name][0]) if name in shapes else array for name, array in arrays.items()}
+
+
+def _again(array: ArrayLike) -> ArrayLike:
+    """Return an array that is read beside itself: one that is read forwards only is opened again."""
+    again = getattr(array, "again", None)
+    found: ArrayLike = array if again is None else again()
+    return found
+
+
+def _told(where: str, name: str, key: str, array: ArrayLike, count: int, closed: bool) -> Array:
+    """Return an array that tells ends: flags as ``(count,)`` bool, of which a single one is meant for the last step."""
+    if name not in FLAGS:
+        return np.asarray(array[slice(None)]) if array.shape else _single(array)
+    if array.shape or not closed:
+        return flags(where, key, array, count)
+    found = np.zeros(count, bool)
+    found[-1:] = flags(where, key, _single(array), 1)
+    return found
+
+
+def _single(array: ArrayLike) -> Array:
+    value = getattr(array, "value", None)
+    return np.asarray(array if value is None else value()).reshape(-1)
+
+
+def _without_flag(where: str, key: str, array: ArrayLike, ends: Ends) -> Ends:
+    """Return the ends, those rows that an array numbers without their truncation."""
+    count = len(ends.last)
+    cuts = np.asarray(array[slice(0, count)]) if len(array.shape) == 1 else np.empty(0)
+    if cuts.dtype.kind not in "iu" or (cuts < 0).any() or (cuts >= count).any() or not ends.last[cuts].all():
+        raise InputError(f"{where}: {key} names entries that end no episode")
+    truncated = ends.truncated.copy()
+    truncated[cuts] = False
+    return dataclasses.replace(ends, truncated=truncated)
+
+
+def _check_finite(where: str, key: str, reward: ArrayLike, last: Array, moved: bool) -> None:
+    """Raise InputError for a reward that is not finite; entries that belong to no step are not looked at."""
+    if len(reward.shape) == 0 or np.dtype(reward.dtype).kind != "f" or reward.shape[0] != len(last):
+        return  # checked where the steps are read
+    used = np.append(False, ~last[:-1])[: len(last)] if moved else np.ones(len(last), bool)
+    start = 0
+    for values in chunks_of(reward):
+        flat = values.reshape(len(values), -1)
+        wrong = np.flatnonzero(~np.isfinite(flat).all(axis=1) & used[start : start + len(values)])
+        if len(wrong):
+            at = int(wrong[0])
+            raise InputError(
+                f"{where}: the rewards must be finite, {key} has {flat[at, 0]} in row {start + at:,}; "
+                "--allow-loss leaves such episodes out"
+            )
+        start += len(values)

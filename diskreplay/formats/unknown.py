@@ -1,0 +1,50 @@
+"""What is said of a dataset that no format recognises: what is in it, and what would take it."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+from diskreplay.formats.core.array_reader import files_of
+from diskreplay.formats.core.convention import Convention
+from diskreplay.formats.core.format import Format
+from diskreplay.formats.core.refusing import Shapes, by_hand, call, listed, shapes_in
+
+PICKLE = b"\x80"
+"""The first byte of a pickle since protocol 2."""
+
+
+def unknown(path: pathlib.Path, formats: Sequence[Format]) -> str:
+    """Return the error for a path that none of the formats recognises."""
+    said = f"{str(path)!r} is of no format known here"
+    for kind in dict.fromkeys(format.container for format in formats if format.container is not None):
+        for file in files_of(path, kind)[:1]:
+            if kind.recognise(file):
+                with kind.opened(file) as container:
+                    shapes = list(shapes_in(container, {name: name for name in container.names()}))
+                where = "" if file == path else f" {file.name!r}"
+                nearest = _nearest([format for format in formats if format.container is kind], shapes)
+                return f"{said}:{where} holds {listed(shapes) or 'no array'}; {nearest}; {by_hand(file, kind, shapes)}"
+    if path.is_file() and path.open("rb").read(1) == PICKLE:
+        line = call(["obs=data['observations']", "action=data['actions']", "terminated=data['terminals']"])
+        return (
+            f"{said}: it looks like a pickle, which is never loaded, for it can run any code; if you trust it, load it "
+            f"from Python, data = pickle.load(open({str(path)!r}, 'rb')), and give its arrays: {line}"
+        )
+    return f"{said}; name one of {', '.join(format.name for format in formats if format.read)} (--format)"
+
+
+def _nearest(formats: Sequence[Format], shapes: Shapes) -> str:
+    """Return which table lacks the least, and what it lacks."""
+    names = [name for name, _, _ in shapes]
+
+    def lacks(table: Convention) -> list[str]:
+        found = set(table.names_in(names))
+        return [table.spelled(root) for root in table.required if root not in found]
+
+    each = [(format, lacks(table)) for format in formats for table in format.tables if not table.episode]
+    format, missing = min(each, key=lambda pair: len(pair[1]))
+    if not missing:
+        return f"nearest is {format.name} (--format {format.name})"
+    option = f"--format {format.name} --map OURS=THEIRS"
+    return f"nearest is {format.name}, which lacks {', '.join(missing)} ({option} says which it is)"
