@@ -7,6 +7,7 @@ that they keep arrays in. :mod:`diskreplay.ops.convert` imports and exports; doc
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pathlib
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ MODULES = {
     "store": "store",
 }
 """The module of each format, below this package."""
+LOOKED_AT = 100
+"""The most entries of a folder that are looked at to find a dataset in it."""
 
 
 def get(name: str) -> Format:
@@ -59,5 +62,20 @@ def guess(path: pathlib.Path) -> Format:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise InputError(f"{str(path)!r} is of no format known here; name one of {', '.join(MODULES)} (--format)")
+        raise InputError(
+            f"{str(path)!r} is of no format known here{_below(path)}; name one of {', '.join(MODULES)} (--format)"
+        )
     raise InputError(f"{str(path)!r} can be {' or '.join(format.name for format in found)}; name one (--format)")
+
+
+def _below(path: pathlib.Path) -> str:
+    """Return which entry of a folder is a dataset, to be said where the folder is none; nothing if there is none."""
+    from diskreplay.formats.core.order import natural
+
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    for name in sorted(names, key=natural)[:LOOKED_AT]:
+        for format in every():
+            with contextlib.suppress(InputError, OSError):
+                if format.read is not None and format.recognise(path / name):
+                    return f", but {name!r} in it is one, of {format.name}: import that"
+    return ""
