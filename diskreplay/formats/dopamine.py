@@ -43,6 +43,7 @@ import io
 import json
 import pathlib
 import pickle
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -53,11 +54,13 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.names import Names, files_below
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode, with_next_obs
 from diskreplay.formats.files.dopamine_logs import (
     DESCRIPTION,
     NAMES,
+    OWN,
     TERMINAL,
     Logs,
     check_arrays,
@@ -74,6 +77,8 @@ from diskreplay.schema import ACTION, OBS, REWARD, Start
 
 CAPACITY = 1_000_000
 """The number of rows of the buffers that the DQN Replay Dataset was logged from."""
+NUMBERED = re.compile(r"(_ckpt\.)\d+(?=\.gz$)")
+"""What the name of a file of a checkpoint ends with."""
 FILE_ROWS = 900_000
 """The rows after which the next episode begins a new checkpoint: the room that is left is for one long episode."""
 
@@ -177,7 +182,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 def check(layout: Layout) -> None:
     """Raise InputError for columns that have the name of one of Dopamine's own arrays."""
     for name in layout.columns:
-        if name in (*NAMES.values(), TERMINAL):
+        if name in OWN:
             raise InputError(f"dopamine has an array {name!r} of its own, and cannot hold a column of that name")
 
 
@@ -187,9 +192,11 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     folder, suffixes = find(path)
     if not suffixes:
         raise InputError(f"{str(path)!r} holds no {file_name(NAMES[OBS], 0)}, nor one of another number")
-    checkpoints = [open_checkpoint(folder, suffix) for suffix in suffixes]
+    names = Names(files_below(path) if path.is_dir() else [path.name], lambda name: NUMBERED.sub(r"\1*", name))
+    checkpoints = [open_checkpoint(folder, suffix, choice) for suffix in suffixes]
+    names.take(DESCRIPTION, *(name for checkpoint in checkpoints for name in checkpoint.names))
     described = description(folder / DESCRIPTION)
-    layout = infer_layout(checkpoints) if described is None else described[0]
+    layout = infer_layout(checkpoints) if described is None else described[0].only(choice.columns)
     for checkpoint in checkpoints:
         check_arrays(checkpoint, layout)
     cut, both = ({}, {}) if described is None else described[1:]
@@ -197,7 +204,7 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     each = [(int(rows.kept.sum()), int(rows.last[rows.kept].sum())) for _, rows in logs.each()]
     steps, episodes = sum(count for count, _ in each), sum(count for _, count in each)
     cuts = sum(not part.goes_on for part in logs.parts) + sum(map(len, cut.values()))
-    yield Source(layout, steps, lambda: with_next_obs(logs.timesteps()), episodes, cuts)
+    yield Source(layout, steps, lambda: with_next_obs(logs.timesteps()), episodes, cuts, names)
 
 
 def recognise(path: pathlib.Path) -> bool:

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
+import itertools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import h5py
@@ -92,42 +94,50 @@ def _entries(episode: EpisodeBlock, paths: Mapping[str, str]) -> Iterator[tuple[
 @reader
 def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a dataset as a source, as the module's docstring says."""
-    metadata = minari_dataset.read_metadata(path, STORAGE)
-    main = minari_dataset.data_directory(path) / MAIN
+    metadata = minari_dataset.read_metadata(path, STORAGE, choice)
+    main, names = minari_dataset.data_directory(path) / MAIN, metadata.names
     leaves = {**metadata.declared.obs, **metadata.declared.action}
     paths = minari_dataset.leaf_paths(metadata.declared, STORAGE)
     shapes = {paths[name]: None if name in metadata.declared.texts else shape for name, (shape, _) in leaves.items()}
+    groups = [f"episode_{number}" for number in range(metadata.episodes)]
     with hdf5.opened(main) if metadata.episodes else contextlib.nullcontext() as file:
 
         def group(number: int) -> h5py.Group:
             assert file is not None
-            return hdf5.subgroup(file, f"episode_{number}", str(main))
+            return hdf5.subgroup(file, groups[number], str(main))
 
-        def arrays(number: int) -> dict[str, ArrayLike]:
-            found = hdf5.datasets(group(number), f"{main}, episode {number}")
-            return {key: _decoded(array, shapes.get(key, ())) for key, array in found.items()}
+        def arrays(number: int) -> minari_dataset.Arrays:
+            where = f"{main}, episode {number}"
+            found, attributes = hdf5.openers(group(number), where, groups[number])
+            names.add(*found, *attributes)
+            each = {name.removeprefix(f"{groups[number]}/"): open for name, open in found.items()}
+            return {path: functools.partial(_opened, open, shapes.get(path, ())) for path, open in each.items()}
 
         def length(number: int) -> int:
-            declared = hdf5.attribute(group(number), "total_steps", str(main))
-            if declared is not None:
-                return declared_count(declared, f"{main}, episode {number}: total_steps")
             where = f"{main}, episode {number}"
+            declared = hdf5.attribute(group(number), "total_steps", where)
+            if declared is not None:
+                return declared_count(declared, f"{where}: total_steps")
             return flat.length(where, "rewards", hdf5.dataset(group(number), "rewards", where))
 
         def told(number: int) -> dict[str, Any]:
             where = f"{main}, episode {number}"
-            options = hdf5.has_attributes_below(group(number), minari_dataset.OPTIONS, where)
-            read = {key: hdf5.attribute(group(number), key, where) for key in minari_dataset.TOLD_OF_EPISODES}
-            return {**read, minari_dataset.OPTIONS: options}
+            return {key: hdf5.attribute(group(number), key, where) for key in minari_dataset.OF_EPISODES}
 
-        yield minari_dataset.source(str(main), metadata, arrays, length, told)
+        if file is not None:
+            names.add(*itertools.chain(*hdf5.openers(file, str(main), skipped=groups)))
+        names.take(main.relative_to(path).as_posix())
+        roots = "episode_{}/", "episode_{}.attrs/"
+        stored = minari_dataset.StoredEpisodes(str(main), *roots, arrays, length, told)
+        yield minari_dataset.source(metadata, stored, choice)
 
 
-def _decoded(array: hdf5.Hdf5Array, shape: tuple[int, ...] | None) -> ArrayLike:
-    """Return an array of values of a shape, or the images that it holds, each encoded in any number of bytes.
+def _opened(open: Callable[[], hdf5.Hdf5Array], shape: tuple[int, ...] | None) -> ArrayLike:
+    """Open an array of values of a shape, or the images that it holds, each encoded in any number of bytes.
 
     Texts, whose shape is None, are read at once.
     """
+    array = open()
     if shape is None:
         is_text = len(array.shape) == 1 and h5py.check_string_dtype(array.dtype)
         return code_points(array.where, array[:]) if is_text else array

@@ -15,9 +15,10 @@ As in :mod:`diskreplay.formats.minari`, but with a directory for every episode i
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from diskreplay.formats.core.episodes import array_slice
 from diskreplay.formats.core.flat import ArrayLike, code_points, utf8
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions, whole, whole_episodes
 from diskreplay.formats.core.untrusted import declared_count, read_json
@@ -131,44 +133,51 @@ def _shape_note(values: Array) -> dict[str, str] | None:
 @reader
 def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a dataset as a source, as the module's docstring says."""
-    metadata, data = minari_dataset.read_metadata(path, STORAGE), minari_dataset.data_directory(path)
+    metadata, data = minari_dataset.read_metadata(path, STORAGE, choice), minari_dataset.data_directory(path)
+    root, names = "data/{}/" if data != path else "{}/", metadata.names
 
-    def arrays(number: int) -> dict[str, ArrayLike]:
-        return _arrays(data / str(number))
+    def arrays(number: int) -> minari_dataset.Arrays:
+        files, found = _arrays(data / str(number))
+        names.add(*(root.format(number) + key for key in found))
+        names.take(*(root.format(number) + file.name for file in files))
+        return found
 
     def length(number: int) -> int:
-        file = data / str(number) / METADATA
         try:
-            return declared_count(read_json(file)["total_steps"], f"{file}: total_steps")
+            return declared_count(told(number)["total_steps"], f"{data / str(number) / METADATA}: total_steps")
         except (KeyError, TypeError) as error:
+            file = data / str(number) / METADATA
             raise InputError(f"{file}: does not say how many steps the episode has: {error!r}") from error
 
     def told(number: int) -> dict[str, Any]:
         found = read_json(data / str(number) / METADATA)
-        keys = (*minari_dataset.TOLD_OF_EPISODES, minari_dataset.OPTIONS)
-        return {key: found.get(key) for key in keys} if isinstance(found, dict) else {}
+        found = found if isinstance(found, dict) else {}
+        described = root.format(number) + METADATA
+        names.add(*(f"{described}/{key}" for key in minari_dataset.filled(found)))
+        names.take(described)
+        return {key: found.get(key) for key in found}
 
-    yield minari_dataset.source(str(data), metadata, arrays, length, told)
+    stored = minari_dataset.StoredEpisodes(str(data), root, f"{root}{METADATA}/", arrays, length, told)
+    yield minari_dataset.source(metadata, stored, choice)
 
 
-def _arrays(directory: pathlib.Path) -> dict[str, ArrayLike]:
-    """Return all arrays of an episode by path, without the entries that mean nothing."""
+def _arrays(directory: pathlib.Path) -> tuple[list[pathlib.Path], minari_dataset.Arrays]:
+    """Return the files of an episode, and functions that open its arrays by path."""
     import pyarrow
 
-    files = sorted(directory.glob("*.arrow"))
+    files = sorted(directory.glob("*.arrow"), key=lambda file: natural(file.name))
     if not files:
         raise InputError(f"{directory}: holds no Arrow file")
     with damage(directory):
-        table = pyarrow.concat_tables([_table(file) for file in files]).combine_chunks()
-    found: dict[str, ArrayLike] = {}
-    for field, column in zip(table.schema, table.columns, strict=True):
-        with damage(directory):
-            if column.chunks:
-                found |= dict(_leaves(field.name, column.chunks[0], field, f"{directory}: {field.name}"))
-    return {
-        path: array_slice(array, 0, max(0, array.shape[0] - 1)) if path.startswith(OF_STEPS) else array
-        for path, array in found.items()
-    }
+        table = pyarrow.concat_tables([_table(file) for file in files])
+        leaves = [leaf for field, column in zip(table.schema, table.columns, strict=True)
+                  for leaf in _leaves(field.name, field, column.chunks)]  # fmt: skip
+    found: dict[str, Callable[[], ArrayLike | None]] = {}
+    for path, field, chunks in leaves if table.num_rows else ():
+        while path in found:  # two columns of one name
+            path += " again"
+        found[path] = functools.partial(_opened, directory, path, field, chunks)
+    return files, found
 
 
 def _table(file: pathlib.Path) -> Any:
@@ -176,28 +185,52 @@ def _table(file: pathlib.Path) -> Any:
 
     with pyarrow.memory_map(str(file)) as mapped, pyarrow.ipc.open_file(mapped) as opened:
         table = opened.read_all()
-        table.validate(full=True)  # offsets and lengths are what the file says
+        table.validate()
         return table
 
 
-def _leaves(path: str, array: Any, field: Any, where: str) -> Iterator[tuple[str, ArrayLike]]:
-    """Yield the leaves of an Arrow array by path, but none of what holds neither numbers nor images."""
+def _leaves(path: str, field: Any, chunks: list[Any]) -> Iterator[tuple[str, Any, list[Any]]]:
+    """Yield the leaves of an Arrow column: path, field and arrays."""
+    import pyarrow
+
+    if not pyarrow.types.is_struct(field.type):
+        yield path, field, chunks
+        return
+    for at, child in enumerate(field.type):
+        yield from _leaves(f"{path}/{child.name}", child, [chunk.field(at) for chunk in chunks])
+
+
+def _opened(directory: pathlib.Path, path: str, field: Any, chunks: list[Any]) -> ArrayLike | None:
+    """Return a leaf without the entry that means nothing; None if it holds neither numbers, texts nor images."""
+    import pyarrow
+
+    with damage(directory):
+        for chunk in chunks:
+            chunk.validate(full=True)  # offsets and lengths are what the file says
+        whole = chunks[0] if len(chunks) == 1 else pyarrow.concat_arrays(chunks)
+        array = _values(path, field, whole, f"{directory}: {path}")
+    if array is not None and path.startswith(OF_STEPS):
+        return array_slice(array, 0, max(0, array.shape[0] - 1))
+    return array
+
+
+def _values(path: str, field: Any, array: Any, where: str) -> ArrayLike | None:
     import pyarrow
 
     kinds = pyarrow.types
-    if kinds.is_struct(array.type):
-        for at, child in enumerate(array.type):
-            yield from _leaves(f"{path}/{child.name}", array.field(at), child, where)
-    elif kinds.is_binary(array.type) and not array.null_count:
-        yield path, EncodedImages(where, lambda start, stop: array[start:stop].to_pylist(), len(array))
-    elif kinds.is_string(array.type) and path.startswith(("observations", "actions")) and not array[:-1].null_count:
-        yield path, code_points(where, [(text or "").encode() for text in array.to_pylist()])
-    elif kinds.is_fixed_size_list(array.type) and _is_number(array.type.value_type) and not array.null_count:
+    if kinds.is_string(array.type) and path.startswith(("observations", "actions")) and not array[:-1].null_count:
+        return code_points(where, [(text or "").encode() for text in array.to_pylist()])
+    if array.null_count:
+        return None
+    if kinds.is_binary(array.type):
+        return EncodedImages(where, lambda start, stop: array[start:stop].to_pylist(), len(array))
+    if kinds.is_fixed_size_list(array.type) and _is_number(array.type.value_type):
         note = (field.metadata or {}).get(b"shape")
         shape = [array.type.list_size] if note is None else [int(size) for size in note.split(b",") if size]
-        yield path, array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), *shape)
-    elif _is_number(array.type) and not array.null_count:
-        yield path, array.to_numpy(zero_copy_only=False)
+        values: Array = array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), *shape)
+        return values
+    numbers: Array | None = array.to_numpy(zero_copy_only=False) if _is_number(array.type) else None
+    return numbers
 
 
 def _is_number(kind: Any) -> bool:

@@ -55,7 +55,7 @@ from diskreplay.formats.core.layout import Layout, Shape
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode
 from diskreplay.formats.files import images, rlds_episodes
-from diskreplay.formats.files.rlds_episodes import DISCOUNT, FACTS, FEATURES, FLAGS, INFO, LAYOUT, STEPS
+from diskreplay.formats.files.rlds_episodes import DISCOUNT, FACTS, FEATURES, FLAGS, INFO, LAYOUT, ORIGIN, STEPS
 from diskreplay.ragged import Lists
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD
 
@@ -157,7 +157,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     (target / INFO).write_text(json.dumps(_info(numbers), indent=1))
     (target / LAYOUT).write_text(json.dumps(source.layout.to_json(), indent=1))
     if source.layout.provenance:
-        (target / "provenance.json").write_text(json.dumps(dict(source.layout.provenance), indent=1))
+        (target / ORIGIN).write_text(json.dumps(dict(source.layout.provenance), indent=1))
 
 
 def _key(name: str) -> str:
@@ -252,12 +252,12 @@ def check(layout: Layout) -> None:
 @reader
 def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a directory as a source, as :mod:`diskreplay.formats.files.rlds_episodes` says."""
-    yield rlds_episodes.source(path)
+    yield rlds_episodes.source(path, choice)
 
 
 def recognise(path: pathlib.Path) -> bool:
     """Tell whether a path is a directory of TensorFlow Datasets."""
-    return all((path / name).is_file() for name in (FEATURES, INFO))
+    return (path / FEATURES).is_file()
 
 
 FORMATS = (

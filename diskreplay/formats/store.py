@@ -6,6 +6,7 @@ priorities and the sampler's state belong to the store that made them, and are n
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Iterator
 
@@ -14,12 +15,16 @@ from diskreplay.engine.inputs import Freedoms
 from diskreplay.errors import CorruptionError, OpenError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.recorder import add_facts, add_steps
-from diskreplay.formats.core.selection import open_selected
+from diskreplay.formats.core.selection import Selection, open_selected
 from diskreplay.formats.core.transitions import Source
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.metadata import CHECKPOINTS, NAME
 from diskreplay.storage.store import Store
+from diskreplay.storage.stream import STREAMS
 
 
 class Copy(ReplayBuffer):
@@ -41,9 +46,12 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 @reader
 def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
-    """Open the whole store as a source."""
-    with open_selected(path) as part:
-        yield part.source(stacked=True)
+    """Open the chosen columns of a store as a source."""
+    with open_selected(path, Selection(columns=choice.columns)) as part:
+        every, later = Layout.of(part.schema), [f"{column.name}, as written later" for column in part.schema.later]
+        names = Names([*every.obs, *every.columns, *later, *(entry.name for entry in path.iterdir())])
+        names.take(*part.layout.obs, *part.layout.columns, NAME, STREAMS, CHECKPOINTS)
+        yield dataclasses.replace(part.source(stacked=True), names=names)
 
 
 def recognise(path: pathlib.Path) -> bool:

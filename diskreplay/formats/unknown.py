@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Sequence
 
+from diskreplay.errors import InputError
 from diskreplay.formats.core.array_reader import files_of
 from diskreplay.formats.core.convention import Convention
 from diskreplay.formats.core.format import Format
+from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.refusing import Shapes, by_hand, call, listed, shapes_in
 
+LOOKED_AT = 100
+"""The most entries of a folder that are looked at to find a dataset in it."""
 PICKLE = b"\x80"
 """The first byte of a pickle since protocol 2."""
 
@@ -31,7 +36,18 @@ def unknown(path: pathlib.Path, formats: Sequence[Format]) -> str:
             f"{said}: it looks like a pickle, which is never loaded, for it can run any code; if you trust it, load it "
             f"from Python, data = pickle.load(open({str(path)!r}, 'rb')), and give its arrays: {line}"
         )
-    return f"{said}; name one of {', '.join(format.name for format in formats if format.read)} (--format)"
+    return f"{said}{_below(path, formats)}; name one of {', '.join(format.name for format in formats if format.read)} (--format)"
+
+
+def _below(path: pathlib.Path, formats: Sequence[Format]) -> str:
+    """Return which entry of a folder is a dataset, to be said where the folder is none; nothing if there is none."""
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    for name in sorted(names, key=natural)[:LOOKED_AT]:
+        for format in formats:
+            with contextlib.suppress(InputError, OSError):
+                if format.read is not None and format.recognise(path / name):
+                    return f", but {name!r} in it is one, of {format.name}: import that"
+    return ""
 
 
 def _nearest(formats: Sequence[Format], shapes: Shapes) -> str:

@@ -27,7 +27,7 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
 from diskreplay.formats.core.choice import Align, Choice
-from diskreplay.formats.core.format import Format, Loss, check_holds, check_installed
+from diskreplay.formats.core.format import Format, Loss, check_choice, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.output import replacing
 from diskreplay.formats.core.recorder import add_facts, add_steps
@@ -324,6 +324,7 @@ def opened(
     apart(origin, target)
     if choice.decoded and not chosen.videos:
         raise InputError(f"{chosen.name} datasets have no videos whose frames could be decoded")
+    check_choice(chosen, choice, formats.every)
     with chosen.read(origin, choice) as found:
         yield chosen.name, found
 

@@ -87,3 +87,8 @@ def test_groups_in_groups(tmp_path: pathlib.Path) -> None:
         assert list(hdf5.datasets(hdf5.subgroup(file, "a", "x"), "x")) == ["b/values"]
         with pytest.raises(InputError, match="damaged"):
             hdf5.datasets(hdf5.subgroup(file, "deep", "x"), "x")
+        assert list(hdf5.openers(hdf5.subgroup(file, "a", "x"), "x")[0]) == ["b/values"]
+        found, _ = hdf5.openers(hdf5.subgroup(file, "deep", "x"), "x")
+        for opened in found.values():
+            with pytest.raises(InputError, match=r"damaged|is missing"):
+                opened()

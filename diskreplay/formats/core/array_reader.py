@@ -27,9 +27,9 @@ from diskreplay.formats.core.convention import FINAL_OBS, LAYOUT, NEXT_OBS, Conv
 from diskreplay.formats.core.ends import EndsUnknown
 from diskreplay.formats.core.episodes import widest
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, Joined, leaves_of
-from diskreplay.formats.core.format import Format, Holds, Write
+from diskreplay.formats.core.format import TOLD, Format, Holds, Write
 from diskreplay.formats.core.layout import Layout
-from diskreplay.formats.core.names import Names
+from diskreplay.formats.core.names import Names, files_below
 from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.refusing import by_hand, listed, shapes_in
@@ -117,9 +117,9 @@ def files_of(path: pathlib.Path, kind: Kind) -> list[pathlib.Path]:
 
 def _others(path: pathlib.Path, files: set[pathlib.Path]) -> Iterator[str]:
     """Yield the names of all files of a folder but those that are read."""
-    for found in path.rglob("*"):
-        if found.is_file() and not {found, *found.parents} & files:
-            yield str(found.relative_to(path))
+    for name in files_below(path):
+        if not {path / name, *(path / name).parents} & files:
+            yield name
 
 
 def recognising(kind: Kind, conventions: Sequence[Convention]) -> Callable[[pathlib.Path], bool]:
@@ -151,7 +151,18 @@ def array_format(
 
     recognise = more.pop("recognise", recognising(container, tables))
     return Format(
-        name, title, kind, holds, recognise, read, write, compressions, container=container, tables=tables, **more
+        name,
+        title,
+        kind,
+        holds,
+        recognise,
+        read,
+        write,
+        compressions,
+        container=container,
+        tables=tables,
+        told=TOLD,
+        **more,
     )
 
 
@@ -264,10 +275,7 @@ class _Dataset:
         """Return the name in a run of each of our names that is read, by the first run."""
         run, choice = self._runs[0], self._choice
         found = self._convention.names_of(run.names, self._layout, choice, run.where)
-        there = [ours for ours in found if ours.partition("/")[0] == OBS or is_column(ours)]
-        for name in choice.columns or ():
-            if not any(one == name or one.startswith(f"{name}/") for one in there):
-                raise InputError(f"{self._where}: there is no column {name!r} to choose; there are {', '.join(there)}")
+        choice.check_columns(leaves_of(found, OBS), list(filter(is_column, found)))
         found = {ours: theirs for ours, theirs in found.items() if self._is_wanted(ours)}
         roots = {ours.partition("/")[0]: theirs for ours, theirs in found.items()} | found
         for root in self._convention.required:

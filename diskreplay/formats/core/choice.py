@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from diskreplay.checks import check_count
@@ -51,6 +51,15 @@ class Choice:
     def wants(self, name: str) -> bool:
         """Tell whether an observation or column, by our name, is to be read."""
         return self.columns is None or any(name == one or name.startswith(f"{one}/") for one in self.columns)
+
+    def check_columns(self, obs: Collection[str], columns: Collection[str]) -> None:
+        """Raise InputError for a name that is none of these observations and columns, or if no observation is left."""
+        known = [*obs, *columns]
+        for name in self.columns or ():
+            if not any(leaf == name or leaf.startswith(f"{name}/") for leaf in known):
+                raise InputError(f"there is no column {name!r} to choose; there are {', '.join(known)}")
+        if not any(map(self.wants, obs)):
+            raise InputError(f"no observation is left; name one of {', '.join(obs)}, or obs for all of them")
 
 
 AS_IT_IS = Choice()

@@ -9,18 +9,21 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.choice import Choice
+from diskreplay.formats.core.choice import AS_IT_IS, Choice
 from diskreplay.formats.core.container import Kind
 from diskreplay.formats.core.convention import Convention
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.index.episodes import Episode
 from diskreplay.schema import DTYPES
+
+TOLD = ("map", "ends", "align", "max_episode_steps")
+"""The fields of :class:`~diskreplay.formats.core.choice.Choice` by which a caller says what arrays are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +140,7 @@ class Format:
         losses: what it loses besides, of a layout, its episodes, and a compression.
         container, tables: of a format that is named arrays, what holds them, and what their names mean.
         videos: whether its datasets can have videos, which ``Choice.decoded`` makes ordinary columns of frames.
+        told: the fields of ``Choice`` among :data:`TOLD` that its datasets do not say themselves, so that a caller may.
     """
 
     name: str
@@ -154,6 +158,7 @@ class Format:
     videos: bool = False
     container: Kind | None = None
     tables: Sequence[Convention] = ()
+    told: frozenset[str] = frozenset()
 
 
 def check_installed(format: Format) -> None:
@@ -163,6 +168,14 @@ def check_installed(format: Format) -> None:
             raise ModuleNotFoundError(
                 f"{format.name} datasets need {module}: pip install 'diskreplay[{format.extra}]'", name=module
             )
+
+
+def check_choice(format: Format, choice: Choice, every: Callable[[], Iterable[Format]]) -> None:
+    """Raise InputError for what a caller says and the datasets say themselves; ``every`` gives all formats."""
+    for field in TOLD:
+        if field not in format.told and getattr(choice, field) != getattr(AS_IT_IS, field):
+            others, option = ", ".join(other.name for other in every() if field in other.told), field.replace("_", "-")
+            raise InputError(f"{format.name} datasets say themselves what their arrays are; --{option} is for {others}")
 
 
 def check_holds(format: Format, layout: Layout, steps: int) -> None:

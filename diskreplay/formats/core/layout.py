@@ -20,6 +20,7 @@ from diskreplay import schema as schemas
 from diskreplay import spaces
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import CorruptionError, InputError, SchemaError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
 from diskreplay.schema import (
     ACTION,
@@ -171,13 +172,9 @@ class Layout:
         """
         if names is None:
             return self
-        known = [*self.obs, *self.columns]
-        wanted = {leaf for name in names for leaf in known if leaf == name or leaf.startswith(f"{name}/")}
-        for name in names:
-            if not any(leaf == name or leaf.startswith(f"{name}/") for leaf in known):
-                raise InputError(f"there is no column {name!r} to choose; there are {', '.join(known)}")
-        if not any(leaf in wanted for leaf in self.obs):
-            raise InputError(f"no observation is left; name one of {', '.join(self.obs)}, or obs for all of them")
+        choice = Choice(columns=names)
+        choice.check_columns(self.obs, self.columns)
+        wanted = set(filter(choice.wants, [*self.obs, *self.columns]))
         space = _without(self.observation_space, OBS, wanted)
         stacks = tuple(stack for leaf, stack in zip(self.obs, self.stacks, strict=True) if leaf in wanted)
         columns = {name: shape for name, shape in self.columns.items() if name in wanted}

@@ -6,6 +6,7 @@ adds all names that are there, and takes those that it reads. What is left was n
 
 from __future__ import annotations
 
+import pathlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -24,19 +25,24 @@ class Names:
     """
 
     def __init__(self, names: Iterable[str] = (), shown: Callable[[str], str] = str) -> None:
-        self._left = dict.fromkeys(names)
+        self._there = dict.fromkeys(names)
+        self._read: set[str] = set()
         self.shown = shown
 
     def add(self, *names: str) -> None:
         """Add names that are there."""
-        self._left.update(dict.fromkeys(names))
+        self._there.update(dict.fromkeys(names))
 
     def take(self, *names: str) -> None:
-        """Note that these are read; names that are not there change nothing."""
-        for name in names:
-            self._left.pop(name, None)
+        """Note that these are read, whether they were added before or are added later."""
+        self._read.update(names)
 
     def unread(self) -> tuple[str, ...]:
         """Return what is left, in order; names with ``*`` once, with their count."""
-        counts = Counter(map(self.shown, self._left))
+        counts = Counter(self.shown(name) for name in self._there if name not in self._read)
         return tuple(f"{name} ({count:,})" if "*" in name else name for name, count in sorted(counts.items()))
+
+
+def files_below(folder: pathlib.Path) -> list[str]:
+    """Return the names of all files in a folder and in those below it, such as ``data/notes.txt``."""
+    return [entry.relative_to(folder).as_posix() for entry in folder.rglob("*") if not entry.is_dir()]

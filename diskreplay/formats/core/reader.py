@@ -21,6 +21,7 @@ from diskreplay.engine.inputs import Slot
 from diskreplay.errors import DiskReplayError, InputError, ReadFailedError
 from diskreplay.formats.core.choice import AS_IT_IS, Choice
 from diskreplay.formats.core.format import Read
+from diskreplay.formats.core.rewards import Rewards, without_unfinite
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_regular, check_size, one_line, stored_bytes
 from diskreplay.ragged import Lists
@@ -39,6 +40,7 @@ def reader(read: Callable[[pathlib.Path, Choice], Iterator[Source]]) -> Read:
                 source = stack.enter_context(opened(path, choice))
                 check_size(str(path), (source.steps,), 1, lambda: stored_bytes(path))
                 source.layout.create_arguments()
+                source = without_unfinite(source) if choice.allow_loss else source
             yield dataclasses.replace(source, blocks=lambda: _checked(path, source))
 
     return named
@@ -64,7 +66,7 @@ def naming(path: pathlib.Path) -> Iterator[None]:
 def _checked(path: pathlib.Path, source: Source) -> Iterator[Transitions]:
     """Yield the steps, with values of the layout's dtypes; raise InputError for what a store does not take."""
     layout, blocks = source.layout, source.blocks()
-    reward = Slot("reward", (), layout.reward_dtype, 1)
+    rewards = Rewards(layout)
     observed, acted = (
         dict(zip(leaves, map(spaces.choices, spaces.leaf_spaces(space)), strict=True))
         for leaves, space in ((layout.obs, layout.observation_space), (layout.action, layout.action_space))
@@ -74,11 +76,15 @@ def _checked(path: pathlib.Path, source: Source) -> Iterator[Transitions]:
             steps = next(blocks, None)
             if steps is None:
                 return
-            rewards = reward.check_steps(steps.reward, len(steps))
-            if not np.isfinite(rewards).all():
-                raise InputError(f"the rewards must be finite, got {rewards[~np.isfinite(rewards)][0]}")
+            reward, unfinite = rewards.of(steps)
+            if len(unfinite):
+                row, episode, step = unfinite[0].tolist()
+                raise InputError(
+                    f"the rewards must be finite: the reward of step {step:,} of episode {episode:,} is {reward[row]}; "
+                    "--allow-loss leaves such episodes out"
+                )
             steps = dataclasses.replace(
-                steps, obs=_values(steps.obs, layout.obs, observed), reward=rewards,
+                steps, obs=_values(steps.obs, layout.obs, observed), reward=reward,
                 next_obs=_values(steps.next_obs, layout.obs, observed, "next "),
                 action=_values(steps.action, layout.action, acted), extra=_values(steps.extra, layout.columns, {}),
             )  # fmt: skip

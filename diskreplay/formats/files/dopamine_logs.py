@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import flags, native
 from diskreplay.formats.core.layout import Layout, column_name, infer_discrete, infer_space
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Timesteps
@@ -24,6 +25,8 @@ from diskreplay.schema import ACTION, OBS, REWARD, Stack
 
 NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
 TERMINAL = "terminal"
+OWN = (*NAMES.values(), TERMINAL)
+ENDS, COUNT, AROUND = "episode_end_indices", "add_count", "invalid_range"
 DESCRIPTION = "diskreplay.json"
 MAX_PADDING = 1023
 """The most rows of padding: a store stacks no more than 1,024 frames."""
@@ -52,7 +55,7 @@ def find(path: pathlib.Path) -> tuple[pathlib.Path, list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class StoredCheckpoint:
-    """The files of one number.
+    """The files of one number that are read.
 
     Attributes:
         folder, suffix: the folder of the files, and the end of their names.
@@ -72,6 +75,12 @@ class StoredCheckpoint:
     @property
     def where(self) -> str:
         return str(self.folder / file_name(NAMES[OBS], self.suffix))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its files that are read."""
+        others = [f"{name}_ckpt.{self.suffix}.gz" for name in (ENDS, COUNT, AROUND)]
+        return [path.name for path in self.paths.values()] + others
 
     @property
     def begin(self) -> int:
@@ -101,7 +110,7 @@ class StoredCheckpoint:
     def ends(self, skip: int) -> Array:
         """Tell which rows ``episode_end_indices`` names, from the oldest on; it names none if it is missing."""
         marked = np.zeros(self.rows, bool)
-        path = self.folder / f"episode_end_indices_ckpt.{self.suffix}.gz"
+        path = self.folder / f"{ENDS}_ckpt.{self.suffix}.gz"
         if path.exists():
             found = pickled_set(path, self.rows)
             if any(index < 0 for index in found):
@@ -111,17 +120,19 @@ class StoredCheckpoint:
         return np.concatenate(parts) if parts else marked[:0]
 
 
-def open_checkpoint(folder: pathlib.Path, suffix: int) -> StoredCheckpoint:
+def open_checkpoint(folder: pathlib.Path, suffix: int, choice: Choice) -> StoredCheckpoint:
     """Return the checkpoint of a number; raise InputError for what is missing, ragged or not an array."""
     paths = {}
     for path in folder.iterdir():
         match = STORED.fullmatch(path.name)
         if match and int(match[2]) == suffix:
             paths[match[1]] = path
-    for name in (*NAMES.values(), TERMINAL):
+    for name in OWN:
         if name not in paths:
             raise InputError(f"{str(folder)!r} lacks {file_name(name, suffix)}")
-    counted = folder / f"add_count_ckpt.{suffix}.gz"
+    choice.check_columns([OBS], [column_name(name) for name in paths if name not in OWN])
+    paths = {name: path for name, path in paths.items() if name in OWN or choice.wants(column_name(name))}
+    counted = folder / f"{COUNT}_ckpt.{suffix}.gz"
     if not counted.exists():
         raise InputError(f"{str(folder)!r} lacks {counted.name}: without it nobody knows which row is the oldest")
     count = gzip_array(counted).value()
@@ -141,7 +152,7 @@ def open_checkpoint(folder: pathlib.Path, suffix: int) -> StoredCheckpoint:
             raise InputError(f"{arrays[name].where}: holds values of shape {shape}, not one a step")
     if not rows and count.reshape(-1)[0]:
         raise InputError(f"{counted}: counts rows of an empty buffer")
-    around = folder / f"invalid_range_ckpt.{suffix}.gz"
+    around = folder / f"{AROUND}_ckpt.{suffix}.gz"
     width = math.prod(gzip_array(around).shape) if around.exists() else None
     return StoredCheckpoint(folder, suffix, paths, rows, int(count.reshape(-1)[0]), width)
 
@@ -341,7 +352,7 @@ def infer_layout(checkpoints: list[StoredCheckpoint]) -> Layout:
     columns = {
         column_name(name): (tuple(array.shape[1:]), native(array.dtype))
         for name, array in arrays.items()
-        if name not in (*NAMES.values(), TERMINAL)
+        if name not in OWN
     }
     stacks = (Stack(_padding_found(first) + 1),)
     return Layout(space, actions, columns, dtype if dtype.kind == "f" else np.dtype(np.float32), stacks)

@@ -13,7 +13,7 @@ import json
 import math
 import pathlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import h5py
@@ -277,6 +277,51 @@ def datasets(group: h5py.Group, where: str) -> dict[str, Hdf5Array]:
     return found
 
 
+def openers(
+    group: h5py.Group, where: str, root: str = "", skipped: Collection[str] = ()
+) -> tuple[dict[str, Callable[[], Hdf5Array]], list[str]]:
+    """Return functions that open the arrays below a group, each group once, by name, and the names of attributes.
+
+    An array is not looked at before it is opened. What is none, or cannot be found, raises InputError then.
+
+    Args:
+        group: the group.
+        where: the name of it in errors.
+        root: the name that the others begin with: ``root/array``, ``root.attrs/attribute``.
+        skipped: names that are passed over, with all below them.
+    """
+    found: dict[str, Callable[[], Hdf5Array]] = {}
+    attributes: list[str] = []
+    seen = set()
+
+    def walk(group: h5py.Group, path: str) -> None:
+        seen.add(group.id)
+        for key in keys(group, where):
+            name = f"{path}/{key}" if path else key
+            if name in skipped:
+                continue
+            try:
+                node = find(group, key, where)
+                attributes.extend(f"{name}.attrs/{each}" for each in _attributes(node, where))
+            except InputError:
+                node = None
+            if isinstance(node, h5py.Group):
+                if node.id not in seen:
+                    walk(node, name)
+            else:
+                found[name] = functools.partial(dataset, group, key, where)
+
+    with damage(where):  # groups in groups without end
+        attributes.extend(f"{root}.attrs/{each}" for each in _attributes(group, where))
+        walk(group, root)
+    return found, attributes
+
+
+def _attributes(node: Any, where: str) -> list[str]:
+    with damage(f"{where}: its attributes"):
+        return list(node.attrs) if node is not None and h5py.h5a.get_num_attrs(node.id) else []
+
+
 def number(group: h5py.Group, key: str, where: str) -> int:
     """Return the whole number that the array ``key`` is."""
     return declared_count(dataset(group, key, where).value(), f"{where}: {key}")
@@ -286,12 +331,6 @@ def attribute(group: h5py.Group, key: str, where: str) -> Any:
     """Return an attribute, or None if there is none."""
     with damage(f"{where}: the attribute {key!r}"):
         return group.attrs.get(key)
-
-
-def has_attributes_below(group: h5py.Group, key: str, where: str) -> bool:
-    """Tell whether attributes are named as entries of a dict of this name: ``key/entry``."""
-    with damage(f"{where}: its attributes"):
-        return any(name.startswith(f"{key}/") for name in group.attrs)
 
 
 def write_layout(group: h5py.Group, key: str, layout: Layout) -> None:

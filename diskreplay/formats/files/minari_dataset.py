@@ -11,6 +11,8 @@
 5. The environment's specification is ``env_spec``, as text: ``recover_environment()`` makes the environment of it.
 6. What comes in has the spaces of its metadata, in the dtypes that its arrays have. A flag before an episode's end ends
    an episode there, too. Infos of the first episode that are numbers, one a step, become columns.
+7. All files, keys of metadata, arrays and attributes of a dataset are its names. Those of episodes are shown with a
+   ``*`` in place of the number.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ from diskreplay import spaces
 from diskreplay.buffers.provenance import checked
 from diskreplay.engine.facts import checked as checked_facts
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice, episode_ends, episodes_source, reshaped
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, flags, length, native
 from diskreplay.formats.core.layout import Layout, check_bounds, column_name, infer_space, map_leaves
-from diskreplay.formats.core.names import Names
+from diskreplay.formats.core.names import Names, files_below
 from diskreplay.formats.core.output import final_path
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json
@@ -46,25 +49,24 @@ VERSION = "0.5.4"
 METADATA, LAYOUT = "metadata.json", "diskreplay"
 TOLD = ("dataset_id", "author", "author_email", "algorithm_name", "code_permalink", "requirements", "description")
 """The keys of Minari's metadata that may tell a dataset's origin, beside its environment."""
-TOLD_OF_EPISODES = ("seed", LAYOUT)
+READ = ("data_format", "total_episodes", "observation_space", "action_space", LAYOUT)
+"""The keys of a dataset's metadata that are read, beside those of its origin."""
+FOLLOWING = ("total_steps", "jpeg_encoding", "minari_version", "dataset_size")
+"""The keys that say nothing that the arrays do not say."""
+OF_EPISODES = ("id", "total_steps", "seed", LAYOUT)
 """The keys of an episode's metadata that are read."""
-OPTIONS = "options"
-"""The key of the options of a reset in an episode's metadata, which are not read."""
 RESETS = "infos of resets"
 """The name of the entries 0 of columns for an import."""
-KNOWN = {
-    "total_episodes", "total_steps", "data_format", "jpeg_encoding", "observation_space", "action_space", "env_spec",
-    "minari_version", "dataset_size", LAYOUT, *TOLD,
-}  # fmt: skip
-"""The keys of a dataset's metadata that are read, or follow from its steps."""
+NUMBERED = {"hdf5": re.compile(r"^(episode_)\d+(?=[/.])"), "arrow": re.compile(r"^((?:data/)?)\d+(?=/)")}
+"""What the names of an episode begin with in each storage."""
 TUPLE_ENTRY = {"hdf5": "_index_{}", "arrow": "{}"}
 """The names of a Tuple's parts in each storage."""
 BAD_SPACE = (KeyError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RecursionError)
 ID = re.compile(r"([-\w/]+/)?[-\w]+-v\d+")
 
 Array = NDArray[Any]
-Arrays = Mapping[str, ArrayLike]
-"""The arrays of an episode by path, such as ``observations/camera``."""
+Arrays = Mapping[str, Callable[[], ArrayLike | None]]
+"""Functions that open the arrays of an episode by path, such as ``observations/camera``; None is what is not read."""
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
@@ -213,7 +215,7 @@ class Metadata:
         declared: the layout with the spaces that it names; what dtypes and columns there are, only the arrays say.
         layout: the whole layout, which :func:`write_metadata` left; None where others wrote the dataset.
         provenance: the origin of the steps, as others wrote it.
-        ignored: names in others' metadata that are not read.
+        names: the names in the dataset; those of its metadata that are read are taken.
     """
 
     storage: str
@@ -221,11 +223,14 @@ class Metadata:
     declared: Layout
     layout: Layout | None
     provenance: Mapping[str, Any]
-    ignored: tuple[str, ...]
+    names: Names
 
 
-def read_metadata(path: pathlib.Path, storage: str) -> Metadata:
-    """Return the metadata; raise InputError for another storage, or if something is missing."""
+def read_metadata(path: pathlib.Path, storage: str, choice: Choice) -> Metadata:
+    """Return the metadata; raise InputError for another storage, or if something is missing.
+
+    ``declared`` and ``layout`` are of the observations and columns that are chosen.
+    """
     file = data_directory(path) / METADATA
     if not file.is_file():
         raise InputError(f"{str(path)!r} is no dataset of Minari 0.5: it has no data/{METADATA}")
@@ -239,10 +244,16 @@ def read_metadata(path: pathlib.Path, storage: str) -> Metadata:
         advice = f"name the format {ours} (--format)" if ours else "save it as hdf5 or arrow with Minari first"
         raise InputError(f"{str(path)!r} is of Minari's storage {kind!r}, not {storage!r}; {advice}")
     declared = Layout(_stored_space(found, "observation_space", file), _stored_space(found, "action_space", file))
-    layout = Layout.from_json(found[LAYOUT], str(file)) if LAYOUT in found else None
-    ignored = sorted(key for key, value in found.items() if key not in KNOWN and value is not None)
+    layout = Layout.from_json(found[LAYOUT], str(file)).only(choice.columns) if LAYOUT in found else None
     provenance = _provenance(found)
-    return Metadata(storage, count, declared, layout, provenance, tuple(ignored) if layout is None else ())
+    names = Names(files_below(path), lambda name: NUMBERED[storage].sub(r"\1*", name))
+    described = file.relative_to(path).as_posix()
+    names.add(*(f"{described}/{key}" for key in filled(found)))
+    origin = {*TOLD, "env_spec"}  # which our layout has, or the provenance if it can hold them
+    if layout is None:
+        origin &= {*provenance, *provenance.get("minari", ())}
+    names.take(described, *(f"{described}/{key}" for key in (*READ, *FOLLOWING, *origin)))
+    return Metadata(storage, count, declared, layout, provenance, names)
 
 
 def _provenance(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,6 +266,11 @@ def _provenance(metadata: Mapping[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(InputError):
         found = checked({**found, **({"minari": told} if told else {})})
     return found
+
+
+def filled(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the keys of metadata that have a value which says something."""
+    return [key for key, value in metadata.items() if value not in (None, "", [], {})]
 
 
 def _stored_space(metadata: Mapping[str, Any], key: str, file: pathlib.Path) -> gymnasium.Space[Any]:
@@ -294,62 +310,94 @@ def _facts(where: str, stored: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def source(
-    where: str, metadata: Metadata, arrays: Callable[[int], Arrays], steps: Callable[[int], int],
-    told: Callable[[int], Mapping[str, Any]],
-) -> Source:  # fmt: skip
-    """Return a dataset as a source; episode ``i`` has ``arrays(i)``, ``steps(i)`` steps, and metadata ``told(i)``."""
-    numbers, layout = range(metadata.episodes), metadata.layout
-    columns: dict[str, str] = {}
-    ignored: tuple[str, ...] = ()
+@dataclasses.dataclass(frozen=True)
+class StoredEpisodes:
+    """The episodes of a dataset, by number, as their storage has them.
+
+    Attributes:
+        where: the name of the dataset in errors.
+        arrays_root, told_root: what the names of an episode's arrays, and of its metadata, begin with; they have ``{}``
+            in place of the number.
+        arrays: all arrays of an episode; their names are added to those of the dataset.
+        steps: the steps that it declares.
+        told: its metadata, at least the keys :data:`OF_EPISODES`.
+    """
+
+    where: str
+    arrays_root: str
+    told_root: str
+    arrays: Callable[[int], Arrays]
+    steps: Callable[[int], int]
+    told: Callable[[int], Mapping[str, Any]]
+
+
+def source(metadata: Metadata, stored: StoredEpisodes, choice: Choice) -> Source:
+    """Return a dataset as a source."""
+    numbers, layout, names = range(metadata.episodes), metadata.layout, metadata.names
     if layout is not None:
         columns = {name: f"infos/{name}" for name in layout.columns}
-    elif numbers:
-        columns, ignored = _columns(arrays(0), steps(0))
-    paths = leaf_paths(metadata.declared, metadata.storage)
+    else:
+        columns = _columns(metadata, stored, choice)
+    declared = metadata.declared.only(tuple(filter(choice.wants, metadata.declared.obs)))
+    paths = leaf_paths(declared, metadata.storage)
 
     def opened(number: int, layout: Layout | None) -> FlatArrays:
-        episode = _episode(f"{where}, episode {number}", arrays(number), metadata.declared, paths, columns)
+        arrays, where = stored.arrays(number), f"{stored.where}, episode {number}"
+
+        def array(path: str) -> ArrayLike:
+            found = arrays[path]() if path in arrays else None
+            if found is None:
+                raise InputError(f"{where}: the array {path!r} is missing")
+            names.take(stored.arrays_root.format(number) + path)
+            return found
+
+        infos = {name: array(path) for name, path in columns.items()}
+        episode = _episode(where, array, declared, paths, infos)
+        entries = len(episode.last) + 1
+        if metadata.layout is None and any(tuple(info.shape[:1]) == (entries,) for info in infos.values()):
+            names.add(RESETS)
         return dataclasses.replace(episode, layout=layout)
 
     if layout is None:
-        layout = _as_stored(metadata.declared, opened(0, None)) if numbers else metadata.declared
-    if metadata.layout is None:
+        layout = _as_stored(declared, opened(0, None)) if numbers else declared
         layout = dataclasses.replace(layout, provenance=metadata.provenance)
-    lengths = [steps(number) for number in numbers]
-    found = episodes_source(where, numbers, lengths, opened, layout)
-    stored = {number: told(number) for number in numbers if lengths[number]}
-    facts = [_facts(f"{where}, episode {number}", one) for number, one in stored.items()]
-    options = (OPTIONS,) if any(one.get(OPTIONS) for one in stored.values()) else ()
-    names = Names((*metadata.ignored, *ignored, *options))
-    return dataclasses.replace(found, facts=tuple(facts) if any(facts) else (), names=names)
+    lengths = [stored.steps(number) for number in numbers]
+    found = episodes_source(stored.where, numbers, lengths, opened, layout, names)
+    every = [_facts(f"{stored.where}, episode {number}", stored.told(number)) for number in numbers]
+    for number, told in enumerate(every):
+        kept = [key for key in OF_EPISODES if key != "seed" or key in told]
+        names.take(*(stored.told_root.format(number) + key for key in kept))
+    facts = tuple(told for told, steps in zip(every, lengths, strict=True) if steps)
+    return dataclasses.replace(found, facts=facts if any(facts) else ())
 
 
-def _columns(arrays: Arrays, count: int) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the paths of infos that become columns, by name, and the names of infos that are not read."""
-    columns: dict[str, str] = {}
-    ignored = []
-    for path, array in arrays.items():
+def _columns(metadata: Metadata, stored: StoredEpisodes, choice: Choice) -> dict[str, str]:
+    """Return the paths of the chosen infos of the first episode that become columns, by name.
+
+    Raises InputError for a choice of what is not there, or is no column.
+    """
+    arrays = stored.arrays(0) if metadata.episodes else {}
+    infos: dict[str, str] = {}
+    for path in arrays:
         if path.startswith("infos/"):
-            fits = tuple(array.shape[:1]) in ((count,), (count + 1,)) and 0 not in array.shape[1:]
-            if fits and native(array.dtype).name in DTYPES:
-                columns[column_name(path.removeprefix("infos/"))] = path
-            else:
-                ignored.append(path)
-    resets = [RESETS] if any(tuple(arrays[path].shape[:1]) == (count + 1,) for path in columns.values()) else []
-    return columns, (*sorted(ignored), *resets)
+            infos.setdefault(column_name(path.removeprefix("infos/")), path)
+    choice.check_columns(metadata.declared.obs, infos)
+    count, columns = stored.steps(0) if infos else 0, {}
+    for name, path in infos.items():
+        array = arrays[path]() if choice.wants(name) else None
+        fits = array is not None and tuple(array.shape[:1]) in ((count,), (count + 1,)) and 0 not in array.shape[1:]
+        if array is not None and fits and native(array.dtype).name in DTYPES:
+            columns[name] = path
+        elif choice.columns is not None and choice.wants(name):
+            raise InputError(f"{stored.where}: {path!r} has no number, or array of numbers, for each step")
+    return columns
 
 
 def _episode(
-    where: str, arrays: Arrays, declared: Layout, paths: Mapping[str, str], columns: Mapping[str, str]
-) -> FlatArrays:
-    """Return one episode; ``paths`` of leaves and ``columns`` say where its arrays are."""
-
-    def array(path: str) -> ArrayLike:
-        if path not in arrays:
-            raise InputError(f"{where}: the array {path!r} is missing")
-        return arrays[path]
-
+    where: str, array: Callable[[str], ArrayLike], declared: Layout, paths: Mapping[str, str],
+    infos: Mapping[str, ArrayLike],
+) -> FlatArrays:  # fmt: skip
+    """Return one episode: ``paths`` says where the leaves are, and ``array`` opens them."""
     count = length(where, "rewards", array("rewards"))
     obs = {name: reshaped(array(paths[name]), shape) for name, (shape, _) in declared.obs.items()}
     for name, values in obs.items():
@@ -359,7 +407,7 @@ def _episode(
     last = episode_ends(terminated, truncated)
     arrays_of_steps = FlatArrays(
         where, {name: array_slice(values, 0, count) for name, values in obs.items()}, action, terminated, truncated,
-        last, array("rewards"), {name: _of_steps(array(path), count) for name, path in columns.items()},
+        last, array("rewards"), {name: _of_steps(info, count) for name, info in infos.items()},
     )  # fmt: skip
     if last[:-1].any():  # several episodes, each with an observation after its last step
         following = {name: array_slice(values, 1, count + 1) for name, values in obs.items()}

@@ -8,7 +8,8 @@
    out, as in all datasets without next observations.
 3. An episode was terminated if ``is_terminal`` says so, or where that is missing a discount of 0. Any other was
    truncated, but for ``is_truncated``, which only datasets written here have.
-4. Texts in observations and actions are Text spaces of the characters that occur. Others are ragged columns of code
+4. All files, features of steps and episodes, and keys of examples are a dataset's names.
+5. Texts in observations and actions are Text spaces of the characters that occur. Others are ragged columns of code
    points; ``provenance["rlds"]["text"]`` has their names, so that an export makes texts of them again.
 """
 
@@ -27,13 +28,15 @@ import numpy as np
 from diskreplay.buffers.provenance import checked
 from diskreplay.engine.facts import checked as checked_facts
 from diskreplay.errors import InputError
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice, episodes_source, reshaped
 from diskreplay.formats.core.flat import FlatArrays, leaves_of
 from diskreplay.formats.core.layout import Layout, column_name, map_leaves
-from diskreplay.formats.core.names import Names
+from diskreplay.formats.core.names import Names, files_below
+from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import damage, parse_json, read_json
-from diskreplay.formats.files.tfds_features import BAD, IMAGE, TEXT, ReadableFeature, read_features
+from diskreplay.formats.files.tfds_features import BAD, IMAGE, TEXT, ReadableFeature, is_declared, read_features
 from diskreplay.formats.files.tfrecord import StoredExample, examples
 from diskreplay.ragged import Lists
 from diskreplay.schema import ACTION, OBS, REWARD
@@ -44,6 +47,8 @@ DISCOUNT, STEPS, METADATA, FACTS = "discount", "steps/", "episode_metadata/", "e
 RLDS_OWN = (*FLAGS, DISCOUNT)
 TOLD = ("name", "version", "description", "citation")
 """The keys of ``dataset_info.json`` that tell a dataset's origin."""
+ORIGIN = "provenance.json"
+"""The file of the provenance that diskreplay writes for others, beside the layout, which has it."""
 SHARD = re.compile(r".+-(?P<split>[^-]+)\.tfrecord-(?P<number>\d+)-of-(?P<count>\d+)")
 
 Features = Mapping[str, ReadableFeature]
@@ -58,7 +63,8 @@ class RldsEpisode:
         steps, rows: the number of steps that RLDS has, and of transitions in them.
         left: True if its last step has an action or a reward, and is no transition.
         ends: whether it was terminated, and truncated.
-        unread: the keys of what facts cannot hold.
+        keys: the keys of its example.
+        unread: those of what is not kept: what facts cannot hold, and discounts that are more than ends.
         texts: the characters of each text leaf, and the length of the longest.
     """
 
@@ -68,26 +74,33 @@ class RldsEpisode:
     left: bool
     ends: tuple[bool, bool]
     facts: Mapping[str, Any]
+    keys: frozenset[str]
     unread: tuple[str, ...]
     texts: Mapping[str, tuple[str, int]]
 
 
-def source(path: pathlib.Path) -> Source:
+def source(path: pathlib.Path, choice: Choice) -> Source:
     """Return the directory as a source; raise InputError for one that cannot be read."""
+    names = Names(files_below(path), lambda name: re.sub(r"-\d+-of-(\d+)$", r"-*-of-\1", name))
     layout = Layout.from_json(read_json(path / LAYOUT), str(path / LAYOUT)) if (path / LAYOUT).exists() else None
-    found, left = read_features(path / FEATURES)
-    features, info = _by_name(path, found, layout is not None), read_json(path / INFO)
+    names.take(FEATURES, INFO, *([] if layout is None else [LAYOUT, ORIGIN]))
+    found, info = read_features(path / FEATURES), read_json(path / INFO)
+    features = _by_name(path, found, layout is not None, choice)
+    layout = layout and layout.only(choice.columns)
     info = info if isinstance(info, dict) else {}
-    stored = _stored(path, info)
+    stored = _stored(path, info, names)
     several = len(stored) > 1 and layout is None
     every = [
         _looked_at(one, features, {"split": split} if several else {}) for split, each in stored.items() for one in each
     ]
     kept = [episode for episode in every if episode.rows]
     unread = {key for episode in every for key in episode.unread}
+    keys = {key for episode in every for key in episode.keys}
+    names.add(*found, *(key for key in keys if not is_declared(key, found)))
+    names.take(*({feature.key for feature in features.values()} - unread))
     read = episodes_source(
         str(path), kept, [episode.rows for episode in kept], lambda one, given: _opened(one, features, given), layout,
-        Names({*left, *unread}),
+        names,
     )  # fmt: skip
     return dataclasses.replace(
         read, steps=read.steps + sum(episode.left for episode in every),
@@ -96,10 +109,13 @@ def source(path: pathlib.Path) -> Source:
     )  # fmt: skip
 
 
-def _by_name(path: pathlib.Path, found: Features, ours: bool) -> Features:
-    """Return the features by name; raise InputError if they are not those of steps."""
+def _by_name(path: pathlib.Path, found: Mapping[str, ReadableFeature | None], ours: bool, choice: Choice) -> Features:
+    """Return the chosen features by name; raise InputError if they are not those of steps."""
     named: dict[str, ReadableFeature] = {}
+    left: list[str] = []
     for key, feature in found.items():
+        if feature is None:
+            continue
         root, slash, rest = (name := key.removeprefix(STEPS)).partition("/")
         if not key.startswith(STEPS):
             name = f"/{key}"
@@ -107,18 +123,26 @@ def _by_name(path: pathlib.Path, found: Features, ours: bool) -> Features:
             name = {"observation": OBS}.get(root, root) + slash + rest
         elif name not in (REWARD, *RLDS_OWN) and not ours:
             name = column_name(name)
+        if not (root in (ACTION, REWARD, *RLDS_OWN) or name[0] == "/" or choice.wants(name)):
+            left.append(name)
+            continue
         if name in named:
             raise InputError(f"{path}: {key} and {named[name].key} would be one column of a store, {name!r}")
         named[name] = feature
-    if "is_last" not in named or not leaves_of(named, OBS) or not leaves_of(named, ACTION):
+    every = dict.fromkeys([*named, *left], "")
+    if "is_last" not in named or not leaves_of(every, OBS) or not leaves_of(named, ACTION):
         raise InputError(f"{path}: RLDS has steps with is_last, observation and action; here are {', '.join(found)}")
+    obs = leaves_of(every, OBS)
+    fixed = (*leaves_of(named, ACTION), REWARD, *RLDS_OWN)
+    choice.check_columns(obs, [name for name in every if name not in {*obs, *fixed} and name[0] != "/"])
     return named
 
 
-def _stored(path: pathlib.Path, info: Mapping[str, Any]) -> dict[str, list[StoredExample]]:
+def _stored(path: pathlib.Path, info: Mapping[str, Any], names: Names) -> dict[str, list[StoredExample]]:
     """Return the examples of each split; raise InputError if some are missing."""
     files: dict[str, dict[tuple[int, int], pathlib.Path]] = {}
-    for match in filter(None, map(SHARD.fullmatch, sorted(file.name for file in path.iterdir()))):
+    order = sorted((file.name for file in path.iterdir()), key=natural)
+    for match in filter(None, map(SHARD.fullmatch, order)):
         files.setdefault(match["split"], {})[int(match["number"]), int(match["count"])] = path / match.string
     with damage(str(path / INFO), BAD):
         lengths = {str(split["name"]): split.get("shardLengths") for split in info.get("splits", ())}
@@ -130,6 +154,7 @@ def _stored(path: pathlib.Path, info: Mapping[str, Any]) -> dict[str, list[Store
             has, of = sum(number >= 0 for (number, _), _ in shards), shards[0][0][1]
             raise InputError(f"{path}: has {has:,} of the {of:,} TFRecord files of the split {split!r}")
         found[split] = [example for _, file in shards for example in examples(file)]
+        names.take(*(file.name for _, file in shards))
         if counts.get(split) not in (None, len(found[split])):
             raise InputError(
                 f"{path}: {INFO} declares {counts[split]:,} episodes in {split!r}, not {len(found[split]):,}"
@@ -152,8 +177,10 @@ def _looked_at(stored: StoredExample, features: Features, facts: dict[str, Any])
         for name, feature in features.items() if name.partition("/")[0] in (ACTION, REWARD)
     ])  # fmt: skip
     rows = count if more and terminated else max(0, count - 1)
-    unread = []
+    unread = [] if np.isin(flags.get(DISCOUNT, 1), (0, 1)).all() else [features[DISCOUNT].key]  # more than an end
     for key, feature in {name[1:]: one for name, one in features.items() if name[0] == "/" and rows}.items():
+        if feature.coding == IMAGE:
+            unread.append(key)
         if feature.coding == IMAGE or key not in example:
             continue
         value = feature.array(example, where, 1)[0:1][0]
@@ -172,7 +199,8 @@ def _looked_at(stored: StoredExample, features: Features, facts: dict[str, Any])
             values = feature.array(example, where, count)[:]
             found[name] = "".join(map(chr, np.unique(values.values))), int(values.length.max(initial=0))
     return RldsEpisode(
-        stored, count, rows, more and not terminated, (terminated, truncated), facts, tuple(unread), found
+        stored, count, rows, more and not terminated, (terminated, truncated), facts,
+        frozenset(example), tuple(unread), found,
     )  # fmt: skip
 
 

@@ -81,6 +81,17 @@ class ReadableFeature:
         return found
 
 
+def is_declared(key: str, features: Mapping[str, ReadableFeature | None]) -> bool:
+    """Tell whether a key of an example is that of a feature, or one of several below it that the feature has."""
+    if key in features:
+        return True
+    above, slash, _ = key.rpartition("/")
+    while slash and above not in features:
+        above, slash, _ = above.rpartition("/")
+    found = features.get(above)
+    return bool(slash) and (found is None or found.coding == SEQUENCE)
+
+
 def _values(example: Example, key: str, wanted: str) -> Any:
     """Return the values of a key; raise ValueError if there are none, or of another kind."""
     if key not in example:
@@ -104,8 +115,8 @@ def _numbers(example: Example, key: str, dtype: np.dtype[Any]) -> Array:
     return cast
 
 
-def read_features(path: pathlib.Path) -> tuple[dict[str, ReadableFeature], list[str]]:
-    """Return the features of a ``features.json`` by key, and the keys of those that are not read.
+def read_features(path: pathlib.Path) -> dict[str, ReadableFeature | None]:
+    """Return the features of a ``features.json`` by key, None for those that are not read.
 
     Raises InputError for a file that describes no features.
     """
@@ -122,7 +133,7 @@ def read_features(path: pathlib.Path) -> tuple[dict[str, ReadableFeature], list[
 
     with damage(str(path), BAD):
         walk(read_json(path), "")
-    return {key: one for key, one in found.items() if one}, [key for key, one in found.items() if not one]
+    return found
 
 
 def _feature(node: Mapping[str, Any], key: str) -> ReadableFeature | None:
