@@ -33,7 +33,7 @@ from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
 from diskreplay.formats.core.flat import ArrayLike, code_points, utf8
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.reader import reader
-from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.core.transitions import Source, nothing
 from diskreplay.formats.core.untrusted import declared_count
 from diskreplay.formats.files import hdf5, minari_dataset
 from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, EpisodesFile
@@ -85,7 +85,7 @@ def _entries(episode: EpisodeBlock, paths: Mapping[str, str]) -> Iterator[tuple[
     yield "truncations", steps.truncated
     for name, values in steps.extra.items():
         if not episode.start:
-            yield f"infos/{name}", np.zeros_like(values[:1])
+            yield f"infos/{name}", nothing(values)
         yield f"infos/{name}", values
 
 
@@ -96,7 +96,7 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     main = minari_dataset.data_directory(path) / MAIN
     leaves = {**metadata.declared.obs, **metadata.declared.action}
     paths = minari_dataset.leaf_paths(metadata.declared, STORAGE)
-    shapes = {paths[name]: None if name in metadata.declared.texts else shape for name, (shape, _) in leaves.items()}
+    shapes = {paths[name]: shape for name, (shape, _) in leaves.items()}
     with hdf5.opened(main) if metadata.episodes else contextlib.nullcontext() as file:
 
         def group(number: int) -> h5py.Group:
@@ -105,7 +105,7 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
 
         def arrays(number: int) -> dict[str, ArrayLike]:
             found = hdf5.datasets(group(number), f"{main}, episode {number}")
-            return {key: _decoded(array, shapes.get(key, ())) for key, array in found.items()}
+            return {key: _decoded(key, array, shapes.get(key, ())) for key, array in found.items()}
 
         def length(number: int) -> int:
             declared = hdf5.attribute(group(number), "total_steps", str(main))
@@ -123,14 +123,13 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
         yield minari_dataset.source(str(main), metadata, arrays, length, told)
 
 
-def _decoded(array: hdf5.Hdf5Array, shape: tuple[int, ...] | None) -> ArrayLike:
+def _decoded(key: str, array: hdf5.Hdf5Array, shape: tuple[int, ...]) -> ArrayLike:
     """Return an array of values of a shape, or the images that it holds, each encoded in any number of bytes.
 
-    Texts, whose shape is None, are read at once.
+    Texts are read at once.
     """
-    if shape is None:
-        is_text = len(array.shape) == 1 and h5py.check_string_dtype(array.dtype)
-        return code_points(array.where, array[:]) if is_text else array
+    if minari_dataset.may_be_text(key) and len(array.shape) == 1 and h5py.check_string_dtype(array.dtype):
+        return code_points(array.where, array[:])
     if len(array.shape) == 1:
         encoded = h5py.check_vlen_dtype(array.dtype) == np.uint8
     else:

@@ -27,14 +27,14 @@ from diskreplay import spaces
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice
-from diskreplay.formats.core.flat import ArrayLike, code_points, utf8
+from diskreplay.formats.core.flat import ArrayLike, code_points
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.reader import reader
-from diskreplay.formats.core.transitions import Source, Transitions, whole, whole_episodes
+from diskreplay.formats.core.transitions import Source, Transitions, nothing, whole, whole_episodes
 from diskreplay.formats.core.untrusted import declared_count, read_json
 from diskreplay.formats.files import minari_dataset
-from diskreplay.formats.files.arrow import damage
+from diskreplay.formats.files.arrow import damage, is_text, text_array
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.formats.files.minari_dataset import METADATA
 from diskreplay.ragged import Lists
@@ -80,7 +80,7 @@ def _batch(steps: Transitions, layout: Layout) -> Any:
     import pyarrow
 
     leaves = {name: whole([values, steps.next_obs[name][-1:]]) for name, values in steps.obs.items()}
-    leaves |= {name: whole([values, _nothing(values)]) for name, values in steps.action.items()}
+    leaves |= {name: whole([values, nothing(values)]) for name, values in steps.action.items()}
     flags = {"rewards": steps.reward, "terminations": steps.terminated, "truncations": steps.truncated}
     columns = {
         "observations": _nested(layout.obs_tree, leaves),
@@ -88,8 +88,8 @@ def _batch(steps: Transitions, layout: Layout) -> Any:
         **{key: pyarrow.array(np.concatenate([v, np.zeros_like(v[:1])])) for key, v in flags.items()},
     }
     if steps.extra:
-        infos = {name: np.concatenate([np.zeros_like(v[:1]), v]) for name, v in steps.extra.items()}
-        arrays = [_leaf(values) for values in infos.values()]
+        infos = {name: whole([nothing(values), values]) for name, values in steps.extra.items()}
+        arrays = [_leaf(name, values) for name, values in infos.items()]
         fields = [
             pyarrow.field(name, array.type, metadata=_shape_note(infos[name]))
             for name, array in zip(infos, arrays, strict=True)
@@ -98,34 +98,30 @@ def _batch(steps: Transitions, layout: Layout) -> Any:
     return pyarrow.RecordBatch.from_pydict(columns)
 
 
-def _nothing(values: Any) -> Any:
-    """Return an entry that means nothing, for an array or Lists."""
-    return Lists(values.values[:0], np.zeros(2, np.int64)) if isinstance(values, Lists) else np.zeros_like(values[:1])
-
-
 def _nested(tree: spaces.Tree, leaves: Mapping[str, Any]) -> Any:
     """Return a nested value of every step as an Arrow array."""
     import pyarrow
 
     if isinstance(tree, str):
-        values = leaves[tree]
-        texts = [text.decode() for text in utf8(tree, values)] if isinstance(values, Lists) else None
-        return _leaf(values) if texts is None else pyarrow.array(texts)
+        return _leaf(tree, leaves[tree])
     children = tree.items() if isinstance(tree, dict) else enumerate(tree)
     arrays = {str(key): _nested(child, leaves) for key, child in children}
     return pyarrow.StructArray.from_arrays(list(arrays.values()), names=list(arrays))
 
 
-def _leaf(values: Array) -> Any:
+def _leaf(name: str, values: Any) -> Any:
     import pyarrow
 
+    if isinstance(values, Lists):
+        return text_array(name, values)
     items = pyarrow.array(values.reshape(-1))
     return items if values.ndim == 1 else pyarrow.FixedSizeListArray.from_arrays(items, values[0].size)
 
 
-def _shape_note(values: Array) -> dict[str, str] | None:
+def _shape_note(values: Any) -> dict[str, str] | None:
     """Return the note in which Minari finds the shape of an info."""
-    return {"shape": ",".join(map(str, values.shape[1:]))} if values.ndim > 1 else None
+    is_array = not isinstance(values, Lists) and values.ndim > 1
+    return {"shape": ",".join(map(str, values.shape[1:]))} if is_array else None
 
 
 @reader
@@ -190,7 +186,7 @@ def _leaves(path: str, array: Any, field: Any, where: str) -> Iterator[tuple[str
             yield from _leaves(f"{path}/{child.name}", array.field(at), child, where)
     elif kinds.is_binary(array.type) and not array.null_count:
         yield path, EncodedImages(where, lambda start, stop: array[start:stop].to_pylist(), len(array))
-    elif kinds.is_string(array.type) and path.startswith(("observations", "actions")) and not array[:-1].null_count:
+    elif minari_dataset.may_be_text(path) and is_text(array.type) and not array[:-1].null_count:
         yield path, code_points(where, [(text or "").encode() for text in array.to_pylist()])
     elif kinds.is_fixed_size_list(array.type) and _is_number(array.type.value_type) and not array.null_count:
         note = (field.metadata or {}).get(b"shape")

@@ -120,9 +120,9 @@ B_FRAMES = {"x264-params": "b-adapt=0:bframes=2:scenecut=0"}
 ROWS, EPISODES = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"
 WRONG: list[tuple[str, Callable[[pathlib.Path], Any], str]] = [
     (
-        "version 2",
-        lambda d: changed(d / "meta/info.json", codebase_version="v2.1"),
-        "of version v2.1, and v3.0 is read",
+        "version 1",
+        lambda d: changed(d / "meta/info.json", codebase_version="v1.6"),
+        "of version v1.6, and v2.0, v2.1 and v3.0 are read",
     ),
     ("another fps", lambda d: changed(d / "meta/info.json", fps=15), "at 15 frames a second"),
     ("no fps", lambda d: changed(d / "meta/info.json", fps="fast"), "fps, as a number"),

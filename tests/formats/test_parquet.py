@@ -179,7 +179,7 @@ def test_sources_of_others(
 
 
 def test_images_without_a_description(path: str, tmp_path: pathlib.Path) -> None:
-    """Binary columns and structs that hold images; columns of text are named as not read."""
+    """Binary columns and structs that hold images, and a column of text."""
     frames = np.random.default_rng(0).integers(0, 256, (6, 4, 5, 3), np.uint8)
     images = [png(frame) for frame in frames]
     columns = {
@@ -188,7 +188,9 @@ def test_images_without_a_description(path: str, tmp_path: pathlib.Path) -> None
         "observation.b": [{"bytes": i, "path": "x"} for i in images],
     }
     save(tmp_path / "a.parquet", table(**columns, task=["push"] * 6, **{"next.success": [True] * 6}))
-    assert import_dataset(tmp_path / "a.parquet", path).ignored == ("task",)
+    assert import_dataset(tmp_path / "a.parquet", path).ignored == ()
+    with dr.ReplayBuffer.open(path, mode="r") as rb:
+        assert rb.provenance == {"parquet": {"text": ["task"]}}
     found = read(path)
     for leaf in ("obs/a", "obs/b"):
         np.testing.assert_array_equal(found[1].obs[leaf][:, 0], frames[3:])
@@ -207,7 +209,7 @@ def test_lerobots_directory(path: str, tmp_path: pathlib.Path) -> None:
 BLACK = png(np.zeros((2, 2), np.uint8))
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"observation": None}, "must have the columns observation and action"),
-    ({"action": ["left"] * 6}, "must have the columns observation and action"),
+    ({"action": [{"x": 1}] * 6}, "must have the columns observation and action"),
     ({"episode_index": None, "terminated": None}, "nothing tells where episodes end"),
     ({"observation": [[1.0], [1.0, 2.0], *([[1.0]] * 4)]}, "several lengths"),
     ({"observation": [[1.0, None]] * 6}, "values missing"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
+
+from diskreplay.errors import InputError
 
 Align = Literal["next", "previous"]
 
@@ -34,6 +36,13 @@ class Choice:
     def wants(self, name: str) -> bool:
         """Tell whether an observation or column, by our name, is to be read."""
         return self.columns is None or any(name == one or name.startswith(f"{one}/") for one in self.columns)
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise InputError if one of ``columns`` is none of these, the observations and columns that can be read."""
+        known = [*names]
+        for one in self.columns or ():
+            if not any(name == one or name.startswith(f"{one}/") for name in known):
+                raise InputError(f"there is no column {one!r} to choose; there are {', '.join(known)}")
 
 
 AS_IT_IS = Choice()

@@ -51,8 +51,7 @@ class Holds:
         ragged: ragged columns, whose values are :class:`~diskreplay.ragged.Lists`. Without it columns of the user are
             lost, and ragged observations and actions an error.
         video: video columns, with their packets as they are, where other ragged columns are not held.
-        text: Text spaces, which a format may hold without other ragged values.
-        text_origin: the fact of the provenance that says which columns are texts, which it holds too.
+        text: Text spaces and columns of texts, which a format may hold without other ragged values.
     """
 
     final_obs: bool = True
@@ -73,13 +72,12 @@ class Holds:
     ragged: bool = False
     video: bool = False
     text: bool = False
-    text_origin: str = ""
 
     def odd(self, layout: Layout) -> set[str]:
         """Return the ragged columns of a layout that the format has no place for."""
         if self.ragged:
             return set()
-        texts = layout.text_columns(self.text_origin) | (layout.texts if self.text else set())
+        texts = layout.texts if self.text else set[str]()
         return layout.ragged - texts - (layout.video.keys() if self.video else set())
 
 
@@ -134,6 +132,7 @@ class Format:
         check: raises InputError for a layout that the format cannot hold for a reason of its own.
         losses: what it loses besides, of a layout, its episodes, and a compression.
         videos: whether its datasets can have videos, which ``Choice.decoded`` makes ordinary columns of frames.
+        tasks: whether its steps have tasks, which may be the texts of a column: ``Layout.task``.
     """
 
     name: str
@@ -149,6 +148,7 @@ class Format:
     check: Callable[[Layout], None] = lambda layout: None
     losses: Callable[[Layout, Sequence[Episode], str], list[Loss]] = lambda layout, episodes, compression: []
     videos: bool = False
+    tasks: bool = False
 
 
 def check_installed(format: Format) -> None:

@@ -6,6 +6,8 @@ adds all names that are there, and takes those that it reads. What is left was n
 
 from __future__ import annotations
 
+import pathlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -40,3 +42,19 @@ class Names:
         """Return what is left, in order; names with ``*`` once, with their count."""
         counts = Counter(map(self.shown, self._left))
         return tuple(f"{name} ({count:,})" if "*" in name else name for name, count in sorted(counts.items()))
+
+
+def natural(name: str) -> list[str | int]:
+    """Return the key by which names are sorted as one counts: ``part-2`` before ``part-10``."""
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split(r"(\d+)", name))]
+
+
+def files_of(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Return all files below a folder by name, with slashes, in natural order."""
+    every = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
+    return {name: every[name] for name in sorted(every, key=natural)}
+
+
+def numbered(name: str) -> str:
+    """Return the name of a file with ``*`` in place of numbers of three and more digits, as files are numbered."""
+    return re.sub(r"\d{3,}", "*", name)

@@ -10,7 +10,8 @@
 4. Minari takes every Discrete space for int64; the values keep their dtype.
 5. The environment's specification is ``env_spec``, as text: ``recover_environment()`` makes the environment of it.
 6. What comes in has the spaces of its metadata, in the dtypes that its arrays have. A flag before an episode's end ends
-   an episode there, too. Infos of the first episode that are numbers, one a step, become columns.
+   an episode there, too. Infos of the first episode that are numbers or texts, one a step, become columns.
+   ``provenance["minari"]["text"]`` has the names of those that are texts, ragged columns of code points.
 """
 
 from __future__ import annotations
@@ -130,6 +131,11 @@ def leaf_paths(layout: Layout, storage: str) -> dict[str, str]:
             yield from walk(child, f"{path}/{key if isinstance(key, str) else TUPLE_ENTRY[storage].format(key)}")
 
     return {**dict(walk(layout.obs_tree, "observations")), **dict(walk(layout.action_tree, "actions"))}
+
+
+def may_be_text(path: str) -> bool:
+    """Tell whether an array of an episode may hold texts."""
+    return path.partition("/")[0] in ("observations", "actions", "infos")
 
 
 # Metadata
@@ -315,7 +321,10 @@ def source(
     if layout is None:
         layout = _as_stored(metadata.declared, opened(0, None)) if numbers else metadata.declared
     if metadata.layout is None:
-        layout = dataclasses.replace(layout, provenance=metadata.provenance)
+        provenance, texts = metadata.provenance, sorted(layout.ragged_columns)
+        if texts:
+            provenance = {**provenance, "minari": {**provenance.get("minari", {}), "text": texts}}
+        layout = dataclasses.replace(layout, provenance=provenance)
     lengths = [steps(number) for number in numbers]
     found = episodes_source(where, numbers, lengths, opened, layout)
     stored = {number: told(number) for number in numbers if lengths[number]}
