@@ -77,6 +77,8 @@ KINDS = {*DTYPES, "video", "image", "string"}
 """The dtypes of features that are read."""
 FLAGGED = (DONE, SUCCESS)
 """The features that say how an episode ended, whatever a caller leaves out."""
+CERTAIN = (ACTION, REWARD, TERMINATED, TRUNCATED)
+"""The roots of names of what always comes in."""
 TASKS = ("language_instruction", "task")
 FLAGS = {REWARD: lerobot_meta.NEXT_REWARD, TERMINATED: DONE, TRUNCATED: "next.truncated"}
 Array = NDArray[Any]
@@ -90,34 +92,29 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a directory as a source, as the module's docstring says."""
     where, info = str(path), lerobot_meta.read_info(path)
     meta = (lerobot_v2 if info["codebase_version"] in lerobot_meta.EARLIER else lerobot_meta).read(path, info)
-    files = files_of(path)
-    names = Names([*meta.features, *files], numbered)
+    names = Names([*meta.features, *files_of(path)], numbered)
     last = _ends(meta, names)
-    layout, keys = _described(path)
+    described, keys = _described(path)
     keys = {key: name for key, name in (keys or lerobot_meta.names(meta.features)).items() if key in meta.features}
-    own = {name: key for key, name in keys.items() if _is_column(name)}
-    choice.check(name for name, key in own.items() if meta.features[key]["dtype"] in KINDS)
-    layout = None if layout is None else layout.only(choice.columns)
+    if described is not None:
+        described = described.only(choice.columns)
+        names.take(*lerobot_meta.NUMBERED)  # facts or texts say again what is none of its columns
+    wanted = _wanted(meta, keys, choice)
+    texts = {name: texts_of(meta.data, key) for key, name in keys.items()
+             if name in wanted and meta.features[key]["dtype"] == "string"}  # fmt: skip
     arrays: dict[str, ArrayLike] = {}
-    texts: dict[str, Texts] = {}
     for key, name in keys.items():
-        kind = meta.features[key]["dtype"]
-        if kind not in KINDS or not (name not in own or name in FLAGGED or choice.wants(name)):
-            continue
-        names.take(key)
-        if kind == "video":
-            clips = meta.clips(key)
-            arrays[name] = (mp4.DecodedFrames if choice.decoded else mp4.PacketRows)(clips, meta.fps)
-            names.take(*(clip.file.relative_to(path).as_posix() for clip in clips))
-        elif kind == "string":
-            texts[name] = texts_of(meta.data, key)
-            arrays[name] = ParquetArray(meta.data, key, len(last), texts=texts[name])
-        else:
-            known = None if kind == "image" else meta.shape(key)
-            arrays[name] = ParquetArray(meta.data, key, len(last), _shaped(name, known, layout))
+        if name in wanted | {*FLAGGED} and meta.features[key]["dtype"] in KINDS:
+            names.take(key)
+            if meta.features[key]["dtype"] == "video":
+                clips = meta.clips(key)
+                arrays[name] = (mp4.DecodedFrames if choice.decoded else mp4.PacketRows)(clips, meta.fps)
+                names.take(*(clip.file.relative_to(path).as_posix() for clip in clips))
+            else:
+                known = _shaped(meta, key, name, described)
+                arrays[name] = ParquetArray(meta.data, key, len(last), known, texts=texts.get(name))
     terminated, truncated = _flags(where, arrays, last)
-    arrays = {name: array for name, array in arrays.items() if name not in own or choice.wants(name)}
-    described = layout
+    arrays = {name: array for name, array in arrays.items() if name in wanted}
     for root, begin in ((OBS, lerobot_meta.OBSERVATION), (ACTION, ACTION)):
         if not leaves_of(arrays, root):
             raise InputError(f"{where}: a store needs a feature that begins with {begin!r}, and info.json has none")
@@ -125,8 +122,7 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     if described is None or NAME in layout.provenance:
         origin = {"fps": meta.fps, NAME: _origin(meta, keys, [*texts])}
         layout = dataclasses.replace(layout, provenance={**layout.provenance, **origin})
-    others = [name for name in arrays if name not in (REWARD, TERMINATED, TRUNCATED)]
-    columns = {name: arrays[name] for name in others if name.partition("/")[0] not in (OBS, ACTION)}
+    columns = {name: array for name, array in arrays.items() if name.partition("/")[0] not in (OBS, *CERTAIN)}
     found = FlatArrays(
         where, leaves_of(arrays, OBS), leaves_of(arrays, ACTION), terminated, truncated, last, arrays.get(REWARD),
         columns, layout=layout, names=names, own_finals=True,
@@ -134,9 +130,12 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     yield dataclasses.replace(found.source(), facts=lerobot_meta.facts(meta))
 
 
-def _is_column(name: str) -> bool:
-    """Tell whether a name is that of an observation or a column, which a caller may leave out."""
-    return name.partition("/")[0] not in (ACTION, REWARD, TERMINATED, TRUNCATED)
+def _wanted(meta: DatasetMeta, keys: Mapping[str, str], choice: Choice) -> set[str]:
+    """Return our names of what is to come in; raise InputError for a choice of what cannot be read."""
+    every = [name for key, name in keys.items() if meta.features[key]["dtype"] in KINDS]
+    own = [name for name in every if name.partition("/")[0] not in CERTAIN]
+    choice.check(own)
+    return {name for name in every if name not in own or choice.wants(name)}
 
 
 def _origin(meta: DatasetMeta, names: Mapping[str, str], texts: list[str]) -> dict[str, Any]:
@@ -164,11 +163,14 @@ def _described(path: pathlib.Path) -> tuple[Layout | None, dict[str, str]]:
     return read_description(parse_json(read_text(file), str(file)), str(file))
 
 
-def _shaped(name: str, known: Any, layout: Layout | None) -> Any:
-    """Return the shape and dtype of a column; a single value of a column of others is a number."""
+def _shaped(meta: DatasetMeta, key: str, name: str, layout: Layout | None) -> Shape | None:
+    """Return the shape and dtype of a column, if known; a single value of a column of others is a number."""
+    if meta.features[key]["dtype"] in ("image", "string"):
+        return None if layout is None else layout.step_shapes.get(name)
+    shape, dtype = meta.shape(key)
     if layout is not None:
-        return layout.step_shapes.get(name, known)
-    return ((), known[1]) if known == ((1,), known and known[1]) and "/" not in name and name != ACTION else known
+        return layout.step_shapes.get(name, (shape, dtype))
+    return ((), dtype) if shape == (1,) and "/" not in name and name != ACTION else (shape, dtype)
 
 
 def _layout(arrays: Mapping[str, ArrayLike], texts: Mapping[str, Texts]) -> Layout:

@@ -105,7 +105,7 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
 
         def arrays(number: int) -> dict[str, ArrayLike]:
             found = hdf5.datasets(group(number), f"{main}, episode {number}")
-            return {key: _decoded(key, array, shapes.get(key, ())) for key, array in found.items()}
+            return {key: _decoded(array, shapes.get(key, ())) for key, array in found.items()}
 
         def length(number: int) -> int:
             declared = hdf5.attribute(group(number), "total_steps", str(main))
@@ -123,12 +123,12 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
         yield minari_dataset.source(str(main), metadata, arrays, length, told)
 
 
-def _decoded(key: str, array: hdf5.Hdf5Array, shape: tuple[int, ...]) -> ArrayLike:
+def _decoded(array: hdf5.Hdf5Array, shape: tuple[int, ...]) -> ArrayLike:
     """Return an array of values of a shape, or the images that it holds, each encoded in any number of bytes.
 
     Texts are read at once.
     """
-    if minari_dataset.may_be_text(key) and len(array.shape) == 1 and h5py.check_string_dtype(array.dtype):
+    if len(array.shape) == 1 and h5py.check_string_dtype(array.dtype):
         return code_points(array.where, array[:])
     if len(array.shape) == 1:
         encoded = h5py.check_vlen_dtype(array.dtype) == np.uint8

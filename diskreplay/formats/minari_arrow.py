@@ -45,6 +45,8 @@ BATCH_ROWS = 131_072
 """The most entries that Arrow's reader of datasets puts into a batch, unless it is told otherwise."""
 OF_STEPS = ("actions", "rewards", "terminations", "truncations")
 """The columns whose last entry means nothing."""
+OF_TEXTS = ("observations", "actions", "infos")
+"""The columns that may hold texts."""
 COMPRESSIONS = ("zstd", "lz4", "none")
 
 Array = NDArray[Any]
@@ -167,6 +169,11 @@ def _arrays(directory: pathlib.Path) -> dict[str, ArrayLike]:
     }
 
 
+def _said(path: str, array: Any) -> Any:
+    """Return the entries of an Arrow array that mean something."""
+    return array[:-1] if path.startswith(OF_STEPS) else array
+
+
 def _table(file: pathlib.Path) -> Any:
     import pyarrow
 
@@ -186,7 +193,7 @@ def _leaves(path: str, array: Any, field: Any, where: str) -> Iterator[tuple[str
             yield from _leaves(f"{path}/{child.name}", array.field(at), child, where)
     elif kinds.is_binary(array.type) and not array.null_count:
         yield path, EncodedImages(where, lambda start, stop: array[start:stop].to_pylist(), len(array))
-    elif minari_dataset.may_be_text(path) and is_text(array.type) and not array[:-1].null_count:
+    elif path.startswith(OF_TEXTS) and is_text(array.type) and not _said(path, array).null_count:
         yield path, code_points(where, [(text or "").encode() for text in array.to_pylist()])
     elif kinds.is_fixed_size_list(array.type) and _is_number(array.type.value_type) and not array.null_count:
         note = (field.metadata or {}).get(b"shape")

@@ -242,9 +242,9 @@ def test_what_is_not_read_is_named(store_as: Callable[..., None], path: str, tmp
         of_episode.write_text(json.dumps({**json.loads(of_episode.read_text()), "options": {"low": 0.5}}))
     assert import_dataset(tmp_path / "a", path).ignored == (
         "eval_env_spec",
-        "ref_min_score",
         "infos of resets",
         "options",
+        "ref_min_score",
     )
 
 
@@ -263,7 +263,7 @@ def test_infos_that_are_no_columns(path: str, tmp_path: pathlib.Path) -> None:
     for one in arrays:
         one |= {"infos/of_steps": np.arange(len(one["rewards"])), "infos/odd": np.zeros(2), "infos/name": b"text"}
     made(tmp_path / "a", arrays)
-    assert import_dataset(tmp_path / "a", path).ignored == ("infos/name", "infos/odd", "infos of resets")
+    assert import_dataset(tmp_path / "a", path).ignored == ("infos of resets", "infos/name", "infos/odd")
     np.testing.assert_array_equal(read(path)[2].extra["of_steps"], [0, 1, 2])
 
 

@@ -178,6 +178,25 @@ def test_a_text_that_is_missing_is_refused_and_may_be_left_out(path: str, tmp_pa
         assert sum(map(len, source.blocks())) == 2
 
 
+@pytest.mark.parametrize("key", ["next.reward", "next.done"])
+def test_texts_that_should_be_numbers_are_refused(key: str, path: str, tmp_path: pathlib.Path) -> None:
+    columns = {"observation": [1.0, 2.0], "action": [0.0, 0.0], "episode_index": [0, 0], key: ["yes", "no"]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=f"has no one column '{key}' of numbers"):
+        import_dataset(tmp_path / "a.parquet", path)
+    make(tmp_path / "first")
+    export(tmp_path / "first", tmp_path / "set", "lerobot")
+    (tmp_path / "set/meta/diskreplay.json").unlink()
+    file, rows = tmp_path / "set/meta/info.json", tmp_path / "set/data/chunk-000/file-000.parquet"
+    told = json.loads(file.read_text())
+    told["features"][key] = {"dtype": "string", "shape": [1], "names": None}
+    file.write_text(json.dumps(told))
+    table = pq.read_table(rows)
+    pq.write_table(table.set_column(table.column_names.index(key), key, pa.array(["no"] * 13)), rows)
+    with pytest.raises(InputError, match="must be one"):
+        import_dataset(tmp_path / "set", path)
+
+
 def test_infos_of_minari(path: str, tmp_path: pathlib.Path) -> None:
     arrays = episodes()
     for one in arrays:

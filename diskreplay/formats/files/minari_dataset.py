@@ -133,11 +133,6 @@ def leaf_paths(layout: Layout, storage: str) -> dict[str, str]:
     return {**dict(walk(layout.obs_tree, "observations")), **dict(walk(layout.action_tree, "actions"))}
 
 
-def may_be_text(path: str) -> bool:
-    """Tell whether an array of an episode may hold texts."""
-    return path.partition("/")[0] in ("observations", "actions", "infos")
-
-
 # Metadata
 
 
