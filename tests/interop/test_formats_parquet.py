@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from formats.roundtrip import CASES, Case, read
 
+import diskreplay as dr
 from diskreplay.ops.convert import export, import_dataset
 
 NAMES = (
@@ -151,8 +152,9 @@ def test_what_datasets_writes(shards: int, datasets: Any, path: str, tmp_path: p
         values = np.concatenate([getattr(episode, what)[leaf] for episode in episodes])
         wanted = np.stack([row[key] for row in rows])
         np.testing.assert_array_equal(values[:, -1] if what == "obs" else values, wanted)
-    texts = [text for episode in episodes for text in episode.extra["task"]]
-    assert ["".join(map(chr, text[text > 0])) for text in texts] == [row["task"] for row in rows]
+    with dr.ReplayBuffer.open(path, mode="r", ragged="lists") as rb:
+        texts = rb.get(rb.items()).extra["task"]
+        assert [text.tobytes().decode("utf-32-le") for text in texts] == [row["task"] for row in rows]
     for what, key in (("reward", "next.reward"), ("terminated", "next.done")):
         values = np.concatenate([getattr(episode, what) for episode in episodes])
         np.testing.assert_array_equal(values, [row[key] for row in rows])
