@@ -135,13 +135,17 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 @click.option(
     "--compression", metavar="NAME", help="One of the format's, see diskreplay formats.  [default: the first]"
 )
+@click.option(
+    "--task", metavar="COLUMN",
+    help="Whose texts are the tasks of the steps, in lerobot.  [default: language_instruction or task]",
+)  # fmt: skip
 @loss_option
 @output.overwrite_option
 @output.json_option
 def export(
     path: str, out: str, format_name: str | None, episodes: slice | None, columns: str | None, min_return: float | None,
-    envs: tuple[int, ...] | None, where: str | None, compression: str | None, allow_loss: bool, overwrite: bool,
-    as_json: bool,
+    envs: tuple[int, ...] | None, where: str | None, compression: str | None, task: str | None, allow_loss: bool,
+    overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the transitions of the store at PATH as a dataset OUT.
 
@@ -156,7 +160,7 @@ def export(
     with counting("exporting", written_to(out)) as update:
         result = run(
             path, out, name, selection=Selection(episodes, min_return, envs, names, where),
-            allow_loss=allow_loss, overwrite=overwrite, compression=compression, progress=update,
+            allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task, progress=update,
         )  # fmt: skip
     if output.printed_json(result, as_json):
         return

@@ -1,11 +1,12 @@
-"""The directories of LeRobotDataset, version 3.0, as LeRobot 0.4.4 reads and writes them.
+"""The directories of LeRobotDataset: version 3.0, as LeRobot 0.4.4 reads and writes them, and 2.0 and 2.1 to be read.
 
 ==========================================  ==========================================================================
 file                                        what it holds
 ==========================================  ==========================================================================
 ``data/chunk-000/file-000.parquet``         one row a step: all features but videos; pictures as PNG
 ``videos/KEY/chunk-000/file-000.mp4``       the video of a camera, episodes one behind another
-``meta/``                                   see :mod:`diskreplay.formats.files.lerobot_meta`
+``meta/``                                   see :mod:`diskreplay.formats.files.lerobot_meta`; of version 2
+                                            :mod:`diskreplay.formats.files.lerobot_v2`
 ==========================================  ==========================================================================
 
 What comes in:
@@ -13,14 +14,18 @@ What comes in:
 1. Features that begin with ``observation`` are parts of a Dict of the same names, ``action`` is the action, or several
    that begin so are a Dict. ``next.reward`` is the reward, 0 without it. All else, numbers of tasks and timestamps too,
    are columns. Text is a Text space, as a column a ragged one of code points. A camera is a video column, or with
-   ``read_decoded`` an ordinary one.
+   ``Choice.decoded`` an ordinary one. Features of other dtypes are not read.
 2. An episode is terminated if ``next.done``, or without it ``next.success``, is true in its last row; else truncated.
 3. No observation after an episode's last row is known: its own stands in for it.
 4. Timestamps must be those of ``fps``. The texts of an episode's tasks, and its cameras' statistics, become facts.
 
 What goes out: features, tasks and frames a second of a store that came in so are those that it came with. Of others
-flags are ``next.done`` and ``next.truncated``, and frames are encoded as LeRobot does, or are PNG with the compression
-"png", and where the encoder does not take their shape.
+
+1. Flags are ``next.done`` and ``next.truncated``.
+2. Frames are encoded as LeRobot does, or are PNG with the compression "png", and where the encoder does not take their
+   shape.
+3. The task of a step is its text, of the column or part of the observation that is called ``language_instruction`` or
+   ``task``, or that ``Layout.task`` names. Without texts it is the fact ``task`` or ``tasks`` of the episode.
 """
 
 from __future__ import annotations
@@ -41,13 +46,24 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds, Loss
-from diskreplay.formats.core.layout import PACKETS, Layout, Shape, infer_dict, infer_space, read_description
+from diskreplay.formats.core.layout import PACKETS, Layout, Shape, infer_dict, infer_space, infer_text, read_description
+from diskreplay.formats.core.names import Names, files_below, numbered
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import parse_json, read_text
-from diskreplay.formats.files import images, lerobot_meta, mp4
+from diskreplay.formats.files import images, lerobot_meta, lerobot_v2, mp4
 from diskreplay.formats.files.arrow import damage
-from diskreplay.formats.files.lerobot_meta import DESCRIPTION, DONE, EPISODE, FRAME, SUCCESS, TIMESTAMP, DatasetMeta
+from diskreplay.formats.files.lerobot_meta import (
+    DESCRIPTION,
+    DONE,
+    EPISODE,
+    FRAME,
+    INDEX,
+    SUCCESS,
+    TASK,
+    TIMESTAMP,
+    DatasetMeta,
+)
 from diskreplay.formats.files.lerobot_output import DatasetWriter
 from diskreplay.formats.files.parquet_array import ParquetArray, Texts, texts_of
 from diskreplay.index.episodes import Episode
@@ -57,6 +73,13 @@ NAME = "lerobot"
 CHECKED_ROWS = 1 << 16
 """The number of rows whose places are looked at at once."""
 DEFAULT_FPS = 30
+KINDS = {*DTYPES, "video", "image", "string"}
+"""The dtypes of features that are read."""
+FLAGGED = (DONE, SUCCESS)
+"""The features that say how an episode ended, whatever a caller leaves out."""
+CERTAIN = (ACTION, REWARD, TERMINATED, TRUNCATED)
+"""The roots of names of what always comes in."""
+TASKS = ("language_instruction", "task")
 FLAGS = {REWARD: lerobot_meta.NEXT_REWARD, TERMINATED: DONE, TRUNCATED: "next.truncated"}
 Array = NDArray[Any]
 
@@ -67,41 +90,52 @@ Array = NDArray[Any]
 @reader
 def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a directory as a source, as the module's docstring says."""
-    where, meta = str(path), lerobot_meta.read(path)
-    files = lerobot_meta.in_order((path / "data").glob("*/*.parquet"))
-    if not files:
-        raise InputError(f"{where}: there is no file below data; download the dataset again, whole")
-    last = _ends(meta, files)
-    layout, names = _described(path)
-    names = names or lerobot_meta.names(meta.features)
+    where, info = str(path), lerobot_meta.read_info(path)
+    meta = (lerobot_v2 if info["codebase_version"] in lerobot_meta.EARLIER else lerobot_meta).read(path, info)
+    names = Names([*meta.features, *files_below(path)], numbered)
+    last = _ends(meta, names)
+    described, keys = _described(path)
+    keys = {key: name for key, name in (keys or lerobot_meta.names(meta.features)).items() if key in meta.features}
+    if described is not None:
+        described = described.only(choice.columns)
+        names.take(*lerobot_meta.NUMBERED)  # facts or texts say again what is none of its columns
+    wanted = _wanted(meta, keys, choice)
+    texts = {name: texts_of(meta.data, key) for key, name in keys.items()
+             if name in wanted and meta.features[key]["dtype"] == "string"}  # fmt: skip
     arrays: dict[str, ArrayLike] = {}
-    texts: dict[str, Texts] = {}
-    for key, name in names.items():
-        kind = meta.features[key]["dtype"] if key in meta.features else None
-        if kind == "video":
-            arrays[name] = (mp4.DecodedFrames if choice.decoded else mp4.PacketRows)(meta.clips(key), meta.fps)
-        elif kind == "string":
-            texts[name] = texts_of(files, key)
-            arrays[name] = ParquetArray(files, key, len(last), texts=texts[name])
-        elif kind is not None:
-            known = None if kind == "image" else meta.shape(key)
-            arrays[name] = ParquetArray(files, key, len(last), _shaped(name, known, layout))
-    described = layout
+    for key, name in keys.items():
+        if name in wanted | {*FLAGGED} and meta.features[key]["dtype"] in KINDS:
+            names.take(key)
+            if meta.features[key]["dtype"] == "video":
+                clips = meta.clips(key)
+                arrays[name] = (mp4.DecodedFrames if choice.decoded else mp4.PacketRows)(clips, meta.fps)
+                names.take(*(clip.file.relative_to(path).as_posix() for clip in clips))
+            else:
+                known = _shaped(meta, key, name, described)
+                arrays[name] = ParquetArray(meta.data, key, len(last), known, texts=texts.get(name))
+    terminated, truncated = _flags(where, arrays, last)
+    arrays = {name: array for name, array in arrays.items() if name in wanted}
     for root, begin in ((OBS, lerobot_meta.OBSERVATION), (ACTION, ACTION)):
         if not leaves_of(arrays, root):
             raise InputError(f"{where}: a store needs a feature that begins with {begin!r}, and info.json has none")
     layout = _with_video(_layout(arrays, texts) if described is None else described, arrays)
     if described is None or NAME in layout.provenance:
-        origin = {"fps": meta.fps, NAME: _origin(meta, names, [*texts])}
+        origin = {"fps": meta.fps, NAME: _origin(meta, keys, [*texts])}
         layout = dataclasses.replace(layout, provenance={**layout.provenance, **origin})
-    terminated, truncated = _flags(where, arrays, last)
-    others = [name for name in arrays if name not in (REWARD, TERMINATED, TRUNCATED)]
-    columns = {name: arrays[name] for name in others if name.partition("/")[0] not in (OBS, ACTION)}
+    columns = {name: array for name, array in arrays.items() if name.partition("/")[0] not in (OBS, *CERTAIN)}
     found = FlatArrays(
         where, leaves_of(arrays, OBS), leaves_of(arrays, ACTION), terminated, truncated, last, arrays.get(REWARD),
-        columns, layout=layout, own_finals=True,
+        columns, layout=layout, names=names, own_finals=True,
     )  # fmt: skip
     yield dataclasses.replace(found.source(), facts=lerobot_meta.facts(meta))
+
+
+def _wanted(meta: DatasetMeta, keys: Mapping[str, str], choice: Choice) -> set[str]:
+    """Return our names of what is to come in; raise InputError for a choice of what cannot be read."""
+    every = [name for key, name in keys.items() if meta.features[key]["dtype"] in KINDS]
+    own = [name for name in every if name.partition("/")[0] not in CERTAIN]
+    choice.check_columns(leaves_of(dict.fromkeys(own), OBS), [name for name in own if name.partition("/")[0] != OBS])
+    return {name for name in every if name not in own or choice.wants(name)}
 
 
 def _origin(meta: DatasetMeta, names: Mapping[str, str], texts: list[str]) -> dict[str, Any]:
@@ -129,18 +163,20 @@ def _described(path: pathlib.Path) -> tuple[Layout | None, dict[str, str]]:
     return read_description(parse_json(read_text(file), str(file)), str(file))
 
 
-def _shaped(name: str, known: Any, layout: Layout | None) -> Any:
-    """Return the shape and dtype of a column; a single value of a column of others is a number."""
+def _shaped(meta: DatasetMeta, key: str, name: str, layout: Layout | None) -> Shape | None:
+    """Return the shape and dtype of a column, if known; a single value of a column of others is a number."""
+    if meta.features[key]["dtype"] in ("image", "string"):
+        return None if layout is None else layout.step_shapes.get(name)
+    shape, dtype = meta.shape(key)
     if layout is not None:
-        return layout.step_shapes.get(name, known)
-    return ((), known[1]) if known == ((1,), known and known[1]) and "/" not in name and name != ACTION else known
+        return layout.step_shapes.get(name, (shape, dtype))
+    return ((), dtype) if shape == (1,) and "/" not in name and name != ACTION else (shape, dtype)
 
 
 def _layout(arrays: Mapping[str, ArrayLike], texts: Mapping[str, Texts]) -> Layout:
     def space(name: str) -> gymnasium.Space[Any]:
         if name in texts:
-            one = texts[name]
-            return gymnasium.spaces.Text(max(1, one.longest), min_length=0, charset=one.charset or " ")
+            return infer_text(texts[name].charset, texts[name].longest)
         shape, dtype = _shape(arrays[name])
         if images.is_image(shape, dtype):
             return gymnasium.spaces.Box(0, 255, shape, np.uint8)
@@ -184,20 +220,27 @@ def _flags(where: str, arrays: Mapping[str, ArrayLike], last: Array) -> tuple[Ar
     return terminated, last & ~terminated
 
 
-def _ends(meta: DatasetMeta, files: Sequence[pathlib.Path]) -> Array:
-    """Return which rows end an episode, ``(N,)`` bool; raise InputError for rows that are not where they must be."""
+def _ends(meta: DatasetMeta, names: Names) -> Array:
+    """Return which rows end an episode, ``(N,)`` bool; raise InputError for rows that are not where they must be.
+
+    Takes what it reads of ``names``, to which it adds columns that are no features.
+    """
     import pyarrow.parquet as pq
 
     count = 0
-    for file in files:
+    for file in meta.data:
         with damage(file):
-            count += pq.read_metadata(file).num_rows
+            found = pq.read_metadata(file)
+            names.add(*found.schema.to_arrow_schema().names)
+            count += found.num_rows
+        names.take(file.relative_to(meta.path).as_posix())
+    names.take(EPISODE, FRAME, TIMESTAMP, INDEX, *meta.documents, DESCRIPTION)
     last = np.zeros(sum(meta.lengths), bool)
     if count != len(last):
         raise InputError(f"{meta.path}: has {count:,} rows below data, and {len(last):,} steps of its episodes")
     stops = np.cumsum(meta.lengths)
     last[stops - 1] = True
-    rows = {name: ParquetArray(files, name, len(last), None) for name in (EPISODE, FRAME, TIMESTAMP)}
+    rows = {name: ParquetArray(meta.data, name, len(last), None) for name in (EPISODE, FRAME, TIMESTAMP)}
     for start in range(0, len(last), CHECKED_ROWS):
         part = slice(start, min(start + CHECKED_ROWS, len(last)))
         index = np.arange(part.start, part.stop)
@@ -230,12 +273,29 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     keys = _keys(layout, origin)
     features = {key: _feature(layout, name, origin, key, compression) for name, key in keys.items()}
     info = {"robot_type": None, "fps": _fps(layout), **(origin.get("info") or {})}
-    writer = DatasetWriter(target, info, features, keys, layout.video, origin, source.facts)
+    task = _task(layout, keys)
+    if task is not None:
+        origin = {**origin, "tasks": [], "stats": None}
+    writer = DatasetWriter(target, info, features, keys, layout.video, origin, source.facts, keys.get(task or ""))
     writer.write(source.blocks())
     # What the dataset itself says again, of one that came in so, is only marked.
     own = dataclasses.replace(layout, provenance={k: {} if k == NAME else v for k, v in layout.provenance.items()})
     described = {"layout": own.to_json(), "keys": keys}
     (target / DESCRIPTION).write_text(json.dumps(described))
+
+
+def _task(layout: Layout, keys: Mapping[str, str]) -> str | None:
+    """Return our name of the texts that are the tasks; None where steps have their tasks' numbers, or no such texts.
+
+    Raises InputError where several can be the tasks, or a caller names no texts.
+    """
+    texts = sorted(layout.texts)
+    if layout.task is not None and layout.task not in texts:
+        raise InputError(f"task: {layout.task!r} has no texts; those that have are {', '.join(texts) or 'none'}")
+    found = [] if TASK in keys.values() else [name for name in texts if name.rpartition("/")[2] in TASKS]
+    if layout.task is None and len(found) > 1:
+        raise InputError(f"both {' and '.join(found)} can be the tasks: choose one (--task COLUMN)")
+    return layout.task or next(iter(found), None)
 
 
 def _fps(layout: Layout) -> float:
@@ -287,7 +347,7 @@ def _kind(layout: Layout, name: str, came: Mapping[str, Any] | None, compression
     shape, dtype = layout.step_shapes[name]
     if name in layout.video:
         return "video"
-    if name in layout.texts | layout.text_columns(NAME):
+    if name in layout.texts:
         return "string"
     if not images.is_image(shape, dtype):
         return dtype.name
@@ -305,6 +365,8 @@ def losses(layout: Layout, episodes: Sequence[Episode], compression: str) -> lis
     for name, key in keys.items():
         if name not in layout.video and _feature(layout, name, origin, key, compression)["dtype"] == "video":
             found.append(Loss(f"exact pixels of {name!r}, which are encoded (not with --compression png)", steps))
+    if _task(layout, keys) is not None:
+        found += [Loss(f"numbers {name!r} of tasks as they came", steps) for name, key in keys.items() if key == TASK]
     if origin and REWARD not in keys:
         found.append(Loss("rewards", sum(episode.length for episode in episodes if episode.total_reward)))
     if origin and not {DONE, SUCCESS} & {*keys.values()}:
@@ -327,11 +389,11 @@ def recognise(path: pathlib.Path) -> bool:
 
 FORMATS = (
     Format(
-        NAME, "LeRobotDataset v3.0: Parquet, and cameras as MP4", "directory",
+        NAME, "LeRobotDataset v3.0, in also v2: Parquet, and cameras as MP4", "directory",
         Holds(
             final_obs=False, final_steps=True, next_obs=False, facts=True, empty=False, video=True,
-            text=True, text_origin=NAME,
-            dtypes=frozenset(name for name in DTYPES if not name.startswith("complex")),
+            text=True, dtypes=frozenset(name for name in DTYPES if not name.startswith("complex")),
         ), recognise, read, write, ("av1", "png"), ("pyarrow", "av"), NAME, check, losses, videos=True,
+        tasks=True,
     ),
 )  # fmt: skip

@@ -23,36 +23,42 @@ column                   of               from
    a struct of ``bytes`` and ``path``. With the compressions "zstd" and "none" they are raw bytes in C order.
 3. The schema's metadata hold the layout (``diskreplay``), and what ``datasets`` is to decode (``huggingface``).
 
-What comes in is a file, or a directory of them, read in the order of their names; of LeRobot's datasets those below
-``data``. It needs ``action``, observations, and either ``episode_index`` or flags. Columns of text and the like are not
-read, nor are videos that lie beside.
+4. Texts are strings.
+
+What comes in is a file, or a directory of them, read in the natural order of their names; those below ``data`` where
+there is such a directory. It needs ``action``, observations, and either ``episode_index`` or flags. ``episode_index``
+and ``frame_index`` must ascend without gaps, over all files. Texts in observations and actions are Text spaces of the
+characters that occur; others are ragged columns of code points, with their names in ``provenance["parquet"]["text"]``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.choice import Choice
+from diskreplay.formats.core.choice import WHOLE, Choice, named_kind
+from diskreplay.formats.core.ends import DONE, TELLING, ends_of
 from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds
-from diskreplay.formats.core.layout import Layout, Shape, column_name, read_description
-from diskreplay.formats.core.names import Names
+from diskreplay.formats.core.layout import Layout, Shape, column_name, infer_text, read_description
+from diskreplay.formats.core.names import Names, files_below, numbered
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
 from diskreplay.formats.files import images
-from diskreplay.formats.files.arrow import damage, number_array
+from diskreplay.formats.files.arrow import damage, number_array, text_array
 from diskreplay.formats.files.minari_dataset import refuse_parquet
-from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_readable
+from diskreplay.formats.files.parquet_array import ParquetArray, Texts
+from diskreplay.formats.files.parquet_table import ParquetTable, table_files
 from diskreplay.ragged import Lists
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
 
@@ -60,10 +66,13 @@ GROUP_BYTES = 32 << 20
 """The number of decoded bytes of a row group."""
 COMPRESSIONS = {"png": "zstd", "zstd": "zstd", "none": "none"}
 DESCRIPTION = b"diskreplay"
-EPISODE, FRAME, INDEX, DONE = "/episode", "/frame", "/index", "/done"
+EPISODE, FRAME, INDEX = "/episode", "/frame", "/index"
 """The names here of what is not a column of a store: no column can have such a name."""
 PLACES = {EPISODE: "episode_index", FRAME: "frame_index", INDEX: "index", DONE: "next.done"}
 FLAGS = {REWARD: "next.reward", TERMINATED: "next.terminated", TRUNCATED: "next.truncated"}
+ENDS = (TERMINATED, TRUNCATED)
+TOLD = {REWARD, *ENDS, *PLACES, *TELLING}
+"""Our names of what is always read, beside the action."""
 FINAL = "next_obs"
 ROOTS = {
     "observation": OBS, "observations": OBS, OBS: OBS, "action": ACTION, "actions": ACTION, "final_observation": FINAL,
@@ -143,6 +152,11 @@ def _final(name: str) -> str:
     return name.replace(OBS, FINAL, 1)
 
 
+def _own(name: str) -> str:
+    """Return the name of the leaf of final observations, and any other name as it is."""
+    return name.replace(FINAL, OBS, 1) if leaves_of({name: name}, FINAL) else name
+
+
 def _keys(layout: Layout) -> dict[str, str]:
     """Return the Parquet column of each of ours; names that meet get a dot."""
     roots = {OBS: "observation", FINAL: "final_observation"}
@@ -161,9 +175,11 @@ def _schema(layout: Layout, keys: Mapping[str, str], png: bool) -> Any:
     import pyarrow as pa
 
     fields, pictures, finals = [], {}, {_final(name) for name in layout.obs}
-    ragged = _ragged(layout)
+    ragged, texts = _ragged(layout), layout.texts
     for name, (shape, dtype) in _shapes(layout).items():
-        if name in ragged or not images.is_image(shape, dtype):
+        if _own(name) in texts:
+            kind = pa.string()
+        elif name in ragged or not images.is_image(shape, dtype):
             kind = pa.from_numpy_dtype(dtype)
             for length in reversed(shape):
                 kind = pa.list_(kind, -1 if name in finals else length)
@@ -191,16 +207,20 @@ def _arrow(steps: Transitions, layout: Layout, keys: Mapping[str, str], png: boo
     at = np.full(len(steps), -1)
     at[ends] = np.arange(len(ends))
     places = pa.array(at, mask=at < 0)
-    found = {keys[name]: _values(values, png) for name, values in steps.columns().items()}
+    texts = layout.texts
+    found = {keys[name]: _values(values, png, name in texts) for name, values in steps.columns().items()}
     for name in layout.obs:
-        found[keys[_final(name)]] = _values(steps.next_obs[name][ends], png, sized=False).take(places)
+        finals = _values(steps.next_obs[name][ends], png, name in texts, sized=False)
+        found[keys[_final(name)]] = finals.take(places)
     return found
 
 
-def _values(values: Any, png: bool, sized: bool = True) -> Any:
+def _values(values: Any, png: bool, text: bool, sized: bool = True) -> Any:
     """Return values ``(n, *shape)``, or Lists, as an Arrow array; lists of arrays are of a fixed size if ``sized``."""
     import pyarrow as pa
 
+    if text:
+        return text_array("a text", values)
     if isinstance(values, Lists):
         return pa.ListArray.from_arrays(values.offsets.astype(np.int32), number_array(values.values, sized))
     if not images.is_image(values.shape[1:], values.dtype):
@@ -211,115 +231,66 @@ def _values(values: Any, png: bool, sized: bool = True) -> Any:
     return pa.StructArray.from_arrays([pictures, pa.nulls(len(values), pa.string())], ["bytes", "path"])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Columns:
-    """The columns of a dataset.
-
-    Attributes:
-        where: the name of the dataset in errors.
-        files: the files of the dataset, in order.
-        count: rows in them.
-        keys: the Parquet column of each of our names.
-        shapes: the shapes of the columns whose shape and dtype are known, by name.
-        ragged: the names of the ragged ones.
-    """
-
-    where: str
-    files: Sequence[pathlib.Path]
-    count: int
-    keys: Mapping[str, str]
-    shapes: Mapping[str, Shape]
-    ragged: set[str]
-
-    def array(self, name: str, present: Array | None = None) -> ParquetArray:
-        """Return the values of a column: of all rows, or of those that are ``present``."""
-        count = self.count if present is None else int(present.sum())
-        known = self.shapes.get(name)
-        return ParquetArray(self.files, self.keys[name], count, known, present, ragged=name in self.ragged)
-
-    def below(self, root: str, present: Array | None = None) -> dict[str, ParquetArray]:
-        """Return the leaves of observations, actions or final observations."""
-        return {name: self.array(name, present) for name in leaves_of(self.keys, root)}
-
-    def flags(self, name: str) -> Array | None:
-        """Return a column of flags as ``(count,)`` bool, or None if there is no such column."""
-        return flags(self.where, self.keys[name], self.array(name), self.count) if name in self.keys else None
-
-    def changes(self, name: str) -> Array:
-        """Tell which rows, ``(count,)`` bool, another number of a column follows; the very last is one of them."""
-        numbers = self.array(name)[slice(None)]
-        if numbers.ndim != 1:
-            raise InputError(f"{self.where}: {self.keys[name]} must be one number a step")
-        return np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]
-
-
 @reader
 def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a file, or a directory of files, as a source, as the module's docstring says."""
     refuse_parquet(path)
-    where, files = str(path), _files(path)
-    if not files:
-        raise InputError(f"{where!r} is no Parquet file")
-    schema, count = _common_schema(files)
+    table = ParquetTable.of(path)
+    where, count = table.where, table.count
     check_size(where, (count,), 1, lambda: stored_bytes(path))
-    layout, described = _description(schema, where)
-    readable = [field.name for field in schema if is_readable(field.type)]
-    keys = _meanings(readable, described, where)
-    shapes, ragged = ({}, set()) if layout is None else (_shapes(layout), _ragged(layout))
-    columns = _Columns(where, files, count, keys, shapes, ragged)
-    obs, action = columns.below(OBS), columns.below(ACTION)
+    layout, described = _description(table.schemas[0], where) if not choice.map else (None, {})
+    layout = None if layout is None else layout.only(choice.columns)
+    keys = _meanings(table, described, choice)
+    for key in keys.values():
+        table.check_column(key)
+    texts = {name: one for name, key in keys.items() if name not in TOLD and (one := table.texts(key)) is not None}
+    shapes, ragged = ({}, set[str]()) if layout is None else (_shapes(layout), _ragged(layout))
+
+    def array(name: str, present: Array | None = None) -> ParquetArray:
+        rows = count if present is None else int(present.sum())
+        known, some = shapes.get(name), name in ragged
+        return ParquetArray(table.files, keys[name], rows, known, present, some, texts.get(name))
+
+    told = {name: flags(where, keys[name], array(name), count) for name in (*ENDS, DONE) if name in keys}
+    told |= {name: table.numbers(keys[name]) for name in TELLING if name in keys}
+    ends = ends_of(where, told, keys, count, choice=choice)
+    table.check_order(keys.get(EPISODE), keys.get(FRAME), ends.last)
+    obs, action = ({name: array(name) for name in leaves_of(keys, root)} for root in (OBS, ACTION))
     if not obs or not action:
-        raise InputError(f"{where}: must have the columns observation and action; there are {', '.join(schema.names)}")
-    terminated, truncated, last = _ends(columns)
-    finals = columns.below(FINAL, last)
-    others = {*obs, *action, *finals, *PLACES, *FLAGS}
-    yield FlatArrays(
-        where, obs, action, terminated, truncated, last, columns.array(REWARD) if REWARD in keys else None,
-        {name: columns.array(name) for name in keys if name not in others},
+        raise InputError(f"{where}: must have the columns observation and action; there are {', '.join(table.kinds)}")
+    finals = {name: array(name, ends.last) for name in leaves_of(keys, FINAL)}
+    columns = {name: array(name) for name in keys if name not in {*obs, *action, *finals, *TOLD}}
+    found = FlatArrays(
+        where, obs, action, ends.terminated, ends.truncated, ends.last, array(REWARD) if REWARD in keys else None, columns,
         finals={name.replace(FINAL, OBS, 1): array for name, array in finals.items()} or None,
-        layout=layout, names=Names(set(schema.names) - set(readable)),
+        layout=layout, names=_names(path, table, keys),
     ).source()  # fmt: skip
+    if layout is None:
+        found = dataclasses.replace(found, layout=_with_texts(found.layout, texts))
+    yield dataclasses.replace(found, notes=ends.notes)
 
 
-def _common_schema(files: Sequence[pathlib.Path]) -> tuple[Any, int]:
-    """Return the schema of the first file, and the rows of all; raise InputError if their columns differ."""
-    import pyarrow.parquet as pq
-
-    schemas, count = [], 0
-    for file in files:
-        with damage(file), pq.ParquetFile(file) as opened:
-            schemas.append(opened.schema_arrow)
-            count += opened.metadata.num_rows
-        if schemas[-1].names != schemas[0].names:
-            raise InputError(f"{file}: its columns are not those of {files[0].name}")
-    return schemas[0], count
+def _names(path: pathlib.Path, table: ParquetTable, keys: Mapping[str, str]) -> Names:
+    """Return the names of all columns, and of all files if there are several, without those that are read."""
+    names = Names([*table.kinds, *(files_below(path) if path.is_dir() else ())], numbered)
+    names.take(*keys.values(), *(file.relative_to(path).as_posix() for file in table.files))
+    for key in filter(None, [keys.get(INDEX)]):
+        names.add(key)
+        with contextlib.suppress(InputError):
+            if (np.diff(table.numbers(key)) == 1).all():
+                names.take(key)  # the order of the rows tells it
+    return names
 
 
-def _ends(columns: _Columns) -> tuple[Array, Array, Array]:
-    """Return ``terminated``, ``truncated`` and ``last``, from the flags and episode numbers that there are."""
-    terminated, truncated, done = (columns.flags(name) for name in (TERMINATED, TRUNCATED, DONE))
-    never = np.zeros(columns.count, bool)
-    last = never if done is None else done
-    if EPISODE in columns.keys:
-        last = last | columns.changes(EPISODE)
-    elif terminated is None and truncated is None and done is None:
-        raise InputError(
-            f"{columns.where}: nothing tells where episodes end: there is no {PLACES[EPISODE]}, and no flags"
-        )
-    if terminated is None:
-        terminated = never if done is None else done
-        truncated = last & ~terminated if truncated is None else truncated
-    truncated = never if truncated is None else truncated
-    return terminated, truncated, last | terminated | truncated
-
-
-def _files(path: pathlib.Path) -> list[pathlib.Path]:
-    """Return the files of a dataset in order, those below ``data`` if it has that, two levels deep at most."""
-    if path.is_file():
-        return [path] if is_parquet(path) else []
-    below = path / "data" if (path / "data").is_dir() else path
-    found = [*below.glob("*.parquet"), *below.glob("*/*.parquet")]
-    return sorted(file for file in found if file.is_file() and is_parquet(file))
+def _with_texts(layout: Layout, texts: Mapping[str, Texts]) -> Layout:
+    """Return an inferred layout with spaces of texts, and with the names of columns of texts in its provenance."""
+    found = {}
+    for name in texts.keys() & {*layout.obs, *layout.action}:
+        each = [texts[one] for one in (name, _final(name)) if one in texts]
+        found[name] = infer_text("".join(one.charset for one in each), max(one.longest for one in each))
+    columns = [name for name in layout.columns if name in texts]
+    provenance = {"parquet": {"text": columns}} if columns else {}
+    return dataclasses.replace(layout.with_texts(found), provenance=provenance)
 
 
 def _description(schema: Any, where: str) -> tuple[Layout | None, dict[str, str]]:
@@ -330,18 +301,36 @@ def _description(schema: Any, where: str) -> tuple[Layout | None, dict[str, str]
     return read_description(parse_json(stored, where), where)
 
 
-def _meanings(columns: Sequence[str], keys: Mapping[str, str], where: str) -> dict[str, str]:
-    """Return the Parquet column of each of our names."""
-    found: dict[str, str] = {}
-    for key in columns:
-        name = keys.get(key) or SYNONYMS.get(key) or _meaning(key)
+def _meanings(table: ParquetTable, described: Mapping[str, str], choice: Choice) -> dict[str, str]:
+    """Return the Parquet column of each of our names that is to be read; what the caller maps goes first."""
+    kind, ends = named_kind(choice.ends) if choice.ends not in (None, WHOLE) else ("", "")
+    told = {ends: f"/{kind}"} if ends else {}
+    for name, key in (*choice.map.items(), *((kind, key) for key in told)):
+        if key not in table.kinds:
+            raise InputError(f"{table.where}: {name} is no column {key!r}; there are {', '.join(table.kinds)}")
+    found = dict(choice.map)
+    for key in table.kinds:
+        name = told.get(key) or described.get(key) or SYNONYMS.get(key) or _meaning(key)
+        if key in choice.map.values() or not table.is_readable(key) or any(_meet(name, one) for one in choice.map):
+            continue
         if name in found:
-            raise InputError(f"{where}: the columns {found[name]!r} and {key!r} both are its {name}")
+            raise InputError(f"{table.where}: the columns {found[name]!r} and {key!r} both are its {name}")
         found[name] = key
+    optional = {name: _own(name) for name in found if name not in TOLD and not leaves_of({name: name}, ACTION)}
+    own = [name for name, column in optional.items() if name == column]
+    choice.check_columns(leaves_of(dict.fromkeys(own), OBS), [name for name in own if name.partition("/")[0] != OBS])
+    found = {name: key for name, key in found.items() if name not in optional or choice.wants(optional[name])}
     for one, other in itertools.permutations(found, 2):
         if other.startswith(f"{one}/"):
-            raise InputError(f"{where}: the column {found[other]!r} is a part of {found[one]!r}, which is an array")
+            raise InputError(
+                f"{table.where}: the column {found[other]!r} is a part of {found[one]!r}, which is an array"
+            )
     return found
+
+
+def _meet(one: str, other: str) -> bool:
+    """Tell whether two names are the same, or one is a part of the other."""
+    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
 
 
 def _meaning(key: str) -> str:
@@ -361,8 +350,8 @@ def recognise(path: pathlib.Path) -> bool:
     try:
         import pyarrow.parquet as pq
     except ImportError:
-        return bool(_files(path)) if path.exists() else False
-    files = _files(path) if path.exists() else []
+        return bool(table_files(path)) if path.exists() else False
+    files = table_files(path) if path.exists() else []
     try:
         with damage(path):
             names = pq.read_schema(files[0]).names if files else []
@@ -377,5 +366,6 @@ FORMATS = (
         Holds(
             next_obs=False, dtypes=frozenset(name for name in DTYPES if not name.startswith("complex")), ragged=True
         ), recognise, read, write, tuple(COMPRESSIONS), ("pyarrow",), "arrow",
+        told=frozenset({"map", "ends", "max_episode_steps"}),
     ),
 )  # fmt: skip

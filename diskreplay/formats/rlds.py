@@ -169,9 +169,8 @@ def _key(name: str) -> str:
 def _columns(layout: Layout) -> dict[str, EpisodeFeature]:
     """Return the features of a step by key."""
     shapes: dict[str, Shape] = {**layout.obs, **layout.action, REWARD: ((), layout.reward_dtype), **layout.columns}
-    texts = layout.ragged & (layout.texts | layout.text_columns("rlds"))
     found = {
-        _key(name): EpisodeFeature(*shape, name in layout.ragged, name if name in texts else "")
+        _key(name): EpisodeFeature(*shape, name in layout.ragged, name if name in layout.texts else "")
         for name, shape in shapes.items()
     }
     found[DISCOUNT] = EpisodeFeature((), np.dtype(np.float32))

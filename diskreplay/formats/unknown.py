@@ -36,7 +36,8 @@ def unknown(path: pathlib.Path, formats: Sequence[Format]) -> str:
             f"{said}: it looks like a pickle, which is never loaded, for it can run any code; if you trust it, load it "
             f"from Python, data = pickle.load(open({str(path)!r}, 'rb')), and give its arrays: {line}"
         )
-    return f"{said}{_below(path, formats)}; name one of {', '.join(format.name for format in formats if format.read)} (--format)"
+    names = ", ".join(format.name for format in formats if format.read)
+    return f"{said}{_below(path, formats)}; name one of {names} (--format)"
 
 
 def _below(path: pathlib.Path, formats: Sequence[Format]) -> str:

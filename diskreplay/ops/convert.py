@@ -126,7 +126,7 @@ class Imported(Result):
 
 def export(
     path: PathLike, out: PathLike, format: str = "d4rl", *, selection: Selection = EVERYTHING, allow_loss: bool = False,
-    overwrite: bool = False, compression: str | None = None, progress: Progress | None = None,
+    overwrite: bool = False, compression: str | None = None, task: str | None = None, progress: Progress | None = None,
 ) -> Exported:  # fmt: skip
     """Write the last commit of the store at ``path``, or a part of it, as a dataset ``out``.
 
@@ -140,6 +140,7 @@ def export(
         allow_loss: go on where the format cannot hold all of it.
         overwrite: True if a dataset that is there may be replaced.
         compression: one that the format knows; its own choice if None.
+        task: the column whose texts are the tasks of the steps, for a format that has tasks.
         progress: a function, called with the transitions done and in all.
 
     Raises:
@@ -157,6 +158,8 @@ def export(
         raise InputError(f"{format} datasets can only be read; 'diskreplay formats' lists what can be written")
     if compression not in chosen.compressions:
         raise InputError(f"{format}: compression must be one of {', '.join(chosen.compressions)}, got {compression!r}")
+    if task is not None and not chosen.tasks:
+        raise InputError(f"{format} datasets have no tasks that the texts of {task!r} could be; lerobot's have")
     check_installed(chosen)
     target = absolute(out)
     apart(path, target)
@@ -168,6 +171,7 @@ def export(
     ):
         if selection != EVERYTHING and not part.steps:
             raise NotEnoughDataError(nothing_chosen(part))
+        part.layout = dataclasses.replace(part.layout, task=task)
         losses = part.losses(chosen.holds, lambda: report(0, part.steps))
         losses += chosen.losses(part.layout, part.episodes, compression)
         if losses and not allow_loss:

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from diskreplay_cli import output
 from diskreplay_cli.main import main
 from formats.roundtrip import IMAGE, moved_window, several_envs, store
+from formats.test_texts import make as make_texts
 from gymnasium import spaces
 from rich.console import Console
 
@@ -93,6 +94,15 @@ def test_the_format_of_an_export_is_what_its_name_ends_in(
     assert facts("export", path, out, "--allow-loss")["format"] == name
     assert formats.guess(out).name == name
     assert " as robomimic, " in said("export", path, tmp_path / f"b{ending}", "--format", "robomimic")
+
+
+def test_the_task_of_an_export(path: str, tmp_path: pathlib.Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is in the arrow extra")
+    make_texts(path, columns=("task", "language_instruction"))
+    assert "choose one (--task COLUMN)" in failure("export", path, tmp_path / "a", "--format", "lerobot")
+    said("export", path, tmp_path / "a", "--format", "lerobot", "--task", "task")
+    assert "pick up the cup" in pq.read_table(tmp_path / "a/meta/tasks.parquet")["task"].to_pylist()
+    assert "d4rl datasets have no tasks" in failure("export", path, tmp_path / "b", "--task", "task")
 
 
 def test_environments_are_named_when_they_are_not_kept(path: str, tmp_path: pathlib.Path) -> None:

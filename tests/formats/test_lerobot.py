@@ -23,6 +23,7 @@ import diskreplay as dr
 from diskreplay import formats, video
 from diskreplay.errors import InputError
 from diskreplay.formats.core import flat
+from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format
 from diskreplay.formats.files import lerobot_stats
 from diskreplay.formats.selection import Selection
@@ -120,9 +121,9 @@ B_FRAMES = {"x264-params": "b-adapt=0:bframes=2:scenecut=0"}
 ROWS, EPISODES = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"
 WRONG: list[tuple[str, Callable[[pathlib.Path], Any], str]] = [
     (
-        "version 2",
-        lambda d: changed(d / "meta/info.json", codebase_version="v2.1"),
-        "of version v2.1, and v3.0 is read",
+        "version 1",
+        lambda d: changed(d / "meta/info.json", codebase_version="v1.6"),
+        "of version v1.6, and v2.0, v2.1 and v3.0 are read",
     ),
     ("another fps", lambda d: changed(d / "meta/info.json", fps=15), "at 15 frames a second"),
     ("no fps", lambda d: changed(d / "meta/info.json", fps="fast"), "fps, as a number"),
@@ -380,6 +381,48 @@ def test_texts_come_back(path: str, tmp_path: pathlib.Path) -> None:
             assert rb.schema.observation_space[name].characters == said.characters
             assert rb.schema.observation_space[name].max_length == (30 if store == "b" else 12)
     assert diff(tmp_path / "c", tmp_path / "d") is None
+
+
+def test_what_is_not_read_is_named(dataset: pathlib.Path, path: str) -> None:
+    """Files that nobody asked for, features of other dtypes, columns that are no features; our own has none."""
+    assert import_dataset(dataset, path).ignored == ()
+    assert import_dataset(dataset, path, append=True).ignored == ()
+    for name in ("README.md", ".gitattributes", "images/top/episode_000000/frame_000001.png", "data/notes.parquet"):
+        (dataset / name).parent.mkdir(parents=True, exist_ok=True)
+        (dataset / name).write_text("x")
+    (dataset / "images/top/episode_000000/frame_000002.png").write_text("x")
+    shutil.copy(dataset / CAMERA, (dataset / CAMERA).with_name("file-007.mp4"))
+    table = pq.read_table(dataset / ROWS)
+    pq.write_table(table.append_column("odd", table["timestamp"]), dataset / ROWS)
+    sound = {"dtype": "audio", "shape": [1], "names": None}
+    changed(dataset / "meta/info.json", features={**info(dataset)["features"], "observation.sound": sound})
+    before = frames(path)
+    assert import_dataset(dataset, dataset.parent / "b").ignored == (
+        ".gitattributes", "README.md", "data/notes.parquet", "images/top/episode_*/frame_*.png (2)",
+        "observation.sound", "odd", "videos/observation.camera/chunk-*/file-*.mp4 (1)",
+    )  # fmt: skip
+    assert np.array_equal(frames(dataset.parent / "b"), before[: sum(LENGTHS)])
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_a_camera_that_is_left_out_is_not_opened(described: bool, dataset: pathlib.Path) -> None:
+    """Nor is what an episode's end tells lost with it."""
+    (dataset / CAMERA).write_bytes(b"no video")
+    state, camera = "state", "camera"
+    if not described:
+        (dataset / "meta/diskreplay.json").unlink()
+        state, camera = "observation.state", "observation.camera"
+    with formats.get("lerobot").read(dataset, Choice(columns=(f"obs/{state}",))) as source:
+        assert [*source.layout.obs, *source.layout.columns] == [f"obs/{state}"]
+        assert {"observation.camera", "videos/observation.camera/chunk-*/file-*.mp4 (1)"} <= {*source.names.unread()}
+        blocks = list(source.blocks())
+        ended = np.concatenate([each.terminated for each in blocks])
+    assert ended.nonzero()[0].tolist() == [3, 10]
+    with (
+        pytest.raises(InputError, match=rf"no column 'x' to choose; there are .*obs/{camera}"),
+        formats.get("lerobot").read(dataset, Choice(columns=("x",))),
+    ):
+        pass
 
 
 def test_a_column_that_is_no_text_is_refused(dataset: pathlib.Path) -> None:

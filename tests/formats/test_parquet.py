@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -17,6 +18,7 @@ import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import InputError
 from diskreplay.formats import parquet
+from diskreplay.formats.core.choice import Choice
 from diskreplay.ops.convert import export, import_dataset
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is in the arrow extra")
@@ -179,7 +181,7 @@ def test_sources_of_others(
 
 
 def test_images_without_a_description(path: str, tmp_path: pathlib.Path) -> None:
-    """Binary columns and structs that hold images; columns of text are named as not read."""
+    """Binary columns and structs that hold images, and a column of text."""
     frames = np.random.default_rng(0).integers(0, 256, (6, 4, 5, 3), np.uint8)
     images = [png(frame) for frame in frames]
     columns = {
@@ -188,7 +190,9 @@ def test_images_without_a_description(path: str, tmp_path: pathlib.Path) -> None
         "observation.b": [{"bytes": i, "path": "x"} for i in images],
     }
     save(tmp_path / "a.parquet", table(**columns, task=["push"] * 6, **{"next.success": [True] * 6}))
-    assert import_dataset(tmp_path / "a.parquet", path).ignored == ("task",)
+    assert import_dataset(tmp_path / "a.parquet", path).ignored == ()
+    with dr.ReplayBuffer.open(path, mode="r") as rb:
+        assert rb.provenance == {"parquet": {"text": ["task"]}}
     found = read(path)
     for leaf in ("obs/a", "obs/b"):
         np.testing.assert_array_equal(found[1].obs[leaf][:, 0], frames[3:])
@@ -204,10 +208,184 @@ def test_lerobots_directory(path: str, tmp_path: pathlib.Path) -> None:
     assert [len(episode) for episode in read(path)] == [2, 3]
 
 
+def steps(lengths: tuple[int, ...] = (3, 4), first: int = 0) -> list[dict[str, Any]]:
+    """Rows of episodes from ``first`` on, with columns that a table may be sorted by."""
+    return [
+        {"observation": [float(10 * number + step)], "action": 0, "next.done": step == length - 1,
+         "episode_index": number, "frame_index": step}
+        for number, length in enumerate(lengths, first) for step in range(length)
+    ]  # fmt: skip
+
+
+def put(target: pathlib.Path, rows: list[dict[str, Any]], **kinds: Any) -> None:
+    columns = {key: pa.array([row[key] for row in rows], kinds.get(key)) for key in rows[0]}
+    save(target, columns)
+
+
+ROWS = steps()
+UNSORTED: list[tuple[str, list[dict[str, Any]], str]] = [
+    (
+        "episodes in turn",
+        [ROWS[at] for at in (0, 3, 1, 4, 2, 5, 6)],
+        "row 2 has episode_index 0 and frame_index 1, after",
+    ),
+    ("last steps first", ROWS[::-1], "row 0 has episode_index 1 and frame_index 3, after nothing"),
+    ("the other first", [*ROWS[3:], *ROWS[:3]], "row 4 has episode_index 0 and frame_index 0, after"),
+    ("steps reversed", [*ROWS[:3], *ROWS[:2:-1]], "row 3 has episode_index 1 and frame_index 3"),
+    ("two steps exchanged", [*ROWS[:4], ROWS[5], ROWS[4], ROWS[6]], "row 4 has episode_index 1 and frame_index 2"),
+    ("a step twice", [*ROWS[:2], *ROWS[1:]], "row 2 has episode_index 0 and frame_index 1, after"),
+    ("a step missing", [*ROWS[:4], *ROWS[5:]], "row 4 has episode_index 1 and frame_index 2, after"),
+    ("the first step missing", [*ROWS[:3], *ROWS[4:]], "row 3 has episode_index 1 and frame_index 1, after"),
+    ("an episode missing", [*ROWS, *steps((2,), 3)], "row 7 has episode_index 3 and frame_index 0, after"),
+    ("episodes again", [*ROWS, *ROWS], "row 7 has episode_index 0 and frame_index 0, after episode_index 1"),
+]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.float32()], ids=str)
+@pytest.mark.parametrize(("rows", "said"), [each[1:] for each in UNSORTED], ids=[each[0] for each in UNSORTED])
+def test_rows_out_of_order_are_refused(rows: Any, said: str, kind: Any, tmp_path: pathlib.Path) -> None:
+    put(tmp_path / "a.parquet", rows, episode_index=kind, frame_index=kind)
+    how = r'sort_by\(\[\("episode_index", "ascending"\), \("frame_index", "ascending"\)\]\)'
+    refused(tmp_path / "a.parquet", f"{said}.*{how}", "parquet")
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.float64()], ids=str)
+def test_a_sorted_table_comes_in(kind: Any, path: str, tmp_path: pathlib.Path) -> None:
+    """As the error says it is sorted; numbers of episodes may begin anywhere."""
+    rows = steps((3, 4, 1), 7)
+    order = np.random.default_rng(0).permutation(len(rows))
+    put(tmp_path / "a.parquet", [rows[at] for at in order], episode_index=kind, frame_index=kind)
+    with pytest.raises(InputError, match="must ascend without gaps"):
+        import_dataset(tmp_path / "a.parquet", path)
+    found = pq.read_table(tmp_path / "a.parquet")
+    pq.write_table(
+        found.sort_by([("episode_index", "ascending"), ("frame_index", "ascending")]), tmp_path / "a.parquet"
+    )
+    assert import_dataset(tmp_path / "a.parquet", path).episodes == 3
+    assert [len(episode) for episode in read(path)] == [3, 4, 1]
+
+
+@pytest.mark.parametrize("without", ["episode_index", "frame_index"])
+def test_one_of_the_numbers_is_enough_to_see_the_order(without: str, path: str, tmp_path: pathlib.Path) -> None:
+    rows = [{key: value for key, value in row.items() if key != without} for row in ROWS]
+    put(tmp_path / "a.parquet", rows)
+    assert import_dataset(tmp_path / "a.parquet", path).episodes == 2
+    put(tmp_path / "a.parquet", rows[::-1])
+    with pytest.raises(InputError, match="must ascend without gaps"):
+        import_dataset(tmp_path / "a.parquet", tmp_path / "b.replay")
+
+
+def test_numbers_that_are_not_whole_are_refused(tmp_path: pathlib.Path) -> None:
+    for wrong in (0.5, float("nan")):
+        put(tmp_path / "a" / "a.parquet", [*ROWS[:-1], {**ROWS[-1], "frame_index": wrong}], frame_index=pa.float64())
+        refused(tmp_path / "a" / "a.parquet", "frame_index must be one whole number a row", "parquet")
+
+
+def test_files_in_natural_order(path: str, tmp_path: pathlib.Path) -> None:
+    """The numbers in their names count, over which episodes and steps go on; files that are not read are named."""
+    rows = steps((3, 4, 5, 2, 6, 1))
+    cuts = [0, 2, 3, 7, 9, 10, 14, 15, 16, 17, 19, 21]
+    for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        put(tmp_path / "a" / f"part-{number}" / "x2.parquet", rows[start:stop])
+    for name in ("README.md", "part-3/.x.parquet", "part-3/_metadata", "deep/er/x.parquet", "episode_000003.mp4"):
+        (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "a" / name).write_text("x")
+    (tmp_path / "a/episode_000004.mp4").write_text("x")
+    assert import_dataset(tmp_path / "a", path).ignored == (
+        "README.md", "deep/er/x.parquet", "episode_*.mp4 (2)", "part-3/.x.parquet", "part-3/_metadata",
+    )  # fmt: skip
+    assert [len(episode) for episode in read(path)] == [3, 4, 5, 2, 6, 1]
+    assert np.concatenate([e.obs["obs"][:, 0, 0] for e in read(path)]).tolist() == [
+        row["observation"][0] for row in rows
+    ]
+    put(tmp_path / "b" / "part-2.parquet", rows[7:])
+    put(tmp_path / "b" / "part-10.parquet", rows[:7])
+    with pytest.raises(InputError, match=r"part-10\.parquet': row 0 has episode_index 0 and frame_index 0, after epi"):
+        import_dataset(tmp_path / "b", tmp_path / "b.replay")
+    (tmp_path / "b" / "part-11.parquet").write_bytes(b"something else")
+    with pytest.raises(InputError, match=r"part-11\.parquet' is damaged"):
+        import_dataset(tmp_path / "b", tmp_path / "b.replay")
+
+
+def test_what_is_not_read_is_named(path: str, tmp_path: pathlib.Path) -> None:
+    """Columns of other types, also those that only a later file has, and an index that the order does not tell."""
+    more = {"when": pa.array([0] * 6, pa.timestamp("s")), "index": [0] * 6, "who": pa.array([["a"]] * 6)}
+    save(tmp_path / "a" / "1.parquet", table(**more))
+    save(tmp_path / "a" / "2.parquet", table(**more, episode_index=[2] * 6, odd=pa.array([{"x": 1}] * 6)))
+    assert import_dataset(tmp_path / "a", path).ignored == ("index", "odd", "when", "who")
+    save(tmp_path / "a" / "2.parquet", table(**more, episode_index=[2] * 6, late=[1.0] * 6))
+    with pytest.raises(InputError, match=r"1\.parquet' has no column 'late', as others have; leave it out"):
+        import_dataset(tmp_path / "a", tmp_path / "b.replay")
+    with formats.get("parquet").read(tmp_path / "a", Choice(columns=("obs",))) as source:
+        assert source.names.unread() == ("index", "late", "when", "who")
+
+
+def test_only_what_is_chosen_is_looked_at(tmp_path: pathlib.Path) -> None:
+    columns = {"observation": None, "observation.a": [1.0] * 6, "observation.b": [b"no image"] * 6, "x": [1.0] * 6}
+    save(tmp_path / "a.parquet", table(**columns, tools=pa.array([["a"]] * 6)))
+    read_chosen = formats.get("parquet").read
+    with pytest.raises(InputError, match="no image"), read_chosen(tmp_path / "a.parquet"):
+        pass
+    for chosen, obs, extra in ((("obs/a",), ["obs/a"], []), (("obs/a", "x"), ["obs/a"], ["x"])):
+        with read_chosen(tmp_path / "a.parquet", Choice(columns=chosen)) as source:
+            assert (list(source.layout.obs), list(source.layout.columns)) == (obs, extra)
+            assert source.names.unread() == ("observation.b", "tools", *([] if extra else ["x"]))
+            assert sum(map(len, source.blocks())) == 5
+    for chosen in (("obs/c",), ("obs/a", "tools")):
+        with (
+            pytest.raises(InputError, match=rf"no column '{chosen[-1]}' to choose; there are obs/a, obs/b, x"),
+            read_chosen(tmp_path / "a.parquet", Choice(columns=chosen)),
+        ):
+            pass
+
+
+def test_only_what_is_chosen_of_our_own(path: str, tmp_path: pathlib.Path) -> None:
+    CASE["dict"].make(path)
+    export(path, tmp_path / "a.parquet", "parquet")
+    with formats.get("parquet").read(tmp_path / "a.parquet", Choice(columns=("obs/arm",))) as source:
+        assert list(source.layout.obs) == ["obs/arm/joints", "obs/arm/grip"]
+        found = np.concatenate([steps.obs["obs/arm/joints"] for steps in source.blocks()])
+    assert np.array_equal(found, np.concatenate([episode.obs["obs/arm/joints"][:, 0] for episode in read(path)]))
+
+
+def test_our_names_of_their_columns(tmp_path: pathlib.Path) -> None:
+    columns = {"observation": None, "state": [[1.0, 2.0]] * 6, "cmd": [0.5] * 6, "observation.b": [2.0] * 6,
+               "terminated": None, "next.done": [False, False, True] * 2}  # fmt: skip
+    save(tmp_path / "a.parquet", table(**columns))
+    given = {"obs/joints": "state", "action": "cmd", "truncated": "next.done"}
+    with formats.get("parquet").read(tmp_path / "a.parquet", Choice(map=given)) as source:
+        assert [*source.layout.obs, *source.layout.action] == ["obs/joints", "obs/b", "action"]
+        assert source.names.unread() == ("action",)
+        assert source.notes == ()
+        blocks = list(source.blocks())
+    assert [np.concatenate([each.action["action"] for each in blocks]).tolist()] == [[0.5] * 4]
+    assert sum(int(each.terminated.sum()) for each in blocks) == 0
+    with formats.get("parquet").read(tmp_path / "a.parquet", Choice(map={"obs": "state"})) as source:
+        assert list(source.layout.obs) == ["obs"]
+        assert source.names.unread() == ("observation.b",)
+    with (
+        pytest.raises(InputError, match="obs is no column 'stat'; there are action, reward, episode_index, state"),
+        formats.get("parquet").read(tmp_path / "a.parquet", Choice(map={"obs": "stat"})),
+    ):
+        pass
+
+
+def test_done_alone_is_said(tmp_path: pathlib.Path) -> None:
+    done = {"terminated": None, "next.done": [False, False, True] * 2}
+    for given, notes in (
+        (done, ("'next.done' alone ends episodes: as terminated; --map truncated=next.done says otherwise",)),
+        ({**done, "truncated": [False, False, True] * 2}, ()),
+        ({}, ()),
+    ):
+        save(tmp_path / "a.parquet", table(**given))
+        with formats.get("parquet").read(tmp_path / "a.parquet") as source:
+            assert source.notes == notes
+
+
 BLACK = png(np.zeros((2, 2), np.uint8))
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"observation": None}, "must have the columns observation and action"),
-    ({"action": ["left"] * 6}, "must have the columns observation and action"),
+    ({"action": [{"x": 1}] * 6}, "must have the columns observation and action"),
     ({"episode_index": None, "terminated": None}, "nothing tells where episodes end"),
     ({"observation": [[1.0], [1.0, 2.0], *([[1.0]] * 4)]}, "several lengths"),
     ({"observation": [[1.0, None]] * 6}, "values missing"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from formats.roundtrip import CASES, Case, read
 
+import diskreplay as dr
 from diskreplay.ops.convert import export, import_dataset
 
 NAMES = (
@@ -121,7 +122,7 @@ def test_what_datasets_writes(shards: int, datasets: Any, path: str, tmp_path: p
             "observation.grid": rng.integers(0, 9, (2, 3)).astype(np.int32),
             "action": rng.normal(size=2).astype(np.float32), "episode_index": number, "frame_index": step,
             "timestamp": np.float32(step / 10), "next.reward": np.float32(rng.normal()),
-            "next.done": step == length - 1, "index": 0, "task": "push",
+            "next.done": step == length - 1, "index": 0, "task": f"push {number}",
         }
         for number, length in enumerate(lengths)
         for step in range(length)
@@ -141,7 +142,7 @@ def test_what_datasets_writes(shards: int, datasets: Any, path: str, tmp_path: p
         (tmp_path / "data").mkdir(exist_ok=True)
         made.shard(shards, number, contiguous=True).to_parquet(tmp_path / "data" / f"train-{number}.parquet")
     imported = import_dataset(tmp_path / "data", path)
-    assert (imported.format, imported.transitions, imported.ignored) == ("parquet", len(rows), ("task",))
+    assert (imported.format, imported.transitions, imported.ignored) == ("parquet", len(rows), ("index",))
     episodes = read(path)
     assert [len(episode) for episode in episodes] == list(lengths)
     for what, leaf, key in (
@@ -151,6 +152,9 @@ def test_what_datasets_writes(shards: int, datasets: Any, path: str, tmp_path: p
         values = np.concatenate([getattr(episode, what)[leaf] for episode in episodes])
         wanted = np.stack([row[key] for row in rows])
         np.testing.assert_array_equal(values[:, -1] if what == "obs" else values, wanted)
+    with dr.ReplayBuffer.open(path, mode="r", ragged="lists") as rb:
+        texts = rb.get(rb.items()).extra["task"]
+        assert [text.tobytes().decode("utf-32-le") for text in texts] == [row["task"] for row in rows]
     for what, key in (("reward", "next.reward"), ("terminated", "next.done")):
         values = np.concatenate([getattr(episode, what) for episode in episodes])
         np.testing.assert_array_equal(values, [row[key] for row in rows])

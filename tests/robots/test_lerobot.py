@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from formats.test_texts import TEXTS
+from formats.test_texts import make as make_texts
 from gymnasium import spaces
 from robots.lerobot_datasets import opened
 
@@ -208,3 +210,14 @@ def test_a_store_of_any_other_origin(tmp_path: pathlib.Path) -> None:
     assert [found[at]["task"] for at in (0, 5, 10)] == ["task 0", "task 1", "task 0"]
     assert found[4]["next.done"]
     assert found[0]["observation.camera"].shape == (3, 64, 64)
+
+
+def test_the_task_of_each_frame_is_its_text(tmp_path: pathlib.Path) -> None:
+    """Whatever format the text came from; the column goes out, too, also where LeRobot has an item of its name."""
+    for name in ("language_instruction", "task"):
+        make_texts(tmp_path / f"{name}.replay", columns=(name,))
+        export(tmp_path / f"{name}.replay", tmp_path / name, "lerobot")
+        found = opened(tmp_path / name)
+        for at in range(len(found)):
+            assert found[at]["task"] == found[at][name] == TEXTS[at % len(TEXTS)]
+        assert [{*each} for each in found.meta.episodes["tasks"]] == [{*TEXTS[:5]}, {TEXTS[5]}, {*TEXTS}]

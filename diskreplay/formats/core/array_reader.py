@@ -161,7 +161,7 @@ def array_format(
         compressions,
         container=container,
         tables=tables,
-        told=TOLD,
+        told=frozenset(TOLD),
         **more,
     )
 

@@ -176,7 +176,7 @@ class FlatArrays:
             check_length(self.where, name, array, count)
         if self.reward is not None:
             check_length(self.where, "reward", self.reward, count)
-            if math.prod(self.reward.shape[1:]) != 1:
+            if math.prod(self.reward.shape[1:]) != 1 or is_ragged(self.reward):
                 raise InputError(f"{self.where}: rewards must be one number a step, got {tuple(self.reward.shape[1:])}")
 
     def _check_next_obs(self) -> None:
@@ -343,7 +343,7 @@ def flags(where: str, name: str, array: ArrayLike | None, count: int) -> Array:
     if array is None:
         return np.zeros(count, bool)
     check_length(where, name, array, count)
-    if math.prod(array.shape[1:]) != 1:
+    if math.prod(array.shape[1:]) != 1 or is_ragged(array):
         raise InputError(f"{where}: {name} must be one flag a step, got {tuple(array.shape[1:])}")
     values = np.asarray(array[slice(None)])
     if values.dtype.kind == "b":

@@ -56,8 +56,7 @@ class Holds:
         ragged: ragged columns, whose values are :class:`~diskreplay.ragged.Lists`. Without it columns of the user are
             lost, and ragged observations and actions an error.
         video: video columns, with their packets as they are, where other ragged columns are not held.
-        text: Text spaces, which a format may hold without other ragged values.
-        text_origin: the fact of the provenance that says which columns are texts, which it holds too.
+        text: Text spaces and columns of texts, which a format may hold without other ragged values.
     """
 
     final_obs: bool = True
@@ -78,13 +77,12 @@ class Holds:
     ragged: bool = False
     video: bool = False
     text: bool = False
-    text_origin: str = ""
 
     def odd(self, layout: Layout) -> set[str]:
         """Return the ragged columns of a layout that the format has no place for."""
         if self.ragged:
             return set()
-        texts = layout.text_columns(self.text_origin) | (layout.texts if self.text else set())
+        texts = layout.texts if self.text else set[str]()
         return layout.ragged - texts - (layout.video.keys() if self.video else set())
 
 
@@ -141,6 +139,7 @@ class Format:
         container, tables: of a format that is named arrays, what holds them, and what their names mean.
         videos: whether its datasets can have videos, which ``Choice.decoded`` makes ordinary columns of frames.
         told: the fields of ``Choice`` among :data:`TOLD` that its datasets do not say themselves, so that a caller may.
+        tasks: whether its steps have tasks, which may be the texts of a column: ``Layout.task``.
     """
 
     name: str
@@ -159,6 +158,7 @@ class Format:
     container: Kind | None = None
     tables: Sequence[Convention] = ()
     told: frozenset[str] = frozenset()
+    tasks: bool = False
 
 
 def check_installed(format: Format) -> None:

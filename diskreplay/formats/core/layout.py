@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import gymnasium
@@ -68,6 +68,7 @@ class Layout:
         ragged_columns: those of ``columns`` that are ragged.
         video: the facts of the leaves and columns that hold video, by name. Their values are lists of bytes: the format
             keeps packets, and nothing is encoded or decoded. Their spaces are those of pictures.
+        task: the name of the texts that a caller wants as the tasks of the steps; datasets do not hold it.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -81,6 +82,7 @@ class Layout:
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     ragged_columns: frozenset[str] = frozenset()
     video: Mapping[str, Video] = dataclasses.field(default_factory=dict)
+    task: str | None = None
 
     def __post_init__(self) -> None:
         if not self.stacks:
@@ -114,16 +116,25 @@ class Layout:
 
     @property
     def texts(self) -> set[str]:
-        """The names of the leaves that are Text spaces."""
-        leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
-        return {name for name, leaf in leaves.items() if isinstance(leaf, gymnasium.spaces.Text)}
+        """The names of the leaves that are Text spaces, and of the columns whose rows are code points of texts.
 
-    def text_columns(self, origin: str) -> set[str]:
-        """Return the names of columns that came from texts, as an import says in the provenance below ``origin``."""
-        told = self.provenance.get(origin)
-        names = told.get("text") if isinstance(told, dict) else None
-        known = names if isinstance(names, list) else ()
-        return {name for name in self.ragged_columns if name in known and self.columns[name] == CODE_POINTS}
+        Which columns that are an import says in the provenance, as ``text`` below the name of its format.
+        """
+        leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
+        told = [origin.get("text") for origin in self.provenance.values() if isinstance(origin, dict)]
+        known = [self.task, *(name for names in told if isinstance(names, list) for name in names)]
+        columns = {name for name in self.ragged_columns if name in known and self.columns[name] == CODE_POINTS}
+        return columns | {name for name, leaf in leaves.items() if isinstance(leaf, gymnasium.spaces.Text)}
+
+    def with_texts(self, texts: Mapping[str, gymnasium.Space[Any]]) -> Layout:
+        """Return an inferred layout with these spaces in place of the leaves of their names."""
+
+        def change(leaf: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
+            return texts.get(name, leaf)
+
+        observations = map_leaves(self.observation_space, OBS, change)
+        actions = map_leaves(self.action_space, ACTION, change)
+        return dataclasses.replace(self, observation_space=observations, action_space=actions, stacks=())
 
     @property
     def step_shapes(self) -> dict[str, Shape]:
@@ -336,6 +347,11 @@ def infer_choices(low: Array, high: Array, dtype: np.dtype[Any]) -> gymnasium.Sp
     if least < 0 or most >= min(np.iinfo(dtype).max, np.iinfo(np.int64).max):
         return gymnasium.spaces.Box(least, most, low.shape, dtype.type)
     return gymnasium.spaces.MultiDiscrete(high.astype(np.int64) + 1, dtype=dtype.type)
+
+
+def infer_text(characters: Iterable[str], longest: int) -> gymnasium.Space[Any]:
+    """Return the space of texts of these characters that are at most so long."""
+    return gymnasium.spaces.Text(max(1, longest), min_length=0, charset="".join(sorted({*characters})) or " ")
 
 
 def infer_dict(leaves: Mapping[str, gymnasium.Space[Any]]) -> gymnasium.Space[Any]:

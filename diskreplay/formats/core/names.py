@@ -7,6 +7,7 @@ adds all names that are there, and takes those that it reads. What is left was n
 from __future__ import annotations
 
 import pathlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -46,3 +47,8 @@ class Names:
 def files_below(folder: pathlib.Path) -> list[str]:
     """Return the names of all files in a folder and in those below it, such as ``data/notes.txt``."""
     return [entry.relative_to(folder).as_posix() for entry in folder.rglob("*") if not entry.is_dir()]
+
+
+def numbered(name: str) -> str:
+    """Return the name of a file with ``*`` in place of numbers of three and more digits, as files are numbered."""
+    return re.sub(r"\d{3,}", "*", name)

@@ -48,16 +48,20 @@ def lacks(format: Format) -> list[str]:
 
 def lost(format: Format) -> list[str]:
     """Return the names of what an export leaves out once that is allowed."""
-    return _missing(format, LOSSES)
+    return [what + _but(format) if what == LOSSES["ragged"] else what for what in _missing(format, LOSSES)]
 
 
 def refused(format: Format) -> list[str]:
     """Return the names of what no export to a format may have."""
     dtypes = DTYPES - format.holds.dtypes
-    held = [*["video"] * format.holds.video, *["Text"] * format.holds.text]
-    but = f" but {' and '.join(held)}" if held else ""
-    ragged = [] if format.holds.ragged else [f"ragged observations and actions{but}"]
+    ragged = [] if format.holds.ragged else [f"ragged observations and actions{_but(format)}"]
     return _missing(format, REFUSALS) + ragged + ([f"dtypes {', '.join(sorted(dtypes))}"] if dtypes else [])
+
+
+def _but(format: Format) -> str:
+    """Return which ragged values a format holds that does not hold all of them."""
+    held = [*["video"] * format.holds.video, *["texts"] * format.holds.text]
+    return f" but {' and '.join(held)}" if held else ""
 
 
 def facts(format: Format) -> dict[str, Any]:

@@ -234,6 +234,11 @@ def whole(parts: list[Any]) -> Any:
     return joined(parts) if isinstance(parts[0], Lists) else np.concatenate(parts)
 
 
+def nothing(values: Any) -> Any:
+    """Return one entry that means nothing: zeros like those of an array, or one of Lists without an item."""
+    return Lists(values.values[:0], np.zeros(2, np.int64)) if isinstance(values, Lists) else np.zeros_like(values[:1])
+
+
 def _concatenated(*parts: Any) -> Any:
     """Return several blocks as one; final observations are those of the last."""
     first = parts[0]

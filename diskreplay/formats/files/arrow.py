@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
+from diskreplay.formats.core.flat import utf8
+from diskreplay.ragged import Lists
 
 NULL_LISTS = "Expected all lists to be of size"
 """The beginning of the error by which pyarrow before 26 says that it reads no nulls among lists of a fixed size."""
@@ -32,6 +34,21 @@ def damage(path: pathlib.Path) -> Iterator[None]:
                 f"{str(path)!r}: pyarrow {pyarrow.__version__} reads no missing values among lists of a fixed size, as "
                 "earlier versions of diskreplay wrote them: pip install 'pyarrow>=26', or export the store again"
             ) from error
+
+
+def is_text(kind: Any) -> bool:
+    """Tell whether values of an Arrow type are texts."""
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def text_array(name: str, rows: Lists) -> Any:
+    """Return rows of code points as an Arrow array of texts; raise InputError for others."""
+    import pyarrow as pa
+
+    return pa.array([text.decode() for text in utf8(name, rows)], pa.string())
 
 
 def number_array(values: NDArray[Any], sized: bool) -> Any:

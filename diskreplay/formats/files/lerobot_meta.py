@@ -1,4 +1,4 @@
-"""What the files below ``meta`` say of a LeRobotDataset of version 3: its features, tasks and episodes.
+"""What the files below ``meta`` say of a LeRobotDataset of version 3.0: its features, tasks and episodes.
 
 =========================  ===========================================================================================
 ``info.json``              version, frames a second, features with dtype and shape, and the pattern of files' names
@@ -18,7 +18,7 @@ import itertools
 import json
 import math
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Shape, column_name
+from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.untrusted import VALUE_BYTES, check_size, declared_count, parse_json, read_json
 from diskreplay.formats.files.arrow import damage
 from diskreplay.formats.files.lerobot_stats import QUANTILES
-from diskreplay.schema import ACTION, DTYPES, OBS, REWARD
+from diskreplay.schema import ACTION, OBS, REWARD
 
-VERSION = "v3.0"
+VERSION, EARLIER = "v3.0", ("v2.0", "v2.1")
 INFO, STATS, TASKS, DESCRIPTION = "meta/info.json", "meta/stats.json", "meta/tasks.parquet", "meta/diskreplay.json"
 PLACE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 EPISODES_PATH = f"meta/episodes/{PLACE}.parquet"
@@ -44,6 +45,8 @@ NUMBERED = {
     for name in (TIMESTAMP, FRAME, EPISODE, INDEX, TASK)
 }
 """The features that every dataset has."""
+LIMITS = {"chunks_size": 1000, "data_files_size_in_mb": 100, "video_files_size_in_mb": 200}
+"""How large a directory and files become, unless ``info.json`` says it."""
 TOLERANCE_S = 1e-4
 """The seconds by which a timestamp may differ from its frame's, as LeRobot has it."""
 OWN = "diskreplay/facts"
@@ -80,6 +83,9 @@ class DatasetMeta:
         info, stats: the documents of these names.
         tasks: the text of each task.
         episodes: of each episode its values by column, without statistics of what is not a camera.
+        data: the files of its rows, in order.
+        video_path: the pattern of the names of its videos.
+        documents: the names of the files below ``meta`` that were read.
     """
 
     path: pathlib.Path
@@ -87,6 +93,9 @@ class DatasetMeta:
     stats: Mapping[str, Any] | None
     tasks: Sequence[str]
     episodes: Sequence[Mapping[str, Any]]
+    data: Sequence[pathlib.Path]
+    video_path: str
+    documents: Sequence[str]
 
     @property
     def fps(self) -> float:
@@ -118,7 +127,7 @@ class DatasetMeta:
                 raise InputError(
                     f"{where}: has {episode['length']:,} steps, and {frames:,.1f} frames of video at {self.fps:g} a s"
                 )
-            name = _filled(self.info.get("video_path") or VIDEO_PATH, where, key, chunk, file)
+            name = filled(self.video_path, where, key, chunk, file)
             found.append(Clip(inside(self.path, name), start, episode["length"], where))
         return found
 
@@ -138,21 +147,24 @@ def inside(path: pathlib.Path, name: str) -> pathlib.Path:
     return found
 
 
-def _filled(pattern: Any, where: str, key: str, chunk: int, file: int) -> str:
+def filled(pattern: Any, where: str, key: str, chunk: int, file: int) -> str:
+    """Return the name of a file by its pattern; in version 2 an episode has a file, and its number."""
     try:
-        return str(pattern).format(video_key=key, chunk_index=chunk, file_index=file)
+        return str(pattern).format(
+            video_key=key, chunk_index=chunk, file_index=file, episode_chunk=chunk, episode_index=file
+        )
     except (LookupError, ValueError, AttributeError, TypeError) as error:
         raise InputError(f"{where}: {str(pattern)[:100]!r} is no pattern of a file's name") from error
 
 
 def read_info(path: pathlib.Path) -> dict[str, Any]:
-    """Return ``info.json``; raise InputError if it is not that of a dataset of version 3."""
+    """Return ``info.json``; raise InputError if it is not that of a dataset of a version that is read."""
     found: Any = read_json(path / INFO)
     version = found.get("codebase_version") if isinstance(found, dict) else None
-    if version != VERSION:
+    if version not in (*EARLIER, VERSION):
         raise InputError(
-            f"{path}: is a LeRobotDataset of version {str(version)[:20]}, and {VERSION} is read; LeRobot's "
-            "convert_dataset_v21_to_v30 makes it one"
+            f"{path}: is a LeRobotDataset of version {str(version)[:20]}, and {', '.join(EARLIER)} and {VERSION} are "
+            "read; convert it with LeRobot first"
         )
     fps, features = found.get("fps"), found.get("features")
     if type(fps) not in (int, float) or not 0 < fps < 1 << 16:
@@ -165,9 +177,8 @@ def read_info(path: pathlib.Path) -> dict[str, Any]:
         raise InputError(f"{path}: info.json has no features")
     for key, feature in features.items():
         shape = feature.get("shape") if isinstance(feature, dict) else None
-        dtype = str(feature.get("dtype"))[:40] if isinstance(feature, dict) else None
-        if dtype not in {*DTYPES, "video", "image", "string"} or not isinstance(shape, list) or "/" in key:
-            raise InputError(f"{path}: info.json: feature {key[:100]!r} has no dtype and shape that are known here")
+        if not isinstance(shape, list) or not isinstance(feature.get("dtype"), str) or "/" in key:
+            raise InputError(f"{path}: info.json: feature {key[:100]!r} has no dtype and shape")
         size = math.prod(declared_count(length, f"{path}: {key}: a size") for length in shape)
         if size > VALUE_BYTES:
             raise InputError(f"{path}: info.json: values of {key!r} {shape} are too large")
@@ -176,16 +187,30 @@ def read_info(path: pathlib.Path) -> dict[str, Any]:
     return dict(found)
 
 
-def read(path: pathlib.Path) -> DatasetMeta:
+def read(path: pathlib.Path, info: Mapping[str, Any]) -> DatasetMeta:
     """Return what the files below ``meta`` say; raise InputError for what is wrong or missing there."""
-    info = read_info(path)
     stats = read_json(path / STATS) if (path / STATS).exists() else None
     if stats is not None and not (isinstance(stats, dict) and all(isinstance(each, dict) for each in stats.values())):
         raise InputError(f"{path}: stats.json is no object of features")
-    return DatasetMeta(path, info, stats, _tasks(path), _episodes(path, _cameras(info)))
+    data, episodes = (_tables(path, folder) for folder in ("data", "meta/episodes"))
+    documents = [INFO, TASKS, *([] if stats is None else [STATS])]
+    documents += [file.relative_to(path).as_posix() for file in episodes]
+    return DatasetMeta(
+        path, info, stats, _tasks(path), _episodes(path, episodes, cameras(info)), data,
+        str(info.get("video_path") or VIDEO_PATH), documents,
+    )  # fmt: skip
 
 
-def _cameras(info: Mapping[str, Any]) -> list[str]:
+def _tables(path: pathlib.Path, folder: str) -> list[pathlib.Path]:
+    """Return the Parquet files of a folder in order; raise InputError if there are none."""
+    found = sorted((path / folder).glob("*/*.parquet"), key=lambda file: natural(file.relative_to(path).as_posix()))
+    if not found:
+        raise InputError(f"{path}: there is no file below {folder}; download the dataset again, whole")
+    return found
+
+
+def cameras(info: Mapping[str, Any]) -> list[str]:
+    """Return the features that are videos."""
     return [key for key, feature in info["features"].items() if feature["dtype"] == "video"]
 
 
@@ -202,12 +227,9 @@ def _tasks(path: pathlib.Path) -> list[str]:
     return [found[number] for number in range(len(rows))]
 
 
-def _episodes(path: pathlib.Path, cameras: Sequence[str]) -> list[dict[str, Any]]:
+def _episodes(path: pathlib.Path, files: Sequence[pathlib.Path], cameras: Sequence[str]) -> list[dict[str, Any]]:
     """Return the episodes in order, with the columns that are needed here."""
     videos = tuple(f"{kind}/{key}/" for key in cameras for kind in ("videos", "stats"))
-    files = in_order((path / "meta" / "episodes").glob("*/*.parquet"))
-    if not files:
-        raise InputError(f"{path}: there is no file below meta/episodes; download the dataset again, whole")
     found = [
         row
         for file in files
@@ -216,12 +238,17 @@ def _episodes(path: pathlib.Path, cameras: Sequence[str]) -> list[dict[str, Any]
     if not found:
         raise InputError(f"{path}: there is no episode")
     for number, row in enumerate(found):
-        where = f"{path}: episode {number}"
         if row.get(EPISODE) != number:
             raise InputError(f"{path}: meta/episodes must number them from 0 in order; {number} is {row.get(EPISODE)}")
-        row["length"] = declared_count(row.get("length"), f"{where}: its length")
-        if not row["length"]:
-            raise InputError(f"{where}: has no step")
+        row["length"] = length(path, number, row)
+    return found
+
+
+def length(path: pathlib.Path, number: int, told: Mapping[str, Any]) -> int:
+    """Return the steps of an episode; raise InputError if it has none."""
+    found = declared_count(told.get("length"), f"{path}: episode {number}: its length")
+    if not found:
+        raise InputError(f"{path}: episode {number}: has no step")
     return found
 
 
@@ -258,11 +285,6 @@ def names(features: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def in_order(files: Iterable[pathlib.Path]) -> list[pathlib.Path]:
-    """Return files by the numbers in their names, of which more than 999 have more digits."""
-    return sorted(files, key=lambda file: [(len(part), part) for part in file.parts[-2:]])
-
-
 def places(chunk_files: int) -> Iterator[dict[str, int]]:
     """Yield the numbers in the name of one file after another, where a directory has ``chunk_files``.
 
@@ -291,7 +313,7 @@ def facts(meta: DatasetMeta) -> list[dict[str, Any]]:
         for name, value in (
             ("tasks", [text for text in tasks if all(char.isprintable() or char in "\n\t" for char in text)]),
             ("task_marks", marks),
-            ("camera_stats", {key: stats for key in _cameras(meta.info) if (stats := packed_stats(row, key))}),
+            ("camera_stats", {key: stats for key in cameras(meta.info) if (stats := packed_stats(row, key))}),
         ):  # fmt: skip
             if value and len(json.dumps({**told, name: value})) <= FACTS_BYTES:  # known, and a store has room for it
                 told[name] = value

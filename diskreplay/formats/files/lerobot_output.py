@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
-from diskreplay.formats.core.flat import utf8
 from diskreplay.formats.core.transitions import Transitions
 from diskreplay.formats.files import images, lerobot_meta, lerobot_stats, mp4
-from diskreplay.formats.files.arrow import number_array
+from diskreplay.formats.files.arrow import number_array, text_array
 from diskreplay.formats.files.lerobot_meta import EPISODE, FRAME, INDEX, NUMBERED, OWN, TASK, TIMESTAMP
 from diskreplay.video import Video, records
 from diskreplay.video_encoding import VideoEncoder
 
-LIMITS = {"chunks_size": 1000, "data_files_size_in_mb": 100, "video_files_size_in_mb": 200}
 NO_TASK = "no task"
 TASKS_INDEX = {
     "index_columns": ["task"], "column_indexes": [],
@@ -87,18 +85,20 @@ class DatasetWriter:
         packed: the facts of the video columns, by our names.
         origin: what the import kept of the dataset that the steps came from; empty if there was none.
         facts: the facts of each episode, or nothing.
+        task: the feature whose texts are the tasks; None where rows have their numbers, or facts say them.
     """
 
     def __init__(
         self, target: pathlib.Path, info: Mapping[str, Any], features: Mapping[str, Any], keys: Mapping[str, str],
         packed: Mapping[str, Video], origin: Mapping[str, Any], facts: Sequence[Mapping[str, Any]],
+        task: str | None = None,
     ) -> None:  # fmt: skip
-        self._target, self._keys, self._origin, self._facts = target, keys, origin, facts
+        self._target, self._keys, self._origin, self._facts, self._task = target, keys, origin, facts, task
         self._packed = {keys[name]: video for name, video in packed.items()}
         came = (origin.get("info") or {}).get("features", {})
         every = {**{key: {**came.get(key, {}), **feature} for key, feature in NUMBERED.items()}, **features}
         self._features = {key: every[key] for key in [*came, *features, *every] if key in every}
-        limits = {name: info.get(name) or default for name, default in LIMITS.items()}
+        limits = {name: info.get(name) or default for name, default in lerobot_meta.LIMITS.items()}
         self._info = {**info, **limits, "codebase_version": lerobot_meta.VERSION}
         self._fps = float(info["fps"])
         chunks = int(limits["chunks_size"])
@@ -110,7 +110,8 @@ class DatasetWriter:
             for key, feature in self._features.items()
             if feature["dtype"] == "video"
         }
-        self._tasks = list(origin.get("tasks") or [])
+        self._tasks: list[str] = list(origin.get("tasks") or [])
+        self._numbers = {text: at for at, text in reversed([*enumerate(self._tasks)])}
         self._stats: dict[str, dict[str, Array]] | None = None
         self._waiting: list[dict[str, Any]] = []
         self._lengths: list[int] = []
@@ -124,20 +125,24 @@ class DatasetWriter:
                 stack.callback(close)
             for block in episode_blocks(blocks):
                 if not block.start:
-                    episode = _EpisodeParts(self._data.place(), self._task(block.number))
+                    episode = _EpisodeParts(self._data.place())
                 self._add(block, episode)
                 if block.ends:
                     self._end(block, episode)
             self._write_episodes()
         self._write_meta()
 
-    def _task(self, number: int) -> int:
-        """Return the number of the task of an episode whose rows do not have it."""
+    def _numbered(self, texts: Sequence[str]) -> Array:
+        """Return the numbers of tasks; new ones get a number."""
+        for text in texts:
+            if self._numbers.setdefault(text, len(self._tasks)) == len(self._tasks):
+                self._tasks.append(text)
+        return np.array([self._numbers[text] for text in texts])
+
+    def _told(self, number: int) -> str:
+        """Return the task of an episode, as its facts have it."""
         told = self._facts[number] if self._facts else {}
-        text = next(iter(_texts(told.get("tasks")) or _texts(told.get("task"))), NO_TASK)
-        if text not in self._tasks and TASK not in self._keys.values():
-            self._tasks.append(text)
-        return self._tasks.index(text) if text in self._tasks else 0
+        return next(iter(_texts(told.get("tasks")) or _texts(told.get("task"))), NO_TASK)
 
     def _add(self, block: EpisodeBlock, episode: _EpisodeParts) -> None:
         import pyarrow as pa
@@ -157,7 +162,12 @@ class DatasetWriter:
                 "the episodes of one dataset at a time"
             )
         values |= {EPISODE: np.full(count, block.number), FRAME: frame, INDEX: np.arange(count) + self._rows}
-        values.setdefault(TASK, np.full(count, episode.task))
+        strings = [key for key, feature in self._features.items() if feature["dtype"] == "string"]
+        texts = {key: text_array(key, values[key]) for key in strings}
+        if self._task is not None:
+            values[TASK] = self._numbered(texts[self._task].to_pylist())
+        elif TASK not in values:
+            values[TASK] = self._numbered([self._told(block.number)] * count)
         self._rows += count
         columns = {}
         for key, feature in self._features.items():
@@ -169,7 +179,7 @@ class DatasetWriter:
                 columns[key] = _pictures(values[key])
                 continue
             if feature["dtype"] == "string":
-                columns[key] = pa.array([text.decode() for text in utf8(key, values[key])], pa.string())
+                columns[key] = texts[key]
                 continue
             single = tuple(feature["shape"]) == (1,)
             column = values[key].reshape(count) if single else values[key].reshape(count, *feature["shape"])
@@ -186,7 +196,7 @@ class DatasetWriter:
         used, known = {*tasks}, {*(_texts(told.get("tasks")) or tasks)}
         if marks := _texts(told.get("task_marks")):
             used, known = {lerobot_meta.task_mark(*each) for each in named.items()}, {*marks}
-        if len(tasks) < len(numbers) or (self._origin and not used <= known):
+        if len(tasks) < len(numbers) or (self._origin and self._task is None and not used <= known):
             raise InputError(
                 f"episode {block.number} has the task_index {numbers}, which in the dataset of the store "
                 f"are {tasks}, and its facts say {told.get('tasks')}, or another order: export the episodes of one "
@@ -334,11 +344,10 @@ class _EpisodeParts:
 
     Args:
         place: the numbers of the file of its rows.
-        task: the number of its task, where its rows do not have it.
     """
 
-    def __init__(self, place: Mapping[str, int], task: int) -> None:
-        self.place, self.task = place, task
+    def __init__(self, place: Mapping[str, int]) -> None:
+        self.place = place
         self.values: dict[str, list[Array]] = {}
         self._pictures: dict[str, list[Array]] = {}
         self.clips: dict[str, PacketClip | EncodedClip] = {}

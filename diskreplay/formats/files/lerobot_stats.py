@@ -89,10 +89,12 @@ def added(total: Mapping[str, Stats] | None, episode: Mapping[str, Stats]) -> di
     """Return the statistics of all features with one more episode; those of the first are its own."""
     if total is None:
         return {key: dict(stats) for key, stats in episode.items()}
-    return {key: _weighted(total[key], episode[key]) for key in episode}
+    return {key: weighted(total[key], episode[key]) for key in episode}
 
 
-def _weighted(*each: Stats) -> dict[str, Array]:
+def weighted(*each: Stats) -> dict[str, Array]:
+    """Return the statistics of all values, of those of several parts; quantiles where each part has them."""
+
     def stacked(name: str) -> Array:
         return np.stack([stats[name] for stats in each])
 
@@ -101,6 +103,7 @@ def _weighted(*each: Stats) -> dict[str, Array]:
     weights = counts.reshape(*counts.shape, *[1] * (means.ndim - counts.ndim))
     mean = (means * weights).sum(axis=0) / total
     variance = ((np.stack([stats["std"] ** 2 for stats in each]) + (means - mean) ** 2) * weights).sum(axis=0) / total
-    quantiles = {name: (stacked(name) * weights).sum(axis=0) / total for name in QUANTILES}
+    quantiles = {name: (stacked(name) * weights).sum(axis=0) / total for name in QUANTILES
+                 if all(name in stats for stats in each)}  # fmt: skip
     low, high = stacked("min").min(axis=0), stacked("max").max(axis=0)
     return {"min": low, "max": high, "mean": mean, "std": np.sqrt(variance), "count": total, **quantiles}

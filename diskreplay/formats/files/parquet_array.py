@@ -16,7 +16,7 @@ from diskreplay.formats.core.layout import CODE_POINTS, Shape
 from diskreplay.formats.core.transitions import BLOCK_BYTES, whole
 from diskreplay.formats.core.untrusted import check_chunk, check_size
 from diskreplay.formats.files import images
-from diskreplay.formats.files.arrow import damage
+from diskreplay.formats.files.arrow import damage, is_text
 from diskreplay.ragged import Lists, offsets_of
 
 MAGIC = b"PAR1"
@@ -107,7 +107,10 @@ class ParquetArray:
                         column = column.storage
                     present: Any = True if self._present is None else self._present[done : done + len(column)]
                     if (column.is_valid().to_numpy(zero_copy_only=False) != present).any():
-                        raise InputError(f"{self.where}: has rows without a value, or with one where none belongs")
+                        raise InputError(
+                            f"{self.where}: has rows without a value, or with one where none belongs; --columns leaves "
+                            "it out"
+                        )
                     done += len(column)
                     column = column.drop_null()
                     if len(column):
@@ -246,14 +249,8 @@ def texts_of(files: Sequence[pathlib.Path], key: str) -> Texts:
 
 def _check_column(path: pathlib.Path, schema: Any, key: str, texts: bool) -> None:
     """Raise InputError unless a file has one column of a key, of texts, or of numbers or images."""
-    if schema.names.count(key) != 1 or not (_is_text if texts else is_readable)(schema.field(key).type):
+    if schema.names.count(key) != 1 or not (is_text if texts else is_readable)(schema.field(key).type):
         raise InputError(f"{str(path)!r} has no one column {key!r} of {'texts' if texts else 'numbers or images'}")
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_binary(kind: Any) -> bool:

@@ -22,7 +22,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from diskreplay.buffers.provenance import checked
@@ -31,7 +30,7 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice, episodes_source, reshaped
 from diskreplay.formats.core.flat import FlatArrays, leaves_of
-from diskreplay.formats.core.layout import Layout, column_name, map_leaves
+from diskreplay.formats.core.layout import Layout, column_name, infer_text
 from diskreplay.formats.core.names import Names, files_below
 from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.transitions import Source
@@ -229,21 +228,16 @@ def _opened(episode: RldsEpisode, features: Features, layout: Layout | None) -> 
 
 def _with_texts(layout: Layout, features: Features, episodes: list[RldsEpisode], info: Mapping[str, Any]) -> Layout:
     """Return an inferred layout with spaces of texts, and with what the dataset tells of its origin."""
-
-    def change(leaf: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
-        if name not in episodes[0].texts:
-            return leaf
-        charset = "".join(sorted({char for episode in episodes for char in episode.texts[name][0]}))
-        longest = max(episode.texts[name][1] for episode in episodes)
-        return gymnasium.spaces.Text(max(1, longest), min_length=0, charset=charset or " ")
-
+    texts = {
+        name: infer_text(
+            (char for episode in episodes for char in episode.texts[name][0]),
+            max(episode.texts[name][1] for episode in episodes),
+        )
+        for name in episodes[0].texts
+    }
     names = [name for name, feature in features.items() if feature.coding == TEXT and name in layout.columns]
     told = {**{key: info[key] for key in TOLD if info.get(key)}, **({"text": names} if names else {})}
     provenance: dict[str, Any] = {}
     with contextlib.suppress(InputError):
         provenance = checked({"rlds": told} if told else {})
-    return dataclasses.replace(
-        layout, provenance=provenance, stacks=(),
-        observation_space=map_leaves(layout.observation_space, OBS, change),
-        action_space=map_leaves(layout.action_space, ACTION, change),
-    )  # fmt: skip
+    return dataclasses.replace(layout.with_texts(texts), provenance=provenance)
