@@ -67,9 +67,10 @@ def test_names_that_the_caller_maps(tmp_path: pathlib.Path) -> None:
     labels = ("sensors/joints", "command", "score", "fell", "too_long", "unused")
     file = flat(known, Plan(), labels)
     names = dict(zip(("obs/joints", "action", "reward", "terminated", "truncated"), labels, strict=False))
-    for suffix in (".npz", ".hdf5"):
-        files.write(tmp_path / f"a{suffix}", file.arrays)
-        check(Written(tmp_path / f"a{suffix}", file.episodes, options={"map": names}), tmp_path / f"a{suffix}.replay")
+    for format, path in (("npz", tmp_path / "a.npz"), ("d4rl", tmp_path / "a.hdf5")):
+        files.write(path, file.arrays)
+        written = Written(path, file.episodes, options={"map": names, "format": format})
+        check(written, tmp_path / f"{format}.replay")
 
 
 def test_time_limits_of_d4rl(tmp_path: pathlib.Path) -> None:
@@ -147,17 +148,26 @@ def test_compressed_images_of_act(tmp_path: pathlib.Path) -> None:
     check(written, tmp_path.parent / f"{tmp_path.name}.replay")
 
 
-def test_final_rows_of_episodes_may_be_terminal_before(tmp_path: pathlib.Path) -> None:
-    """ManiSkill goes on after success: a trajectory is one episode, however often its task was done."""
-    known = ramp(5, terminated=True)
+def test_trajectories_that_go_on_after_success(tmp_path: pathlib.Path) -> None:
+    """ManiSkill may go on then: each step that was terminated ends an episode, with its next observation."""
+    known, done = ramp(5), np.arange(5) > 1
     arrays = {
         "traj_0/obs": known.obs[""], "traj_0/actions": known.action, "traj_0/rewards": known.reward,
-        "traj_0/terminated": np.arange(5) > 1, "traj_0/success": np.arange(5) > 1,
-        "traj_0/truncated": np.zeros(5, bool),
+        "traj_0/terminated": done, "traj_0/success": done, "traj_0/truncated": np.zeros(5, bool),
     }  # fmt: skip
     files.write(tmp_path / "a.h5", arrays)
-    wanted = steps(known, final=True, terminated=True, truncated=False, extra={"success": [np.arange(5) > 1]})
-    check(Written(tmp_path / "a.h5", [wanted], {"success": {"traj_0/success"}}), tmp_path / "a.replay")
+    spans = ((0, 3), (3, 4), (4, 5))
+    wanted = [
+        steps(
+            ramp(stop - start, start),
+            final=True,
+            terminated=True,
+            truncated=False,
+            extra={"success": [done[start:stop]]},
+        )
+        for start, stop in spans
+    ]
+    check(Written(tmp_path / "a.h5", wanted, {"success": {"traj_0/success"}}), tmp_path / "a.replay")
 
 
 def test_two_alignments_that_fit(tmp_path: pathlib.Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -120,7 +119,7 @@ class Case:
     def _written(self, path: pathlib.Path, named: dict[str, File]) -> Written:
         several = self.parts is not None
         extras: dict[str, set[str]] = {}
-        unread, wanted, may = set(self.beside), [], []
+        unread, wanted, gone, may = set(self.beside), [], set(), []
         facts: dict[tuple[int, str], tuple[str, Any]] = {}
         options: dict[str, Any] = {"columns": self.columns()} if self.chosen else {}
         for name, file in named.items():
@@ -133,12 +132,12 @@ class Case:
                 if len(file.episodes[number]):
                     facts[int(at[number]), key] = (before + full, value)
                 else:
-                    may.append(re.escape(before + full))
+                    gone.add(before + full)
             wanted += file.episodes
             may += [f"(.+/)?{each}" for each in file.may]
             options |= file.options
         actions = [each.action for each in self.known]
-        return Written(path, wanted, extras, frozenset(unread), facts, tuple(may), options, actions)
+        return Written(path, wanted, extras, frozenset(unread), facts, frozenset(gone), tuple(may), options, actions)
 
     def columns(self) -> tuple[str, ...]:
         """Our names of the observations."""
@@ -207,7 +206,8 @@ def case_of(seed: int) -> Case:
         bool(layout.following and rng.random() < 0.5), told, int(rng.integers(4)), 6, int(rng.integers(210))
     )  # fmt: skip
     count = int(rng.integers(1, 6)) + (bad == "later")
-    parts = parts_of(layout, count, rng)
+    # A file of a folder of NPZ without a word about its ends is an episode: that is told.
+    parts = None if told == "nothing" else parts_of(layout, count, rng)
     known = tuple(layout.known(each) for each in known_of(layout, plan, count, parts, rng))
     beside = tuple(map(str, rng.choice(BESIDE, rng.integers(3), replace=False))) if parts else ()
     case = Case(layout, known, plan, parts, int(rng.integers(len(STYLES))), beside, bad, chosen, damage, outcome)
@@ -265,7 +265,8 @@ def known_of(layout: Layout, plan: Plan, count: int, parts: tuple[int, ...] | No
     elif plan.told == "flags" and layout.open_end and rng.random() < 0.3:
         ends = [(True, True) if each[0] else each for each in ends]
     single = parts is None or layout.folder
-    if layout.open_end and single and plan.told in ("flags", "terminated") and rng.random() < 0.4:
+    goes_on = plan.told == "flags" or (plan.told == "terminated" and count > 1)
+    if layout.open_end and single and goes_on and rng.random() < 0.4:
         ends[-1] = (False, False)
     kind = str(rng.choice(list(layout.actions)))
     obs = str(rng.choice(list(layout.observations)))

@@ -87,6 +87,7 @@ class Written:
         extras: files' full names by the name in :attr:`Steps.extra`: each is in the store, or named as not read.
         unread: full names that cannot be in the store, so that they must be named.
         facts: full names of attributes by ``(episode, key)``, with values: facts of episodes, or named.
+        gone: full names of what belongs to episodes of which nothing comes in: a reader may name them.
         may: patterns of names that a reader may use, or name.
         actions: all actions of the files; where they are single integers, their range may be the space's.
         options: of the import.
@@ -97,6 +98,7 @@ class Written:
     extras: Mapping[str, set[str]] = dataclasses.field(default_factory=dict)
     unread: frozenset[str] = frozenset()
     facts: Mapping[tuple[int, str], tuple[str, Any]] = dataclasses.field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
     may: tuple[str, ...] = ()
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     actions: Sequence[Array] = ()
@@ -198,11 +200,12 @@ def check_extras(found: Sequence[Any], wanted: Sequence[Steps], written: Written
 
 
 def stored_as(name: str, batch: Any) -> str | None:
-    """The column, or the leaf of observations, that holds a file's array."""
+    """The column, or the leaf of observations, that holds a file's array; either may have groups in front."""
     parts = name.split("/")
     candidates = [".".join(parts[start:]) for start in range(len(parts))]
     wanted = {*candidates, *(f"info_{each}" for each in candidates)}
-    return next((key for key in columns(batch) if key.replace("/", ".") in wanted), None)
+    dotted = {key: key.replace("/", ".") for key in columns(batch)}
+    return next((key for key, each in dotted.items() if each in wanted or each.endswith(f".{candidates[0]}")), None)
 
 
 def columns(batch: Any) -> dict[str, Array]:
@@ -220,11 +223,11 @@ def check_named(ignored: Sequence[str], written: Written, stored: set[str], told
         assert any(pattern.fullmatch(name) for pattern, _ in patterns), f"{name} is not named: {ignored}"
     free = [re.compile(each) for each in written.may]
     for entry, (pattern, count) in zip(ignored, patterns, strict=True):
-        matched = sum(bool(pattern.fullmatch(name)) for name in missing)
+        matched, more = (sum(bool(pattern.fullmatch(name)) for name in names) for names in (missing, written.gone))
         if any(each.fullmatch(entry.rpartition(" (")[0] if count is not None else entry) for each in free):
             continue
-        assert matched, f"{entry} is named, but it was read, or is not there"
-        assert count in (None, matched), f"{entry} is named with a wrong count: {matched}"
+        assert matched + more, f"{entry} is named, but it was read, or is not there"
+        assert count is None or matched <= count <= matched + more, f"{entry} is named with a wrong count: {matched}"
 
 
 def pattern_of(entry: str) -> tuple[re.Pattern[str], int | None]:
