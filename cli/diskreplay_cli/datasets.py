@@ -202,6 +202,11 @@ def import_(
         click.echo(f"evicted: the oldest {text.plural(result.evicted, 'transition')}, for which there is no room")
     if result.dropped:
         click.echo(f"left out: {text.plural(result.dropped, 'step')} without a next observation")
+    if result.differing:
+        click.echo(
+            f"next observations that differ from the next step's: {result.differing:,} "
+            "(kept: the store's continuity is flags)"
+        )
     if result.ignored:
         click.echo(f"not read: {', '.join(result.ignored)}")
     for name in result.unfinished:

@@ -260,7 +260,7 @@ def read_episodes(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
             with _archive(file) as arrays:
                 yield from _episode(file, arrays, layout).source().blocks()
 
-    yield Source(layout, count, blocks, len(files), len(files), Names(ignored))
+    yield Source(layout, count, blocks, len(files), Names(ignored))
 
 
 def _described(layout: Layout) -> tuple[Any, ...]:

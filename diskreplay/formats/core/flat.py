@@ -130,10 +130,9 @@ class FlatArrays:
         layout = self.layout or self._inferred()
         check_layout(self.where, layout, self.obs, self.action, self.extra)
         self._check_next_obs()
-        cuts = int((self.last & ~self.terminated & ~self.truncated).sum())
         blocks = self._transitions if self.next_obs is not None else lambda: with_next_obs(self._timesteps())
         open_end = count > 0 and not self.last[-1]
-        return Source(layout, count, blocks, int(self.last.sum()) + open_end, cuts + open_end, self.names)
+        return Source(layout, count, blocks, int(self.last.sum()) + open_end, self.names)
 
     def _check_lengths(self) -> None:
         """Raise InputError if an array does not have one entry for each step."""
