@@ -23,6 +23,7 @@ import workload
 from harness import Figure
 
 STEPS = 1 << 20
+VECTORS = 200_000
 MEMORY_MB = 300
 CHUNK_ROWS = 148
 """Frames in a megabyte: the chunks of the exported file."""
@@ -56,6 +57,29 @@ def imported(source: str, path: str, name: str) -> dict[str, float]:
         "seconds": seconds, "bytes": result.stored_bytes, "peak": harness.resident_bytes("VmHWM") - before,
         "steps": result.transitions,
     }  # fmt: skip
+
+
+def differing(path: str, rows: int) -> dict[str, float]:
+    """Processor seconds of an import of vectors, once with next observations that all differ, and once with none."""
+    import h5py
+
+    from diskreplay.ops.convert import import_dataset
+
+    _warm("d4rl")
+    obs = np.random.default_rng(0).normal(size=(rows + 1, 17)).cumsum(axis=0).astype(np.float32)
+    after = {"same": obs[1:], "differ": np.nextafter(obs[1:], np.float32(np.inf))}
+    seconds: dict[str, list[float]] = {kind: [] for kind in after}
+    for kind, following in after.items():
+        with h5py.File(f"{path}-{kind}.hdf5", "w") as file:
+            file["observations"], file["next_observations"] = obs[:-1], following
+            file["actions"], file["rewards"] = np.zeros((rows, 6), np.float32), np.ones(rows, np.float32)
+            file["terminals"], file["timeouts"] = np.zeros(rows, bool), np.arange(rows) % 1000 == 999
+    for kind in [*after] * 4:
+        start = time.process_time()
+        import_dataset(f"{path}-{kind}.hdf5", f"{path}-{kind}.replay")
+        seconds[kind].append(time.process_time() - start)
+        shutil.rmtree(f"{path}-{kind}.replay")
+    return {kind: statistics.median(each[1:]) for kind, each in seconds.items()}
 
 
 def bare_write(out: str, steps: int) -> dict[str, float]:
@@ -140,6 +164,7 @@ def measured(path: str, scratch: pathlib.Path, steps: int, rounds: int, names: l
         file.unlink()
         bare.unlink()
         shutil.rmtree(store)
+    found["differing"] = harness.fresh(differing, str(scratch / "vectors"), VECTORS)
     found["formats"] = {}
     for name in names:
         out = scratch / "dataset"
@@ -171,6 +196,8 @@ def figures(found: dict[str, Any], steps: int) -> list[Figure]:
                rate["bare write"], at_least=True),
         Figure("import of it beside a bare h5py read of the same file", rate["in"], 0.5, "steps/s",
                rate["bare read"], at_least=True),
+        Figure(f"processor time of an import of {VECTORS:,} vectors whose next observations all differ from the next "
+               "step's, beside one where none does", found["differing"]["differ"], 3, "s", found["differing"]["same"]),
         Figure("memory beyond imports, D4RL out and in, at its peak", max(d4rl) / 1e6, MEMORY_MB, "MB"),
         Figure("memory beyond imports, all formats, at its peak", max(every) / 1e6, MEMORY_MB, "MB"),
     ]  # fmt: skip

@@ -248,6 +248,11 @@ def import_(
         click.echo(f"left out: {text.plural(result.dropped, 'step')} without a next observation")
     for note in result.notes:
         click.echo(note)
+    if result.differing:
+        click.echo(
+            f"next observations that differ from the next step's: {result.differing:,} "
+            "(kept: the store's continuity is flags)"
+        )
     if result.ignored:
         click.echo(f"not read: {', '.join(result.ignored)}")
     for name in result.unfinished:

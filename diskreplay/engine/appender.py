@@ -57,6 +57,8 @@ class Appender:
     Attributes:
         arguments: the rules for the arguments of :meth:`add`.
         buffers: the places to which rows go.
+        episodes: the episodes that rows of this writer began.
+        differing: the rows that continue the row before, though its next observation is not theirs.
         single_frames: True if no observation leaf is given as stacks.
         watch: the watch for signs of misuse.
     """
@@ -79,13 +81,16 @@ class Appender:
         self.single_frames = not any(leaf.stacked for leaf in self._leaves)
         self.watch = Watch()
         self.buffers = RowBuffers(schema, writer, log)
+        self.episodes = self.differing = 0
         self._before: OneEnvironment | SeveralEnvironments = (
             OneEnvironment(self._leaves) if num_envs == 1 else SeveralEnvironments(self._leaves, num_envs)
         )
         self._by_flags = schema.continuity == "flags"
         self._context = schema.context
         self._opened_at = log.end
-        """The first row that this writer adds; flags alone cannot tell whether it continues the row before."""
+        """The first row that this writer adds."""
+        self._by_bits_at = log.end
+        """A row of which flags alone cannot tell whether it continues the row before."""
         self._cuts: tuple[int, NDArray[np.bool_]] = -1, np.zeros(num_envs, bool)
         """A row, and a mask of the environments for which :meth:`cut` said that this row begins an episode."""
 
@@ -101,6 +106,10 @@ class Appender:
         self.buffers.put_pending([stacks[:, -1] if self.num_envs > 1 else stacks[0, -1] for stacks in pending])
         log.pending = True
         self.buffers.pending_patched = True
+
+    def go_on(self) -> None:
+        """Have the first row, too, continue the row before by flags alone: the caller knows that it does."""
+        self._by_bits_at = -1
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
@@ -188,12 +197,12 @@ class Appender:
 
     def runs(self, steps: Steps) -> Iterator[tuple[int, int]]:
         """Return the intervals of steps that :meth:`add_run` can add, each at once or in parts."""
-        return steps.runs() if self.single_frames else ((at, at + 1) for at in range(len(steps)))
+        return steps.runs(self._by_flags) if self.single_frames else ((at, at + 1) for at in range(len(steps)))
 
-    def add_run(self, steps: Steps, start: int, stop: int) -> None:
+    def add_run(self, steps: Steps, start: int, stop: int, goes_on: bool) -> None:
         """Add checked steps ``[start, stop)``; each but the first continues the step before it.
 
-        If frames are given as stacks, there is only one step.
+        ``goes_on`` tells that the first does, too. If frames are given as stacks, there is only one step.
         """
         self.writer.check()
         first = steps.row(start)
@@ -202,15 +211,27 @@ class Appender:
             return
         with self.change:
             self.buffers.reserve(stop - start)
-            found = self._look(first.obs, first.valid)
+            found = None if goes_on else self._look(first.obs, first.valid)
             if found is not None:
                 steps.starts[start] = self._begin(found, first.obs, first.obs, first.next_obs, first)
             self.buffers.write_run(steps.columns, slice(start, stop))
+            self._patch_run(steps, start, stop, goes_on)
             newest = steps.row(stop - 1)
             self.buffers.put_pending(newest.next_obs)
             self._before.note(newest.terminated, newest.truncated, newest.valid)
             self.log.invalid += self.num_envs - int(np.count_nonzero(first.valid))
             self._added()
+
+    def _patch_run(self, steps: Steps, start: int, stop: int, goes_on: bool) -> None:
+        """Put next observations that steps ``[start, stop)``, just written, do not have to the patch table."""
+        self.differing += int(np.count_nonzero(steps.unlike[start + (not goes_on) : stop]))
+        first = start + (not goes_on or self.buffers.pending_patched)  # a commit needed the pending one there
+        at, *env = np.nonzero(steps.unlike[first:stop])
+        if len(at):
+            at += first - 1
+            rows = at + self.log.end - stop
+            places = np.stack([rows, env[0] if env else np.zeros_like(at), np.ones_like(at)], axis=1)
+            self.buffers.patch(places, [leaf[(at, *env)] for leaf in steps.values.next_obs])
 
     def _added(self) -> None:
         """Move the window on after rows were added, so that no reader sees more rows than the capacity allows."""
@@ -225,7 +246,7 @@ class Appender:
         log, (row, cut) = self.log, self._cuts
         if not log.pending:
             return Break([], list(range(self.num_envs)), [])
-        by_flags = self._by_flags and log.end != self._opened_at
+        by_flags = self._by_flags and log.end != self._by_bits_at
         return self._before.look(stacks, self.buffers.pending(), valid, cut if row == log.end else None, by_flags)
 
     def _begin(self, found: Break, stacks: list[Any], frames: list[Any], next_frames: list[Any], row: Row) -> Any:
@@ -238,6 +259,8 @@ class Appender:
         if not self.buffers.pending_patched:
             self.buffers.patch_pending(found.unlike)
         self._watch(found, frames, next_frames, row)
+        self.episodes += sum(bool(of(row.valid, env)) for env in found.begins)
+        self.differing += len(set(found.unlike).difference(found.begins))
         self.facts.begins(self.log.end, found.begins, row.valid if self.num_envs > 1 else (row.valid,))
         return self._before.codes(
             {env: self._explain(stacks, frames, env) if of(row.valid, env) else ZEROS for env in found.begins}
@@ -281,7 +304,7 @@ class Appender:
                 stack[-1 - back] if leaf.stacked and back < leaf.stack.frames else np.zeros_like(frame)
                 for leaf, stack, frame in zip(self._leaves, stacks, frames, strict=True)
             ]
-            self.buffers.patch(self.log.end, env, -back, values)
+            self.buffers.patch([(self.log.end, env, -back)], [value[None] for value in values])
         return PATCHES
 
     def _keep(self, stacks: list[Array], following: list[Array]) -> None:
@@ -296,4 +319,4 @@ class Appender:
                         values.append(frames[-1 - back] if back < leaf.stack.frames else np.zeros_like(frames[-1]))
                     else:
                         values.append(frames)  # a leaf without a stack: only offset 1 is ever looked at
-                self.buffers.patch(row, env, 1 + back, values)
+                self.buffers.patch([(row, env, 1 + back)], [np.asarray(value)[None] for value in values])

@@ -239,7 +239,8 @@ class Engine:
             steps = appender.steps(
                 appender.arguments.steps(obs, action, reward, next_obs, terminated, truncated, valid, extra)
             )
-            for at, stop in appender.runs(steps):
+            for first, stop in appender.runs(steps):
+                at = first
                 while at < stop:
                     end = appender.log.end
                     count = min(
@@ -247,7 +248,7 @@ class Engine:
                         self._commit_rows - (end - writer.commit_record.end),
                         WAITING_ROWS - end % WAITING_ROWS,
                     )
-                    appender.add_run(steps, at, at + count)
+                    appender.add_run(steps, at, at + count, at > first)
                     at += count
                     self._added()
             self._warn()

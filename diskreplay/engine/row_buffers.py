@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from diskreplay.engine import compiled_row
 from diskreplay.engine.arguments import Row
@@ -161,17 +161,18 @@ class RowBuffers:
 
     def patch_pending(self, envs: Iterable[int]) -> None:
         """Put the pending observations of these environments into the patch table, unless they stand there already."""
-        log = self.log
-        for env in envs:
-            if log.table.arrays[NEXT_PATCH][(log.end - 1) % log.table.length, env] < 0:
-                frames = [column.slots[log.end % rows, env] for column, rows, _ in self._obs]
-                self.patch(log.end - 1, env, 1, frames)
+        row, known = self.log.end - 1, self.log.table.arrays[NEXT_PATCH]
+        if new := [env for env in envs if known[row % len(known), env] < 0]:
+            self.patch([(row, env, 1) for env in new], [column.slots[(row + 1) % n, new] for column, n, _ in self._obs])
 
-    def patch(self, row: int, env: int, offset: int, frames: Sequence[Any]) -> None:
-        """Add a patch with frames, one for each leaf, for an offset from a row of an environment."""
-        values = dict(zip(self._leaves, frames, strict=True))
-        values[PLACE] = np.array([row, env, offset], np.int64)
+    def patch(self, places: ArrayLike, frames: Sequence[Array]) -> None:
+        """Add patches.
+
+        Args:
+            places: row, environment and offset of each, ``(n, 3)``.
+            frames: for each leaf the frames, ``(n, *shape)``.
+        """
+        values = {PLACE: np.asarray(places, np.int64), **dict(zip(self._leaves, frames, strict=True))}
         for name, column in self.writer.patches.items():
-            column.single[column.end % column.column.chunk_rows] = values[name]
-            column.advance()
-        self.log.add_patch(row, env, offset, values)
+            column.append(values[name])
+        self.log.add_patches(values)

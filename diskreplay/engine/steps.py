@@ -1,12 +1,14 @@
 """Many steps that are added at once, with the same result as one after another: checked together, written in runs.
 
 A run is a step and the steps after it, each of which continues the step before it in every environment. Only the first
-step of a run must be compared with the pending observation.
+step of a run must be compared with the pending observation. In a store whose continuity is "flags" a run goes on over
+observations that are not the next observations before them: these go to the patch table, all at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,22 +51,27 @@ class Steps:
         """Return one step as the arguments of ``add``."""
         return self.values.step(at)
 
-    def runs(self) -> Iterator[tuple[int, int]]:
-        """Return the first step of each run, and one past its last; for steps without stacks."""
-        firsts = np.flatnonzero(~self._follows()).tolist()
+    def runs(self, by_flags: bool) -> Iterator[tuple[int, int]]:
+        """Return the first step of each run, and one past its last; for steps without stacks.
+
+        ``by_flags`` tells that a step with another observation goes on, too.
+        """
+        values = self.values
+        goes_on = values.valid & ~(values.terminated | values.truncated)
+        breaks = np.ones(self.starts.shape, bool)
+        breaks[1:] = ~(goes_on[:-1] & values.valid[1:]) | (self.unlike[1:] & (not by_flags))
+        firsts = np.flatnonzero(breaks.reshape(len(self), -1).any(axis=1)).tolist() if len(self) else []
         return zip(firsts, [*firsts[1:], len(self)], strict=True)
 
-    def _follows(self) -> NDArray[np.bool_]:
-        """Tell which steps continue the step before in every environment, bool ``(steps,)``."""
-        values = self.values
-        follows = np.zeros(len(self), bool)
-        if len(self) < 2:
-            return follows
-        going_on = values.valid & ~(values.terminated | values.truncated)
-        follows[1:] = (going_on[:-1] & values.valid[1:]).reshape(len(self) - 1, -1).all(axis=1)
-        for given, after in zip(values.obs, values.next_obs, strict=True):
-            block = 1 + COMPARED_BYTES // max(1, given[0].nbytes)
+    @functools.cached_property
+    def unlike(self) -> NDArray[np.bool_]:
+        """Whose observation is not the next observation of the step before, of the shape of ``starts``; no stacks."""
+        found = np.zeros(self.starts.shape, bool)
+        for given, after in zip(self.values.obs, self.values.next_obs, strict=True):
+            block = 1 + COMPARED_BYTES // max(1, given[:1].nbytes)
             for at in range(1, len(self), block):
-                stop = min(at + block, len(self))
-                follows[at:stop] &= same_rows(after[at - 1 : stop - 1], given[at:stop])
-        return follows
+                part = found[at : at + block]
+                now, before = given[at : at + block], after[at - 1 : at - 1 + len(part)]
+                shape = part.size, *now.shape[part.ndim :]
+                part |= ~same_rows(before.reshape(shape), now.reshape(shape)).reshape(part.shape)
+        return found

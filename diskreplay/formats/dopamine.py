@@ -203,8 +203,7 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     logs = Logs(linked(checkpoints), layout, described is not None, cut, both)
     each = [(int(rows.kept.sum()), int(rows.last[rows.kept].sum())) for _, rows in logs.each()]
     steps, episodes = sum(count for count, _ in each), sum(count for _, count in each)
-    cuts = sum(not part.goes_on for part in logs.parts) + sum(map(len, cut.values()))
-    yield Source(layout, steps, lambda: with_next_obs(logs.timesteps()), episodes, cuts, names)
+    yield Source(layout, steps, lambda: with_next_obs(logs.timesteps()), episodes, names)
 
 
 def recognise(path: pathlib.Path) -> bool:

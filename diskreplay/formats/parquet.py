@@ -261,8 +261,8 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     finals = {name: array(name, ends.last) for name in leaves_of(keys, FINAL)}
     columns = {name: array(name) for name in keys if name not in {*obs, *action, *finals, *TOLD}}
     found = FlatArrays(
-        where, obs, action, ends.terminated, ends.truncated, ends.last, array(REWARD) if REWARD in keys else None, columns,
-        finals={name.replace(FINAL, OBS, 1): array for name, array in finals.items()} or None,
+        where, obs, action, ends.terminated, ends.truncated, ends.last, array(REWARD) if REWARD in keys else None,
+        columns, finals={name.replace(FINAL, OBS, 1): array for name, array in finals.items()} or None,
         layout=layout, names=_names(path, table, keys),
     ).source()  # fmt: skip
     if layout is None:

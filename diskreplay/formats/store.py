@@ -38,10 +38,8 @@ class Copy(ReplayBuffer):
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Write a source to a new store that has room for just its steps."""
-    capacity = max(1, source.steps + source.cuts)
-    with Copy.create(target, **source.layout.create_arguments(), capacity=capacity) as buffer:
-        _, episodes = add_steps(buffer, source.blocks())
-        add_facts(buffer, source.facts, episodes)
+    with Copy.create(target, **source.layout.create_arguments(), capacity=max(1, source.steps)) as buffer:
+        add_facts(buffer, source.facts, add_steps(buffer, source.blocks()).episodes)
 
 
 @reader

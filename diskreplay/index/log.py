@@ -282,28 +282,19 @@ class StreamLog:
         """Append patches, ``(n, *shape)`` for each held column."""
         count = len(values[PLACE])
         self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + count)
-        numbers = np.arange(self.patch_end, self.patch_end + count) % self.patches.length
+        first = self.patch_end % self.patches.length
+        head = min(count, self.patches.length - first)
         for name, array in self.patches.arrays.items():
-            array[numbers] = values[name]
-        for row, env, offset in values[PLACE].tolist():
-            self._place_patch(row, env, offset)
-
-    def add_patch(self, row: int, env: int, offset: int, values: Mapping[str, Any]) -> None:
-        """Append one patch."""
-        self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + 1)
-        number = self.patch_end % self.patches.length
-        for name, array in self.patches.arrays.items():
-            array[number] = values[name]
-        self._place_patch(row, env, offset)
-
-    def _place_patch(self, row: int, env: int, offset: int) -> None:
-        if offset == 1 and row >= self.floor:
-            self.table.arrays[NEXT_PATCH][row % self.table.length, env] = self.patch_end
-        elif offset == 2:
-            self.next_older_patches[row, env] = self.patch_end
-        elif offset == -1:
-            self.older_patches[row, env] = self.patch_end
-        self.patch_end += 1
+            array[first : first + head] = values[name][:head]
+            array[: count - head] = values[name][head:]
+        rows, envs, offsets = values[PLACE].T
+        numbers = np.arange(self.patch_end, self.patch_end + count)
+        next_ones = (offsets == 1) & (rows >= self.floor)
+        self.table.arrays[NEXT_PATCH][rows[next_ones] % self.table.length, envs[next_ones]] = numbers[next_ones]
+        for at in np.flatnonzero((offsets == 2) | (offsets == -1)).tolist() if not next_ones.all() else ():
+            older = self.next_older_patches if offsets[at] == 2 else self.older_patches
+            older[int(rows[at]), int(envs[at])] = self.patch_end + at
+        self.patch_end += count
 
     def drop_patches(self) -> int:
         """Forget the patches of rows below the floor, and return the number of the first one left."""

@@ -87,7 +87,7 @@ def merge(
             for source in sources:
                 yield from source.blocks()
 
-        steps, cuts = (sum(getattr(source, name) for source in sources) for name in ("steps", "cuts"))
+        steps = sum(source.steps for source in sources)
         layout = dataclasses.replace(
             sources[0].layout,
             finite=all(source.layout.finite for source in sources),
@@ -95,7 +95,7 @@ def merge(
             provenance=common([dict(source.layout.provenance) for source in sources]),
         )
         facts = [told for part, source in zip(parts, sources, strict=True) for told in facts_of(part, source)]
-        whole = Source(layout, steps, blocks, cuts=cuts, facts=facts)
+        whole = Source(layout, steps, blocks, facts=facts)
         write(whole, temporary, report)
         episodes = sum(len(part.episodes) for part in parts)
     return Written(str(target), steps, episodes, bytes_of(target))

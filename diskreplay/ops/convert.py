@@ -30,7 +30,7 @@ from diskreplay.formats.core.choice import Align, Choice
 from diskreplay.formats.core.format import Format, Loss, check_choice, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.output import replacing
-from diskreplay.formats.core.recorder import add_facts, add_steps
+from diskreplay.formats.core.recorder import Added, add_facts, add_steps, settle_continuity, without_differing
 from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selection, open_selected
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import Copy
@@ -98,7 +98,7 @@ class Imported(Result):
         path: the path of the store.
         format: the format of the source.
         stream: the stream that took the steps.
-        transitions, episodes: the numbers of both that were added.
+        transitions, episodes: the numbers of both that were added, as the store has them.
         evicted: transitions of them, the oldest, for which ``capacity`` had no room.
         dropped: steps of the source that are no transitions: the source has no next observation for them.
         ignored: names in the source that were not read.
@@ -107,6 +107,8 @@ class Imported(Result):
         notes: what the import took for granted, a sentence each.
         unfinished: checkpoints that killed imports into the store left.
         resumed: transitions that an import of the same which was killed had added, and which stayed.
+        differing: transitions whose next observation is not that of the next one of their episode. They are kept as the
+            source has them; with any, the continuity of a new store is "flags".
     """
 
     path: str
@@ -122,6 +124,7 @@ class Imported(Result):
     notes: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
     resumed: int = 0
+    differing: int = 0
 
 
 def export(
@@ -238,6 +241,9 @@ def import_dataset(
     A new store appears whole, or not at all. With ``append`` the steps go to the first stream of a store that is there,
     if that has one environment and room for all of them, and otherwise to a new stream, so that nothing is evicted.
 
+    Episodes are those of the dataset, whatever its observations are. A next observation that is not the observation of
+    the next step stays what it is.
+
     Args:
         source: the dataset; or arrays in RAM, as :mod:`diskreplay.formats.arrays` takes them.
         path: the path of the store.
@@ -260,7 +266,7 @@ def import_dataset(
 
     Raises:
         InputError: when there is something at ``path`` already, for a source that is damaged or of another format, and
-            for arguments that break a rule.
+            for arguments that break a rule, and for next observations that the store to append to does not hold.
         StoreNotFoundError: when there is no store to append to.
         ModuleNotFoundError: when the format's library is not installed.
         DiskFullError: when there is no room for it.
@@ -282,13 +288,14 @@ def import_dataset(
         with stoppable(progress) as report:
             fresh = not append and capacity is None
             mark = None if isinstance(source, Source) or not fresh else resuming.mark_of(pathlib.Path(source), wanted)
-            stream, transitions, episodes, evicted, resumed = store_source(
+            stream, added, evicted, resumed = store_source(
                 wanted, target, append, capacity, report, Copy if name == "store" else ReplayBuffer, mark
             )
     return Imported(
-        str(target), name, stream, transitions, episodes, evicted, found.steps - transitions, found.names.unread(),
-        bytes_of(target), time.perf_counter() - started, notes(found, observation_space, action_space),
-        tuple(unfinished_imports(target)) if append else (), resumed,
+        str(target), name, stream, added.steps, added.episodes, evicted, found.steps - added.steps,
+        found.names.unread(), bytes_of(target), time.perf_counter() - started,
+        notes(found, observation_space, action_space),
+        tuple(unfinished_imports(target)) if append else (), resumed, added.differing,
     )  # fmt: skip
 
 
@@ -336,17 +343,17 @@ def opened(
 def store_source(
     source: Source, target: pathlib.Path, append: bool = False, capacity: int | None = None,
     progress: Progress | None = None, kind: type[ReplayBuffer] = ReplayBuffer, mark: str | None = None,
-) -> tuple[str, int, int, int, int]:  # fmt: skip
-    """Put a source into a new store, or an old one; return the stream, and the transitions, episodes, evicted, resumed.
+) -> tuple[str, Added, int, int]:  # fmt: skip
+    """Put a source into a new store, or an old one; return the stream, what was added, and steps evicted and resumed.
 
     ``kind`` is what takes the steps into a new store; ``mark`` says which killed import it goes on with.
     """
     if capacity is not None:
         check_count("capacity", capacity)
-    room, resumed = max(1, source.steps + source.cuts + append), 0
+    room, resumed = max(1, source.steps), 0
     newest = Newest(source, counted(source, progress).blocks, capacity)
     if append:
-        stream, transitions, episodes, evicted = appended(source, target, room, capacity, newest)
+        stream, added, evicted = appended(source, target, room, capacity, newest)
     else:
         rest = resuming.Rest(dataclasses.replace(source, blocks=newest.blocks), mark)
         with replacing(target, "directory", goes_on=rest.goes_on) as temporary:
@@ -355,14 +362,16 @@ def store_source(
             else:
                 if mark is not None:
                     (temporary.parent / resuming.MARK).write_text(mark)
-                made = kind.create(temporary, **source.layout.create_arguments(), capacity=capacity or room)
+                options = {**source.layout.create_arguments(), "continuity": "flags"}
+                made = kind.create(temporary, **options, capacity=capacity or room)
             with made as buffer:
                 with prefetched(rest.blocks) as steps:
-                    transitions, episodes = add_steps(buffer, steps)
-                transitions, episodes, resumed = transitions + rest.done, episodes + rest.episodes, rest.done
-                add_facts(buffer, source.facts, episodes + newest.episodes)
-                stream, evicted = FIRST_STREAM, transitions - len(buffer.engine.appender.log)
-    return stream, transitions + newest.steps, episodes + newest.episodes, evicted + newest.steps, resumed
+                    added = rest.done + add_steps(buffer, steps, goes_on=rest.goes_on_within)
+                add_facts(buffer, source.facts, (added + newest.left).episodes)
+                evicted = added.steps - len(buffer.engine.appender.log)
+            settle_continuity(temporary, source.layout, added.differing)
+            stream, resumed = FIRST_STREAM, rest.done.steps
+    return stream, added + newest.left, evicted + newest.left.steps, resumed
 
 
 class Newest:
@@ -372,15 +381,14 @@ class Newest:
     left it. Where they are too many to wait in memory, all pass.
 
     Attributes:
-        steps: the steps that were left out, all before the others.
-        episodes: the episodes that ended in them.
+        left: the steps that were left out, all before the others, and the episodes that ended in them.
     """
 
     def __init__(self, source: Source, blocks: Callable[[], Iterator[Transitions]], capacity: int | None) -> None:
         wanted = 0 if capacity is None else 2 * capacity + MAX_FRAME_STACK
         self._wanted = wanted if wanted * source.layout.step_bytes <= WAITING_BYTES else 0
         self._blocks = blocks
-        self.steps = self.episodes = 0
+        self.left = Added()
 
     def blocks(self) -> Iterator[Transitions]:
         if not self._wanted:
@@ -397,37 +405,40 @@ class Newest:
                 if left < len(oldest):
                     waiting.appendleft(oldest.span(left, len(oldest)))
                 count -= left
-                self.steps += left
-                self.episodes += int(oldest.last[:left].sum())
+                self.left += Added(left, int(oldest.last[:left].sum()))
         yield from waiting
 
 
 def appended(
     source: Source, target: pathlib.Path, room: int, capacity: int | None, newest: Newest
-) -> tuple[str, int, int, int]:
+) -> tuple[str, Added, int]:
     """Add a source to the store at ``target``, or leave that as it was."""
+
+    def goes_on(blocks: Iterator[Transitions]) -> Iterator[Transitions]:
+        return blocks if by_flags else without_differing(blocks, source.layout, str(target))
+
     with ReplayBuffer.open(target, mode="r", **PLAIN) as buffer:
         check_fits(source.layout, Layout.of(buffer.schema, stacked=True))
         names, first = list(buffer.engine.streams.commits), buffer.engine.streams.commits[FIRST_STREAM]
-        last = [episode for episode in buffer.episodes if not episode.stream][-1:]
+        by_flags = buffer.schema.continuity == "flags"
+        next(goes_on(source.blocks()), None)  # mostly that is refused with the store untouched
         fits = first.num_envs == 1 and capacity is None and first.end - first.begin + room <= first.capacity
-        open_end = fits and bool(last) and not (last[0].terminated or last[0].truncated)
     stream = FIRST_STREAM if fits else str(1 + max(int(name) for name in names if name.isdecimal()))
     name = f"before-import-{os.getpid()}"
     more: dict[str, Any] = {} if fits else {"num_envs": 1, "capacity": capacity or room}
     with ReplayBuffer.open(target, stream=stream, **more, **PLAIN) as buffer:
         buffer.checkpoint(name, {IMPORT_MARK: stream})
         try:
-            with prefetched(newest.blocks) as steps:
-                counts = add_steps(buffer, steps, open_end=open_end)
-            add_facts(buffer, source.facts, counts[1] + newest.episodes)
-            evicted = 0 if fits else counts[0] - len(buffer.engine.appender.log)
+            with prefetched(lambda: goes_on(newest.blocks())) as steps:
+                added = add_steps(buffer, steps)
+            add_facts(buffer, source.facts, (added + newest.left).episodes)
+            evicted = 0 if fits else added.steps - len(buffer.engine.appender.log)
             buffer.commit()
         except BaseException:
             take_back(buffer, target, stream, name)
             raise
         buffer.drop_checkpoint(name)
-    return stream, *counts, evicted
+    return stream, added, evicted
 
 
 def prefetched(blocks: Callable[[], Iterator[Transitions]]) -> Prefetcher[Transitions]:

@@ -191,10 +191,9 @@ def write(
     source: Source, part: SelectedStore, ids: Ids, target: pathlib.Path, later: Mapping[str, Any], progress: Progress
 ) -> None:
     """Write a source to a new store, and what was written later to its steps, which have ``ids`` in the old one."""
-    capacity = max(1, source.steps + source.cuts)
-    with Copy.create(target, **source.layout.create_arguments(), later=later, capacity=capacity) as buffer:
-        _, episodes = add_steps(buffer, counted(source, progress).blocks())
-        add_facts(buffer, source.facts, episodes)
+    options = {**source.layout.create_arguments(), "later": later, "capacity": max(1, source.steps)}
+    with Copy.create(target, **options) as buffer:
+        add_facts(buffer, source.facts, add_steps(buffer, counted(source, progress).blocks()).episodes)
         if part.schema.later:
             copy_later(part, ids, buffer)
 

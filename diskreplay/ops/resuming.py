@@ -6,7 +6,7 @@
    commit, and leaves out the steps that it has. These and the facts of its episodes are compared with the dataset's:
    where something else has written to the store, or changed the dataset and left no trace, the import is refused, and
    both stay. A directory with another mark, or with a store that cannot be opened, is swept away.
-3. So it is only where a step is a row: episodes that end in no flag need rows between them, and ``capacity`` evicts.
+3. So it is only where no ``capacity`` evicts steps.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 
 from diskreplay.engine.facts import checked
 from diskreplay.errors import CorruptionError, InputError, OpenError
+from diskreplay.formats.core.recorder import Added
 from diskreplay.formats.core.selection import open_selected
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.ragged import Lists
@@ -32,11 +33,11 @@ MARK = "import.json"
 
 def mark_of(origin: pathlib.Path, source: Source) -> str | None:
     """Return the mark of an import, or None where none goes on."""
-    if source.cuts or not source.steps:
+    if not source.steps:
         return None
     files = [origin] if origin.is_file() else sorted(_files_below(origin))
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return json.dumps([source.layout.to_json(), source.steps, states])
+    return json.dumps({"layout": source.layout.to_json(), "steps": source.steps, "files": states})
 
 
 def _files_below(folder: pathlib.Path) -> Iterator[pathlib.Path]:
@@ -53,14 +54,14 @@ class Rest:
         mark: what the store's mark must be; None if no import is gone on with.
 
     Attributes:
-        done: steps that the store has.
-        episodes: those that end in these.
+        done: what the store has.
+        goes_on_within: True if the first step after these goes on in their newest episode.
     """
 
     def __init__(self, source: Source, mark: str | None) -> None:
         self._source, self._mark = source, mark
         self._rest: Iterator[Transitions] | None = None
-        self.done = self.episodes = 0
+        self.done, self.goes_on_within = Added(), False
 
     def goes_on(self, store: pathlib.Path) -> bool:
         """Tell whether the import of a store was begun with the same mark, and pass over the steps that it has.
@@ -72,26 +73,26 @@ class Rest:
                 return False
         with contextlib.suppress(CorruptionError, OpenError), open_selected(store) as part:
             self._pass_over(part.source(stacked=self._source.layout.stacked), store)
+            self.done = Added(part.steps, len(part.episodes), part.own_next_obs())
             return True
         return False
 
     def _pass_over(self, left: Source, store: pathlib.Path) -> None:
         blocks = self._source.blocks()
-        block, done, episodes = next(blocks, None), 0, 0
+        block, done = next(blocks, None), 0
         for theirs in left.blocks():
             at = 0
             while at < len(theirs):
                 count = min(len(block), len(theirs) - at) if block is not None else 0
                 if block is None or not _same(block.span(0, count), theirs.span(at, at + count)):
                     raise _differs(store, f"steps than the dataset, not before step {done:,}")
-                at, done, episodes = at + count, done + count, episodes + int(block.last[:count].sum())
+                at, done, self.goes_on_within = at + count, done + count, not block.last[count - 1]
                 block = block.span(count, len(block)) if count < len(block) else next(blocks, None)
         none: dict[str, Any] = {}
         for number, (kept, told) in enumerate(itertools.zip_longest(left.facts, self._source.facts, fillvalue=none)):
             if not kept.items() <= checked(told, {}).items():
                 raise _differs(store, f"facts of episode {number:,} than the dataset")
         self._rest = itertools.chain([] if block is None else [block], blocks)
-        self.done, self.episodes = done, episodes
 
     def blocks(self) -> Iterator[Transitions]:
         """Return the steps that the store lacks; those of a killed import only once."""

@@ -34,7 +34,7 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.schema import RAGGED_VERSION, Schema
+from diskreplay.schema import RAGGED_VERSION, Continuity, Schema
 from diskreplay.storage import attachments, checkpoint_arrays, metadata, numbers, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
@@ -188,8 +188,7 @@ class Store:
         check_key(first_stream, "stream")
         part = part or PartialStore(secrets.token_hex(8), 0, schema.num_envs, schema.capacity)
         schema = dataclasses.replace(schema, identity=part.identity)
-        attributes = {"format_version": schema.format_version, "schema": schema.to_json(), "settings": settings}
-        document = metadata.group_document(attributes)
+        document = _root_document(schema, settings)
         try:
             metadata.dump(document, "the store's description")
             metadata.dump(stream.largest_record(schema).to_json(), "a commit of so many columns")
@@ -223,6 +222,12 @@ class Store:
                 lock.release()
             files.sync_dir(parent)
         return Store(path, files)
+
+    def write_continuity(self, continuity: Continuity) -> None:
+        """Write the store's own document again with another continuity, as long as it has no name yet (I2)."""
+        self.schema = dataclasses.replace(self.schema, continuity=continuity)
+        with fs.translate("creating", self.path, kept=""):
+            metadata.write(self.files, self.path, _root_document(self.schema, self.settings))
 
     def stream_path(self, name: str) -> str:
         return os.path.join(self.path, STREAMS, name)
@@ -570,6 +575,12 @@ class Store:
             if staged is not None:
                 self.files.rename(os.path.join(doomed, attachments.GROUP), staged.directory)
             fs.remove(self.files, doomed)
+
+
+def _root_document(schema: Schema, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the store's own document."""
+    attributes = {"format_version": schema.format_version, "schema": schema.to_json(), "settings": settings}
+    return metadata.group_document(attributes)
 
 
 def check_sizes(num_envs: int, capacity: int) -> None:

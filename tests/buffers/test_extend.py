@@ -6,13 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from helpers.configs import CONFIGS, RAGGED, Config
 from helpers.effort import examples
 from helpers.model import KINDS, arguments
 from helpers.recording import Recording, reopen
+from numpy.typing import NDArray
 
 import diskreplay as dr
 from diskreplay.errors import InputError
+from diskreplay.index.log import NEXT_PATCH
+from diskreplay.ops.diff import diff
+from diskreplay.ops.verify import verify
+from diskreplay.spaces import flatten
+from diskreplay.views.batch import map_arrays
 
 
 def stacked(parts: list[Any]) -> Any:
@@ -103,3 +110,81 @@ def test_nothing_is_added_where_one_step_is_wrong(path: str) -> None:
         recording.check(buffer)
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         recording.check(reader)
+
+
+SPACES = {
+    "resident": spaces.Box(-9, 9, (3,), np.float32),
+    "on disk": spaces.Box(0, 255, (40, 50), np.uint8),
+    "scalars": spaces.Discrete(99),
+    "dict": spaces.Dict(a=spaces.Box(0, 255, (), np.uint8), b=spaces.Box(-9, 9, (2, 2), np.float64)),
+    "text": spaces.Text(5),
+}
+
+
+def sampled(space: spaces.Space[Any], shape: tuple[int, ...]) -> Any:
+    """Values of a space, as arrays that lead with ``shape``."""
+    if not shape:
+        return space.sample()
+    return stacked([sampled(space, shape[1:]) for _ in range(shape[0])])
+
+
+def swapped(mask: NDArray[np.bool_], one: Any, other: Any) -> Any:
+    """The values of ``one``, but where the mask says those of ``other``."""
+    if isinstance(one, dict):
+        return {key: swapped(mask, one[key], other[key]) for key in one}
+    return np.where(mask.reshape(mask.shape + (1,) * (one.ndim - mask.ndim)), other, one)
+
+
+def shown(buffer: dr.ReplayBuffer) -> list[Any]:
+    """All that a stream has: its rows, with their patches, and the table of these."""
+    log = buffer.engine.appender.log
+    rows = range(log.begin, log.end)
+    names = ["start", "valid", "terminated", "truncated", NEXT_PATCH]
+    held = [log.span(name, rows.start, rows.stop).tolist() for name in names]
+    patches = {name: log.patches.span(name, log.patch_begin, log.patch_end).tolist() for name in log.patches.arrays}
+    ids = np.arange(log.first_id, log.stop_id)[log.span("valid", rows.start, rows.stop).ravel()]
+    batch = buffer.get(ids)
+    values = [flatten(buffer.schema.obs_tree, each, "obs") for each in (batch.obs, batch.next_obs)]
+    return [held, patches, [[[np.asarray(value).tolist() for value in leaf] for leaf in leaves] for leaves in values]]
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("continuity", ["flags", "observations"])
+def test_rows_and_patches_are_those_of_add(path: str, name: str, num_envs: int, continuity: str) -> None:
+    """Next observations that the next steps do not have: all, some or none of them, over commits and openings."""
+    space, rng = SPACES[name], np.random.default_rng(0)
+    space.seed(0)
+    options: dict[str, Any] = {
+        "num_envs": num_envs, "capacity": 150 * num_envs, "continuity": continuity, "commit_rows": 45,
+        "commit_seconds": 1e9, "chunk_rows": 8, "shard_rows": 32, "ragged": "lists",
+    }  # fmt: skip
+    lead = (num_envs,) if num_envs > 1 else ()
+    paths = [f"{path}-{kind}" for kind in ("add", "extend")]
+    made = [dr.ReplayBuffer.create(each, space, spaces.Discrete(9), **options) for each in paths]
+    for count, share, ends in ((130, 1.0, 0.02), (1, 1.0, 0.0), (90, 0.3, 0.1), (70, 0.0, 0.02), (64, 1.0, 0.0)):
+        shape = (count + 1, *lead)
+        obs = sampled(space, shape)
+        slices = (slice(count), slice(1, count + 1))
+        here, there = (map_arrays(lambda part, rows=rows: part[rows], obs) for rows in slices)
+        following = swapped(rng.random(shape[:1] + lead)[1:] < share, there, sampled(space, (count, *lead)))
+        terminated, truncated, valid = (rng.random((count, *lead)) < p for p in (ends, ends, 1 - ends / 4))
+        one, other = made
+        for at in range(count):
+            o, f = (map_arrays(lambda part, at=at: part[at], each) for each in (here, following))
+            flags = terminated[at], truncated[at], valid[at]
+            one.add(o, np.zeros(lead, int), np.zeros(lead), f, *flags)
+        zeros = np.zeros((count, *lead))
+        other.extend(here, zeros.astype(int), zeros, following, terminated, truncated, valid)
+        assert shown(one) == shown(other)
+        assert one.engine.appender.differing == other.engine.appender.differing
+        assert one.engine.appender.episodes == other.engine.appender.episodes
+        if count == 90:
+            for each in made:
+                each.close()
+            reopened = {"commit_rows": 45, "commit_seconds": 1e9, "ragged": "lists"}
+            made = [dr.ReplayBuffer.open(each, **reopened) for each in paths]
+    for each in made:
+        each.close()
+    assert diff(*paths) is None
+    assert all(verify(each).ok for each in paths)

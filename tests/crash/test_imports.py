@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from helpers.effort import stride
+from helpers.effort import SAMPLED, stride
 from helpers.forking import dies
 
 import diskreplay as dr
 from diskreplay.errors import InputError
+from diskreplay.formats.arrays import from_arrays
 from diskreplay.formats.core import flat, transitions
-from diskreplay.ops.convert import Imported, import_dataset
+from diskreplay.ops.convert import Imported, export, import_dataset
 from diskreplay.ops.diff import diff
+from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 
 
@@ -88,6 +90,37 @@ def test_stacks_and_other_dtypes_of_the_store_go_on(dataset: pathlib.Path) -> No
     assert dies(lambda: import_dataset(dataset, path, **options), 150)
     assert import_dataset(dataset, path, **options).resumed >= 8
     assert diff(path, whole) is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("equal", [True, False])
+def test_episodes_go_on_after_a_kill(equal: bool, tmp_path: pathlib.Path) -> None:
+    """Ends without a flag, next observations that differ, and some that nothing but their episode tells from others."""
+    file, path, whole = tmp_path / "a.hdf5", tmp_path / "a.replay", tmp_path / "whole.replay"
+    lengths, zero = [9, 1, 18, 12, 5], np.zeros((45, 3), np.float32)
+    last, flags = np.isin(np.arange(45), np.cumsum(lengths) - 1), np.zeros(45, bool)
+    following = zero if equal else zero + np.random.default_rng(0).integers(0, 2, (45, 1)).astype(np.float32)
+    arrays = from_arrays(
+        zero, zero[:, :2], np.arange(45.0), following, terminated=flags, truncated=flags, last=last
+    )  # fmt: skip
+    import_dataset(arrays, tmp_path / "arrays.replay")
+    export(tmp_path / "arrays.replay", file, "d4rl")  # which says that episodes end in no flag
+    wanted = import_dataset(file, whole)
+    assert (wanted.episodes, wanted.differing) == (5, 0 if equal else int((following[:, 0] * ~last).sum()))
+    resumed, at = set(), 1
+    while dies(lambda: import_dataset(file, path), at):
+        if path.exists():
+            shutil.rmtree(path)
+        found = import_dataset(file, path)
+        resumed.add(found.resumed)
+        assert (found.episodes, found.differing, found.transitions) == (5, wanted.differing, 45)
+        assert inspect(path).continuity == inspect(whole).continuity == ("observations" if equal else "flags")
+        assert verify(path).ok
+        assert diff(path, whole) is None
+        shutil.rmtree(path)
+        at += stride(17, "places of a kill")
+    assert len(resumed) > 2
+    assert max(resumed) >= (40 if SAMPLED else 45)  # all was there, and had no name
 
 
 def test_another_dataset_begins_anew(dataset: pathlib.Path) -> None:

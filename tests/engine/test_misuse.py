@@ -62,7 +62,7 @@ def test_cuts_in_many_steps_at_once_are_told_once(tmp_path: pathlib.Path) -> Non
 
 
 def test_nothing_is_said_of_what_another_program_recorded(tmp_path: pathlib.Path) -> None:
-    """Cuts, and the gaps that a copy needs where an episode begins as the one before ended."""
+    """Cuts, as a copy has them where an episode ends in no flag."""
     with create(tmp_path) as buffer, warnings.catch_warnings():
         warnings.simplefilter("ignore", MisuseWarning)
         for at in range(300):

@@ -24,7 +24,7 @@ import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import DiskFullError, InputError, StoreNotFoundError
 from diskreplay.formats.arrays import from_arrays
-from diskreplay.formats.core.recorder import add_steps
+from diskreplay.formats.core.recorder import Added, add_steps
 from diskreplay.formats.core.transitions import Source, Timesteps, with_next_obs
 from diskreplay.formats.selection import Selection
 from diskreplay.ops import convert
@@ -370,9 +370,9 @@ def test_capacity_far_below_the_source(path: str, monkeypatch: pytest.MonkeyPatc
     """
     added: list[int] = []
 
-    def counted(buffer: dr.ReplayBuffer, blocks: Any, **options: Any) -> tuple[int, int]:
+    def counted(buffer: dr.ReplayBuffer, blocks: Any, **options: Any) -> Added:
         found = add_steps(buffer, blocks, **options)
-        added.append(found[0])
+        added.append(found.steps)
         return found
 
     monkeypatch.setattr(convert, "add_steps", counted)

@@ -134,7 +134,7 @@ def episodes_source(
             if length:
                 yield from arrays.source().blocks()
 
-    return Source(layout, sum(lengths), blocks, None, len(each), names or Names())
+    return Source(layout, sum(lengths), blocks, None, names or Names())
 
 
 def _inferred(where: str, each: Sequence[Key], opened: Callable[[Key, Layout | None], FlatArrays]) -> Layout:

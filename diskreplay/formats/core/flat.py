@@ -161,12 +161,11 @@ class FlatArrays:
         layout = self.layout or self._inferred()
         check_layout(self.where, layout, self.obs, self.action, self.extra)
         self._check_next_obs()
-        cuts = int((self.last & ~self.terminated & ~self.truncated).sum())
         blocks = self._transitions if self.next_obs is not None else lambda: with_next_obs(self._timesteps())
         open_end = count > 0 and not self.last[-1]
         episodes = int(self.last.sum()) + open_end
         steps = count - episodes if self.bare else count
-        return Source(layout, steps, blocks, episodes, cuts + open_end, self.names, inferred=self.layout is None)
+        return Source(layout, steps, blocks, episodes, self.names, inferred=self.layout is None)
 
     def _check_lengths(self) -> None:
         """Raise InputError if an array does not have one entry for each step."""

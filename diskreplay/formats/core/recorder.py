@@ -1,17 +1,20 @@
 """The way of transitions into a store, through ``ReplayBuffer.extend``.
 
-A store of one environment takes episodes one after another. ``add`` finds an episode's end by its flags, or where the
-next observation given is not the one added. An episode that ends in neither flag, and with the very observation that
-the next one begins with, would go on in it: a row that is no transition is put between them. So it is where the store's
-continuity is that of flags, whatever the observations are.
+1. A store of one environment takes episodes one after another. Each ends where its source says, in a flag or in none
+   (:meth:`~diskreplay.ReplayBuffer.cut`), whatever the observations are.
+2. Within an episode a step goes on though its observation is not the next observation before it, and both are kept.
+   Only a store whose continuity is "flags" does that. So a new one is made as such a store, and where nothing differed
+   it is made one of continuity "observations" before it has its name.
+3. No such steps are added to a store of continuity "observations": :func:`without_differing`.
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import itertools
+import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,28 +22,68 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.errors import MisuseWarning
-from diskreplay.formats.core.layout import Layout
+from diskreplay.engine.continuity import same_rows
+from diskreplay.errors import InputError, MisuseWarning
+from diskreplay.formats.core.layout import Layout, Shape
 from diskreplay.formats.core.transitions import Transitions
-from diskreplay.views.batch import map_arrays
+from diskreplay.ragged import Lists
+from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.store import Store
 
-Array = NDArray[Any]
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+    """Steps that are in a store, or were.
+
+    Attributes:
+        steps, episodes: the numbers of both, as the store has them.
+        differing: the steps whose next observation is not that of the next step of their episode.
+    """
+
+    steps: int = 0
+    episodes: int = 0
+    differing: int = 0
+
+    def __add__(self, other: Added) -> Added:
+        return Added(self.steps + other.steps, self.episodes + other.episodes, self.differing + other.differing)
 
 
-def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: bool = False) -> tuple[int, int]:
-    """Add steps to a buffer with a stream of one environment, and return how many steps and episodes they were.
+def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, goes_on: bool = False) -> Added:
+    """Add steps to a buffer that was just opened, with a stream of one environment, and return what was added.
 
     Args:
         buffer: open for writing.
         blocks: the blocks of steps.
-        open_end: True if the stream's newest episode has not ended; the steps do not go on in it.
+        goes_on: True if the first step goes on in the stream's newest episode, and does not begin one.
 
     Raises what :meth:`ReplayBuffer.add` raises; the steps before stay. What looks like a mistake was made by another
     program, if it is one: nothing is said of it.
     """
+    layout, appender = Layout.of(buffer.schema, stacked=True), buffer.engine.appender
+    if goes_on:
+        appender.go_on()
+    count, begins = 0, not goes_on
+    for steps in blocks:
+        ends = np.flatnonzero(steps.last & ~(steps.terminated | steps.truncated)) + 1
+        for start, stop in itertools.pairwise(sorted({0, *ends.tolist(), len(steps)})):
+            if begins:
+                buffer.cut()
+            _extend(buffer, layout, steps.span(start, stop))
+            begins = bool(steps.last[stop - 1])
+        count += len(steps)
+    return Added(count, appender.episodes, appender.differing)
+
+
+def _extend(buffer: ReplayBuffer, layout: Layout, steps: Transitions) -> None:
+    obs, next_obs, action = (
+        spaces.unflatten(tree, [values[leaf] for leaf in spaces.leaves(tree)])
+        for tree, values in (
+            (layout.obs_tree, steps.obs), (layout.obs_tree, steps.next_obs), (layout.action_tree, steps.action)
+        )
+    )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MisuseWarning)
-        return _record(buffer, blocks, open_end)
+        buffer.extend(obs, action, steps.reward, next_obs, steps.terminated, steps.truncated, **steps.extra)
 
 
 def add_facts(buffer: ReplayBuffer, facts: Sequence[Mapping[str, Any]], episodes: int) -> None:
@@ -56,45 +99,42 @@ def add_facts(buffer: ReplayBuffer, facts: Sequence[Mapping[str, Any]], episodes
             buffer.annotate_episode(episode, **told)
 
 
-def _record(buffer: ReplayBuffer, blocks: Iterable[Transitions], open_end: bool) -> tuple[int, int]:
-    layout = Layout.of(buffer.schema, stacked=True)
-    obs_tree, action_tree = layout.obs_tree, layout.action_tree
-    count = episodes = 0
-    before: Transitions | None = None
-    for steps in blocks:
-        apart = _needing_gap(before, steps, by_flags=buffer.schema.continuity == "flags")
-        if open_end and not count:
-            apart.add(0)
-        for start, stop in itertools.pairwise(sorted({0, len(steps), *apart})):
-            part = steps.span(start, stop)
-            obs = spaces.unflatten(obs_tree, [part.obs[leaf] for leaf in spaces.leaves(obs_tree)])
-            next_obs = spaces.unflatten(obs_tree, [part.next_obs[leaf] for leaf in spaces.leaves(obs_tree)])
-            action = spaces.unflatten(action_tree, [part.action[leaf] for leaf in spaces.leaves(action_tree)])
-            if start in apart:
-                first = functools.partial(map_arrays, lambda array: array[0])
-                buffer.add(
-                    first(obs), first(action), 0.0, first(obs), False, False, valid=False, **first(dict(part.extra))
-                )
-            buffer.extend(obs, action, part.reward, next_obs, part.terminated, part.truncated, **part.extra)
-        count += len(steps)
-        episodes += int(steps.last.sum())
-        before = steps.span(len(steps) - 1, len(steps))
-    return count, episodes + (before is not None and not before.last[0])
+def settle_continuity(path: str | os.PathLike[str], layout: Layout, differing: int) -> None:
+    """Make a new store that was filled, and has no name yet, one of continuity "observations", if nothing differed.
 
-
-def _needing_gap(before: Transitions | None, steps: Transitions, by_flags: bool) -> set[int]:
-    """Return the steps that need a row that is no transition before them; ``before`` is the step before the block.
-
-    They begin an episode with the very observation in which the episode before ended, in neither flag; or with any,
-    ``by_flags``, where observations are not compared.
+    It stays one of "flags" where ``layout`` says so.
     """
-    ends = (np.flatnonzero(steps.last & ~steps.terminated & ~steps.truncated) + 1).tolist()
-    found = {at for at in ends if at < len(steps) and (by_flags or _same(steps, at - 1, steps, at))}
-    if before is not None and before.last[0] and not (before.terminated[0] or before.truncated[0]):
-        found |= {0} if by_flags or _same(before, 0, steps, 0) else set()
-    return found
+    if not differing and layout.continuity == "observations":
+        Store(os.fspath(path), LocalFiles()).write_continuity("observations")
 
 
-def _same(one: Transitions, end: int, other: Transitions, begin: int) -> bool:
-    """Tell whether the next observation of a step is another step's observation, bit for bit."""
-    return all(values[end].tobytes() == other.obs[name][begin].tobytes() for name, values in one.next_obs.items())
+def without_differing(blocks: Iterable[Transitions], layout: Layout, store: str) -> Iterator[Transitions]:
+    """Yield the blocks; raise InputError before one with a next observation that is not the next step's, bit for bit.
+
+    ``store``, of continuity "observations", could not hold it without ending the episode.
+    """
+    done, before = 0, None
+    for steps in blocks:
+        pairs = [(steps.span(0, len(steps) - 1), steps.span(1, len(steps)))]
+        for one, other in pairs if before is None else [(before, steps.span(0, 1)), *pairs]:
+            differ = np.zeros(len(one), bool)
+            for name, shape in layout.obs.items():
+                differ |= _unlike(one.next_obs[name], other.obs[name], shape)
+            if (differ & ~one.last).any():
+                step = done + int(np.argmax(differ & ~one.last)) - (one is before)
+                raise InputError(
+                    f"the next observation of step {step:,} is not the observation of the next step of its episode, "
+                    f"and {store!r} holds no such steps (its continuity is 'observations'): import into a new store; "
+                    "'diskreplay merge' joins the two"
+                )
+        yield steps
+        done, before = done + len(steps), steps.span(len(steps) - 1, len(steps))
+
+
+def _unlike(one: Any, other: Any, shape: Shape) -> NDArray[np.bool_]:
+    """Tell which values of two arrays differ, as values of a leaf's dtype, bit for bit."""
+    if isinstance(one, Lists):
+        return np.array([a.tobytes() != b.tobytes() for a, b in zip(one, other, strict=True)], bool)
+    if not len(one):
+        return np.zeros(0, bool)
+    return ~same_rows(*(np.asarray(values).astype(shape[1], copy=False) for values in (one, other)))

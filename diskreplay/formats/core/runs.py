@@ -63,6 +63,7 @@ def steps_of(
         )
     closed = convention.closed or (longer and not told)
     ends = ends_of(where, told, keys, count, closed=closed, choice=choice)
+    ends.last[-1:] = True  # the run ends here, whether its episode does or not
     if CUT in arrays:
         ends = _without_flag(where, keys[CUT], arrays[CUT], ends)
     reward = arrays.get(REWARD)

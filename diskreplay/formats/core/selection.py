@@ -140,9 +140,8 @@ class SelectedStore:
                     extra={name: steps.extra[name] for name in layout.columns},
                 )
 
-        cuts = sum(not (episode.terminated or episode.truncated) for episode in self.episodes)
         facts = tuple(episode.facts for episode in self.episodes)
-        return Source(layout, self.steps, kept, len(self._chosen), cuts, facts=facts if any(facts) else ())
+        return Source(layout, self.steps, kept, len(self._chosen), facts=facts if any(facts) else ())
 
     def ids(self) -> Ids:
         """Return the ids of all steps in the order in which they are read, int64 ``(steps,)``."""
@@ -181,7 +180,7 @@ class SelectedStore:
             losses.append(Loss("final observations", self._final_obs(between) if holds.final_steps else len(ends)))
         if not holds.next_obs:
             losses.append(
-                Loss("next observations that differ from the next step's observation", self._own_next_obs(between))
+                Loss("next observations that differ from the next step's observation", self.own_next_obs(between))
             )
         if not holds.truncated:
             losses.append(Loss("truncations apart from terminations", sum(truncated for _, truncated in ends)))
@@ -246,7 +245,7 @@ class SelectedStore:
         """Return the start code of each chosen episode."""
         return [int(rows.log.take(START, np.array([e.start]), np.array([e.env]))[0]) for rows, e in self._chosen]
 
-    def _own_next_obs(self, between: Callable[[], object]) -> int:
+    def own_next_obs(self, between: Callable[[], object] = lambda: None) -> int:
         """Count steps, but for the last ones of episodes, whose next observation is not the next step's ``obs``."""
         total = 0
         for (rows, env), each in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env)):

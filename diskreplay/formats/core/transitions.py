@@ -110,7 +110,6 @@ class Source:
         steps: the steps in it; ``blocks`` gives at most so many.
         blocks: an iterator over all steps; may be called again for another pass.
         episodes: the episodes in it; None where only reading tells.
-        cuts: episodes that may end in neither flag.
         names: the names in the dataset, and which of them were read; all is known once the blocks were read.
         inferred: True if the spaces follow from the values alone.
         notes: what the reader found out or took for granted, a sentence each.
@@ -121,7 +120,6 @@ class Source:
     steps: int
     blocks: Callable[[], Iterator[Transitions]]
     episodes: int | None = None
-    cuts: int = 0
     names: Names = dataclasses.field(default_factory=Names)
     notes: tuple[str, ...] = ()
     inferred: bool = False
