@@ -201,6 +201,7 @@ class _Dataset:
         chains = found.chains(files.every) if found.chains is not None else [[file] for file in files.every]
         self._runs = [run for chain in chains for run in self._found(chain, every)]
         self._notes: dict[str, None] = {}
+        self._unclear = bool(every) and all(found.unclear(file, files.open(file)) for file in files.every)
 
     def _described(self) -> Layout | None:
         """Return the layout that an export left beside the files of a folder."""
@@ -331,7 +332,7 @@ class _Dataset:
         keys = {name: name for name in arrays} | keys
         keys = {ours: self._spelled(theirs, run) for ours, theirs in keys.items()}
         try:
-            found, notes = steps_of(run.where, arrays, keys, self._convention, self._choice, layout)
+            found, notes = steps_of(run.where, arrays, keys, self._convention, self._choice, layout, self._unclear)
         except EndsUnknown as error:
             raise InputError(f"{error}; {self._found_there(run)}") from error
         self._notes |= dict.fromkeys(notes)
