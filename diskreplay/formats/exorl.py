@@ -58,8 +58,8 @@ def _check(container: Container, where: str) -> None:
 
 EXORL = Convention(
     {"observation": OBS, "action": ACTION, "reward": REWARD, "discount": DISCOUNT},
-    marks=frozenset({"observation", "action", "reward", "discount"}), absent=frozenset({"is_first"}), named=is_named_by_steps,
-    columns=True, closed=True, align="previous", check=_check,
+    marks=frozenset({"observation", "action", "reward", "discount"}), absent=frozenset({"is_first"}),
+    named=is_named_by_steps, columns=True, closed=True, align="previous", check=_check,
 )  # fmt: skip
 DREAMER = Convention(
     {"action": ACTION, "reward": REWARD, "discount": DISCOUNT, "is_first": "/first", "is_last": "/last",

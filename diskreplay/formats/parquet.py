@@ -260,14 +260,14 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     if EPISODE not in keys:
         table.check_order(None, keys.get(FRAME), ends.last)
     obs, action = ({name: array(name) for name in leaves_of(keys, root)} for root in (OBS, ACTION))
-    action = action if layout is not None else single_integers(action)
     if not obs or not action:
         raise InputError(f"{where}: must have the columns observation and action; there are {', '.join(table.kinds)}")
     finals = {name: array(name, ends.last) for name in leaves_of(keys, FINAL)}
     columns = {name: array(name) for name in keys if name not in {*obs, *action, *finals, *TOLD}}
     found = FlatArrays(
-        where, obs, action, ends.terminated, ends.truncated, ends.last, array(REWARD) if REWARD in keys else None,
-        columns, finals={name.replace(FINAL, OBS, 1): array for name, array in finals.items()} or None,
+        where, obs, action if layout is not None else single_integers(action), ends.terminated, ends.truncated,
+        ends.last, array(REWARD) if REWARD in keys else None, columns,
+        finals={name.replace(FINAL, OBS, 1): array for name, array in finals.items()} or None,
         layout=layout, names=_names(path, table, keys),
     ).source()  # fmt: skip
     if layout is None:

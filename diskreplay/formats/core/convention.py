@@ -214,8 +214,8 @@ class Convention:
         return column_name(name) if self.columns else None
 
     def guessed(self, name: str) -> bool:
-        """Tell whether an array becomes a column only because it has no other meaning."""
-        return self.columns and not any(name == key or name.startswith(f"{key}/") for key in self.names)
+        """Tell whether an array has its meaning only because it has no other."""
+        return not any(name == key or name.startswith(f"{key}/") for key in self.names)
 
     def spelling(self, theirs: str, full: str, number: int | None) -> str:
         """Return a name as it stands in a numbered episode: as in the episode, or with the number in it."""

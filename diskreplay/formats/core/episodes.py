@@ -71,9 +71,8 @@ def reshaped(array: ArrayLike, shape: tuple[int, ...]) -> ArrayLike:
 
 def single_integers(action: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
     """Return actions of which one integer a step, ``(N, 1)``, is a single one, ``(N,)``."""
-    return {
-        name: reshaped(array, ()) if np.dtype(array.dtype).kind in "iu" else array for name, array in action.items()
-    }
+    whole = {name for name, array in action.items() if np.dtype(array.dtype).kind in "iu"}
+    return {name: reshaped(array, ()) if name in whole else array for name, array in action.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,9 +21,18 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.convention import FINAL_OBS, NEXT_OBS, OFFSETS, TOLD, Convention, is_column
-from diskreplay.formats.core.ends import CUT, DONE, Ends, ends_of
+from diskreplay.formats.core.ends import CUT, DISCOUNT, DONE, Ends, ends_of
 from diskreplay.formats.core.episodes import array_slice, reshaped, single_integers
-from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, chunks_of, flags, leaves_of, length
+from diskreplay.formats.core.flat import (
+    ArrayLike,
+    FlatArrays,
+    ListedArray,
+    check_length,
+    chunks_of,
+    flags,
+    leaves_of,
+    length,
+)
 from diskreplay.formats.core.layout import Layout
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
@@ -156,6 +165,8 @@ def _again(array: ArrayLike) -> ArrayLike:
 
 def _told(where: str, name: str, key: str, array: ArrayLike, count: int, closed: bool) -> Array:
     """Return an array that tells ends: flags as ``(count,)`` bool, of which a single one is meant for the last step."""
+    if name == DISCOUNT:
+        check_length(where, key, array, count)
     if name not in FLAGS:
         return np.asarray(array[slice(None)]) if array.shape else _single(array)
     if array.shape or not closed:
