@@ -66,11 +66,13 @@ def every() -> list[Format]:
 def guess(path: pathlib.Path) -> Format:
     """Return the first format that can read the dataset at ``path``; raise InputError if none can."""
     from diskreplay.formats.core.reader import naming
+    from diskreplay.formats.core.untrusted import check_regular
     from diskreplay.formats.unknown import unknown
 
     if not path.exists():
         raise InputError(f"there is no dataset at {str(path)!r}")
     with naming(path):
+        check_regular(path)
         for format in every():
             if format.read is not None and format.recognise(path):
                 return format

@@ -33,10 +33,11 @@ def unknown(path: pathlib.Path, formats: Sequence[Format]) -> str:
                 nearest = _nearest([format for format in formats if format.container is kind], shapes)
                 return f"{said}:{where} holds {listed(shapes) or 'no array'}; {nearest}; {by_hand(file, kind, shapes)}"
     if path.is_file() and _begins(path, PICKLE):
-        line = call(["obs=data['observations']", "action=data['actions']", "terminated=data['terminals']"])
+        given = ["obs=f['observations']", "action=f['actions']", "terminated=f['terminals']"]
+        line = call(given, f"pickle.load(open({str(path)!r}, 'rb'))")
         return (
-            f"{said}: it looks like a pickle, which is never loaded, for it can run any code; if you trust it, load it "
-            f"from Python, data = pickle.load(open({str(path)!r}, 'rb')), and give its arrays: {line}"
+            f"{said}: it looks like a pickle, which is never loaded, for it can run any code; if you trust it, give "
+            f"its arrays from Python: import pickle; {line}"
         )
     names = ", ".join(format.name for format in formats if format.read)
     return f"{said}; name one of {names} (--format)"

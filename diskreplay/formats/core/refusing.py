@@ -51,10 +51,13 @@ def by_hand(path: pathlib.Path, kind: Kind, shapes: Shapes) -> str:
             left.remove(chosen[ours])
     given = [f"{ours}={kind.item.format(name)}" for ours, name in chosen.items()]
     if "terminated" not in chosen:
-        given.append(f"last=numpy.arange({count}) == {count - 1}")
-    return f"from Python, f = {kind.loads.format(str(path))}, then {call(given)}"
+        given.append(f"lengths=[{count}]")
+    return f"from Python: import {kind.loads.partition('.')[0]}; {call(given, kind.loads.format(str(path)))}"
 
 
-def call(given: Sequence[str]) -> str:
-    """Return the call that imports arrays in RAM."""
-    return f"import_dataset(formats.from_arrays({', '.join(given)}), 'new.replay')"
+def call(given: Sequence[str], opened: str) -> str:
+    """Return the line that opens a file, and imports arrays from it."""
+    return (
+        f"from diskreplay import formats; from diskreplay.ops.convert import import_dataset; f = {opened}; "
+        f"import_dataset(formats.from_arrays({', '.join(given)}), 'new.replay')"
+    )
