@@ -70,6 +70,7 @@ def guess(path: pathlib.Path, choice: Choice | None = None) -> Format:
     Raises InputError if none can.
     """
     from diskreplay.formats.core.array_reader import fits
+    from diskreplay.formats.core.choice import AS_IT_IS
     from diskreplay.formats.core.reader import naming
     from diskreplay.formats.core.untrusted import check_regular
     from diskreplay.formats.unknown import unknown
@@ -78,7 +79,10 @@ def guess(path: pathlib.Path, choice: Choice | None = None) -> Format:
         raise InputError(f"there is no dataset at {str(path)!r}")
     with naming(path):
         check_regular(path)
-        for format in every():
-            if format.read is not None and (format.recognise(path) or (choice and fits(format, path, choice))):
-                return format
-        raise InputError(unknown(path, every()))
+        found = [format for format in every() if format.read is not None and format.recognise(path)]
+        if not found and choice is not None and (choice.map or choice.ends):
+            found = [format for format in every() if fits(format, path, choice)]
+            found.sort(key=lambda format: path.is_dir() != (format.kind == "directory"))
+        if found:
+            return found[0]
+        raise InputError(unknown(path, every(), choice or AS_IT_IS))

@@ -324,8 +324,8 @@ class _Dataset:
 
     def _found_there(self, run: Run) -> str:
         """Return what is in a run, and how it comes in by hand."""
-        shapes = list(shapes_in(self._files.open(run.files[0]), run.names))
-        return f"there are {listed(shapes) or 'none'}; {by_hand(run.files[0], self._files.kind, shapes)}"
+        shapes, kind = list(shapes_in(self._files.open(run.files[0]), run.names)), self._files.kind
+        return f"there are {listed(shapes) or 'none'}; {by_hand(run.files[0], kind.loads, kind.item, shapes)}"
 
     def _opened(self, run: Run, first: Mapping[str, str], layout: Layout | None) -> FlatArrays:
         """Return the steps of a run; ``first`` has the names of the first one."""

@@ -130,7 +130,7 @@ class Convention:
         if self.episode:
             return bool(split or self.empty in names or self.marks)
         found = self.names_in(own, choice)
-        untold = self.tells and not choice.tells and found.isdisjoint(TOLD)
+        untold = self.tells and not (choice.tells or choice.map) and found.isdisjoint({*TOLD} - {TRUNCATED})
         required = {name for name in self.required if name != TERMINATED or not choice.tells}
         return found >= required and not untold and self.named(path, container)
 

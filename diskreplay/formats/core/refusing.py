@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.container import Container, Kind, is_attribute
+from diskreplay.formats.core.container import Container, is_attribute
 
 FOUND = 300
 """The most characters of the names that an error lists."""
@@ -38,8 +38,14 @@ def listed(shapes: Shapes) -> str:
     return text if len(text) <= FOUND else f"{text[:FOUND]}..."
 
 
-def by_hand(path: pathlib.Path, kind: Kind, shapes: Shapes) -> str:
-    """Return the line of Python that imports arrays of a file, with those that look like steps in their places."""
+def by_hand(path: pathlib.Path, loads: str, item: str, shapes: Shapes) -> str:
+    """Return the line of Python that imports arrays of a file, with those that look like steps in their places.
+
+    Args:
+        path: the file.
+        loads, item: how Python opens one, and takes an array from it; see :class:`Kind`.
+        shapes: what is in it.
+    """
     lengths = [shape[0] for _, shape, _ in shapes if shape]
     count = max(set(lengths), key=lengths.count, default=0)
     left = [name for name, shape, dtype in shapes if shape[:1] == (count,) and dtype not in ("object", "unreadable")]
@@ -49,10 +55,11 @@ def by_hand(path: pathlib.Path, kind: Kind, shapes: Shapes) -> str:
         if named or (ours in ("obs", "action") and left):
             chosen[ours] = (named or left)[0]
             left.remove(chosen[ours])
-    given = [f"{ours}={kind.item.format(name)}" for ours, name in chosen.items()]
+    given = [f"{ours}={item.format(name)}" for ours, name in chosen.items()]
     if "terminated" not in chosen:
         given.append(f"lengths=[{count}]")
-    return f"from Python: import {kind.loads.partition('.')[0]}; {call(given, kind.loads.format(str(path)))}"
+    modules = loads.partition("(")[0].rpartition(".")[0] + (", numpy" if item.startswith("numpy.") else "")
+    return f"from Python: import {modules}; {call(given, loads.format(str(path)))}"
 
 
 def call(given: Sequence[str], opened: str) -> str:
