@@ -30,7 +30,7 @@ def unknown(path: pathlib.Path, formats: Sequence[Format], choice: Choice = AS_I
         for file in files_of(path, kind)[:1]:
             if kind.recognise(file):
                 with kind.opened(file) as container:
-                    shapes = list(shapes_in(container, {name: name for name in container.names()}))
+                    shapes = list(shapes_in(container, container.names()))
                 where = "" if file == path else f" {file.name!r}"
                 nearest = _nearest([format for format in formats if format.container is kind], shapes)
                 holds = f"{where} holds {listed(shapes) or 'no array'}; {_mapped(choice, shapes)}"

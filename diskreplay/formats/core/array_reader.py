@@ -264,11 +264,12 @@ class _Dataset:
         actions = []
         described = layout
         for run in runs:
-            part = self._opened(run, keys, described).source()
+            arrays = self._opened(run, keys, described)
+            part = arrays.source()
             steps, episodes = steps + part.steps, episodes + (part.episodes or 0)
             described = described or part.layout
             if layout is None:
-                actions.append(self._opened(run, keys, None).source().layout.action_space)
+                actions.append(arrays.action_space())
         assert described is not None
         if layout is None:
             origin = self._convention.provenance(Asked(self._files, runs[0].files[0]), self._where)
@@ -324,7 +325,7 @@ class _Dataset:
 
     def _found_there(self, run: Run) -> str:
         """Return what is in a run, and how it comes in by hand."""
-        shapes, kind = list(shapes_in(self._files.open(run.files[0]), run.names)), self._files.kind
+        shapes, kind = list(shapes_in(self._files.open(run.files[0]), run.names.values())), self._files.kind
         return f"there are {listed(shapes) or 'none'}; {by_hand(run.files[0], kind.loads, kind.item, shapes)}"
 
     def _opened(self, run: Run, first: Mapping[str, str], layout: Layout | None) -> FlatArrays:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.container import Container, is_attribute
@@ -20,12 +20,12 @@ Shapes = Sequence[tuple[str, tuple[int, ...], str]]
 """The name, shape and dtype of arrays."""
 
 
-def shapes_in(container: Container, names: Mapping[str, str]) -> Iterator[tuple[str, tuple[int, ...], str]]:
-    """Yield the arrays of a run with their shapes and dtypes; those that cannot be opened without them."""
-    for name, full in sorted(names.items()):
+def shapes_in(container: Container, names: Iterable[str]) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """Yield the arrays of these names with their shapes and dtypes; those that cannot be opened without them."""
+    for name in sorted(names):
         if not is_attribute(name):
             try:
-                array = container.array(full)
+                array = container.array(name)
             except InputError:
                 yield name, (), "unreadable"
             else:
