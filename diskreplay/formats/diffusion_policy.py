@@ -91,7 +91,7 @@ def _written(layout: Layout) -> dict[str, str]:
 TABLE = Convention(
     {"data/action": ACTION, "data/reward": REWARD, "data/terminated": TERMINATED, "data/truncated": TRUNCATED,
      "data/*": OBS, "meta/episode_ends": "/stops", f".attrs/{ATTRIBUTE}": LAYOUT},
-    required=(OBS, ACTION, "/stops"), single=OBS,
+    marks=frozenset({"meta/episode_ends"}), required=(OBS, ACTION, "/stops"), single=OBS,
     written=_written,
 )  # fmt: skip
 
