@@ -140,9 +140,18 @@ def fits(format: Format, path: pathlib.Path, choice: Choice) -> bool:
 def _matches(kind: Kind, conventions: Sequence[Convention], path: pathlib.Path, choice: Choice = AS_IT_IS) -> bool:
     for file in files_of(path, kind)[:1]:
         if kind.recognise(file):
+            facts = file.stat()
+            names = _names(kind, file, facts.st_size, facts.st_mtime_ns, facts.st_ino)
             with kind.opened(file) as container:
-                return any(one.matches(file, container, choice) for one in conventions)
+                return any(one.matches(file, container, choice, names) for one in conventions)
     return False
+
+
+@functools.lru_cache(maxsize=4)
+def _names(kind: Kind, file: pathlib.Path, *facts: int) -> frozenset[str]:
+    """Return the names in a file, which many formats look at before one of them reads it; ``facts`` tell it changed."""
+    with kind.opened(file) as container:
+        return frozenset(container.names())
 
 
 def array_format(
@@ -203,7 +212,12 @@ class _Dataset:
         if not every and self._layout is None:
             raise InputError(f"{self._where!r} holds no {files.kind.title}")
         first = files.every[:1]
-        fitting = (one for file in first for one in conventions if one.matches(file, files.open(file), choice))
+        fitting = (
+            one
+            for file in first
+            for one in conventions
+            if one.matches(file, files.open(file), choice, set(every[file]))
+        )
         found = next(fitting, conventions[-1])
         self._convention = found if choice.align is None else dataclasses.replace(found, align=choice.align)
         files.names.shown = self._shown

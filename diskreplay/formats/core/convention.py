@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 from diskreplay.errors import InputError
@@ -120,9 +120,8 @@ class Convention:
         start, stop = match.span("episode")
         return f"{name[:start]}*{name[stop:]}"
 
-    def matches(self, path: pathlib.Path, container: Container, choice: Choice = AS_IT_IS) -> bool:
-        """Tell whether a file is of this layout, with what the caller says of its names."""
-        names = set(container.names())
+    def matches(self, path: pathlib.Path, container: Container, choice: Choice, names: Set[str]) -> bool:
+        """Tell whether a file of these names is of this layout, with what the caller says of them."""
         if not self.marks <= names or self.absent & names:
             return False
         split = self.split(names)
