@@ -13,7 +13,7 @@ import json
 import math
 import pathlib
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import h5py
@@ -25,7 +25,7 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.container import ATTRIBUTES, Kind
 from diskreplay.formats.core.layout import Layout
-from diskreplay.formats.core.untrusted import check_chunk, check_size, declared_count, stored_bytes
+from diskreplay.formats.core.untrusted import check_chunk, check_size, stored_bytes
 from diskreplay.formats.files.hdf5_output import Output
 from diskreplay.workers import Task
 
@@ -203,11 +203,8 @@ def _check_filters(plan: h5py.h5p.PropDCID, where: str) -> None:
             )
 
 
-# Finding groups and arrays. Links into other files are refused, not followed.
-
-
 def find(group: h5py.Group, path: str, where: str, depth: int = 0) -> Any:
-    """Return the group or array at a path, or None if there is nothing."""
+    """Return the group or array at a path, or None if there is nothing; raise InputError for links into other files."""
     found: Any = group
     with damage(f"{where}: {path!r}"):
         for name in filter(None, path.split("/")):
@@ -227,126 +224,9 @@ def find(group: h5py.Group, path: str, where: str, depth: int = 0) -> Any:
     return found
 
 
-def keys(group: h5py.Group, where: str) -> list[str]:
-    """Return the names in a group."""
-    with damage(where):
-        return [key if isinstance(key, str) else key.decode(errors="replace") for key in group]
-
-
-def subgroup(group: h5py.Group, key: str, where: str) -> h5py.Group:
-    """Return the group ``key``; raise InputError if there is none."""
-    found = find(group, key, where)
-    if not isinstance(found, h5py.Group):
-        raise InputError(f"{where}: the group {key!r} is missing")
-    return found
-
-
-def optional(group: h5py.Group, key: str, where: str) -> Hdf5Array | None:
-    """Return the array ``key``, or None if there is nothing."""
-    found = find(group, key, where)
-    return None if found is None else _array(found, key, where)
-
-
-def dataset(group: h5py.Group, key: str, where: str) -> Hdf5Array:
-    """Return the array ``key``; raise InputError if there is none."""
-    return _array(find(group, key, where), key, where)
-
-
-def _array(found: Any, key: str, where: str) -> Hdf5Array:
-    if not isinstance(found, h5py.Dataset):
-        raise InputError(f"{where}: the array {key!r} is missing")
-    return array(found, f"{where}: {key}")
-
-
-def datasets(group: h5py.Group, where: str) -> dict[str, Hdf5Array]:
-    """Return all arrays below a group by path, each group once."""
-    found: dict[str, Hdf5Array] = {}
-    seen = set()
-
-    def walk(group: h5py.Group, path: str) -> None:
-        seen.add(group.id)
-        for key in keys(group, where):
-            node = find(group, key, where)
-            if isinstance(node, h5py.Dataset):
-                found[path + key] = array(node, f"{where}: {path}{key}")
-            elif isinstance(node, h5py.Group) and node.id not in seen:
-                walk(node, f"{path}{key}/")
-
-    with damage(where):  # groups in groups without end
-        walk(group, "")
-    return found
-
-
-def openers(
-    group: h5py.Group, where: str, root: str = "", skipped: Collection[str] = ()
-) -> tuple[dict[str, Callable[[], Hdf5Array]], list[str]]:
-    """Return functions that open the arrays below a group, each group once, by name, and the names of attributes.
-
-    An array is not looked at before it is opened. What is none, or cannot be found, raises InputError then.
-
-    Args:
-        group: the group.
-        where: the name of it in errors.
-        root: the name that the others begin with: ``root/array``, ``root.attrs/attribute``.
-        skipped: names that are passed over, with all below them.
-    """
-    found: dict[str, Callable[[], Hdf5Array]] = {}
-    attributes: list[str] = []
-    seen = set()
-
-    def walk(group: h5py.Group, path: str) -> None:
-        seen.add(group.id)
-        for key in keys(group, where):
-            name = f"{path}/{key}" if path else key
-            if name in skipped:
-                continue
-            try:
-                node = find(group, key, where)
-                attributes.extend(f"{name}.attrs/{each}" for each in _attributes(node, where))
-            except InputError:
-                node = None
-            if isinstance(node, h5py.Group):
-                if node.id not in seen:
-                    walk(node, name)
-            else:
-                found[name] = functools.partial(dataset, group, key, where)
-
-    with damage(where):  # groups in groups without end
-        attributes.extend(f"{root}.attrs/{each}" for each in _attributes(group, where))
-        walk(group, root)
-    return found, attributes
-
-
-def _attributes(node: Any, where: str) -> list[str]:
-    with damage(f"{where}: its attributes"):
-        return list(node.attrs) if node is not None and h5py.h5a.get_num_attrs(node.id) else []
-
-
-def number(group: h5py.Group, key: str, where: str) -> int:
-    """Return the whole number that the array ``key`` is."""
-    return declared_count(dataset(group, key, where).value(), f"{where}: {key}")
-
-
-def attribute(group: h5py.Group, key: str, where: str) -> Any:
-    """Return an attribute, or None if there is none."""
-    with damage(f"{where}: the attribute {key!r}"):
-        return group.attrs.get(key)
-
-
 def write_layout(group: h5py.Group, key: str, layout: Layout) -> None:
     """Keep a layout as JSON in a dataset: attributes may have 64 KB at most."""
     group[key] = json.dumps(layout.to_json())
-
-
-def read_layout(group: h5py.Group, key: str, where: str) -> Layout | None:
-    """Return what :func:`write_layout` kept, or None if there is nothing."""
-    found = optional(group, key, where)
-    if found is not None and found.shape:
-        raise InputError(f"{where}: {key} is no text that can be read")
-    return None if found is None else Layout.from_json(found.value(), where)
-
-
-# A file as a container
 
 
 class Hdf5File:
@@ -372,7 +252,8 @@ class Hdf5File:
                 return
             seen.add(node.id)
             prefix = f"{path}/" if path else ""
-            for key in keys(node, self._where):
+            for key in node:
+                key = key if isinstance(key, str) else key.decode(errors="replace")
                 try:
                     below = find(node, key, self._where)
                 except InputError:  # a link that is not followed
@@ -387,13 +268,17 @@ class Hdf5File:
         return found
 
     def array(self, name: str) -> Hdf5Array:
-        return dataset(self._file, name, self._where)
+        found = find(self._file, name, self._where)
+        if not isinstance(found, h5py.Dataset):
+            raise InputError(f"{self._where}: the array {name!r} is missing")
+        return array(found, f"{self._where}: {name}")
 
     def value(self, name: str) -> Any:
         path, attribute_of, key = name.rpartition(ATTRIBUTES)
-        if attribute_of:
-            return attribute(find(self._file, path, self._where), key, self._where)
-        return self.array(name).value()
+        if not attribute_of:
+            return self.array(name).value()
+        with damage(f"{self._where}: the attribute {name!r}"):
+            return find(self._file, path, self._where).attrs.get(key)
 
 
 @contextlib.contextmanager

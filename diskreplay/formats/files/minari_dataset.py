@@ -10,7 +10,8 @@
 4. Minari takes every Discrete space for int64; the values keep their dtype.
 5. The environment's specification is ``env_spec``, as text: ``recover_environment()`` makes the environment of it.
 6. What comes in has the spaces of its metadata, in the dtypes that its arrays have. A flag before an episode's end ends
-   an episode there, too. Infos of the first episode that are numbers, one a step, become columns.
+   an episode there, too. Infos of the first episode that are numbers or texts, one a step, become columns.
+   ``provenance["minari"]["text"]`` has the names of those that are texts, ragged columns of code points.
 7. All files, keys of metadata, arrays and attributes of a dataset are its names. Those of episodes are shown with a
    ``*`` in place of the number.
 """
@@ -23,7 +24,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -34,15 +35,18 @@ from diskreplay import spaces
 from diskreplay.buffers.provenance import checked
 from diskreplay.engine.facts import checked as checked_facts
 from diskreplay.errors import InputError
-from diskreplay.formats.core.choice import Choice
-from diskreplay.formats.core.episodes import array_slice, episode_ends, episodes_source, reshaped
-from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, flags, length, native
+from diskreplay.formats.core.choice import AS_IT_IS, Choice
+from diskreplay.formats.core.container import Container, is_attribute
+from diskreplay.formats.core.convention import Convention
+from diskreplay.formats.core.episodes import array_slice, episodes_source
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, length, native
 from diskreplay.formats.core.layout import Layout, check_bounds, column_name, infer_space, map_leaves
 from diskreplay.formats.core.names import Names, files_below
 from diskreplay.formats.core.output import final_path
+from diskreplay.formats.core.runs import steps_of
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json
-from diskreplay.schema import ACTION, DTYPES, OBS
+from diskreplay.schema import ACTION, DTYPES, OBS, TERMINATED, TRUNCATED
 
 VERSION = "0.5.4"
 """The first release of Minari that reads what is written here."""
@@ -57,16 +61,40 @@ OF_EPISODES = ("id", "total_steps", "seed", LAYOUT)
 """The keys of an episode's metadata that are read."""
 RESETS = "infos of resets"
 """The name of the entries 0 of columns for an import."""
-NUMBERED = {"hdf5": re.compile(r"^(episode_)\d+(?=[/.])"), "arrow": re.compile(r"^((?:data/)?)\d+(?=/)")}
-"""What the names of an episode begin with in each storage."""
-TUPLE_ENTRY = {"hdf5": "_index_{}", "arrow": "{}"}
-"""The names of a Tuple's parts in each storage."""
+FLAGS = {TERMINATED: "terminations", TRUNCATED: "truncations"}
 BAD_SPACE = (KeyError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RecursionError)
 ID = re.compile(r"([-\w/]+/)?[-\w]+-v\d+")
 
 Array = NDArray[Any]
-Arrays = Mapping[str, Callable[[], ArrayLike | None]]
-"""Functions that open the arrays of an episode by path, such as ``observations/camera``; None is what is not read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """What things are called in a storage.
+
+    Attributes:
+        name: what Minari calls it.
+        format: what we call datasets of it.
+        part: the name of a part of a Tuple.
+        told: what the names of an episode's metadata begin with.
+        table: tells which names are those of an episode.
+    """
+
+    name: str
+    format: str
+    part: str
+    told: str
+    table: Convention
+
+
+HDF5 = Storage(
+    "hdf5", "minari", "_index_{}", ".attrs/",
+    Convention({}, episode=r"episode_(?P<episode>0|[1-9][0-9]*)(?P<name>/.+|\.attrs/.+)", label="episode_{}"),
+)  # fmt: skip
+ARROW = Storage(
+    "arrow", "minari-arrow", "{}", f"{METADATA}/",
+    Convention({}, episode=r"(data/)?(?P<episode>0|[1-9][0-9]*)(?P<name>/.+)", label="{}"),
+)  # fmt: skip
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
@@ -120,7 +148,7 @@ def space_from_json(stored: Mapping[str, Any]) -> gymnasium.Space[Any]:
     raise ValueError(f"a store holds no values of a {kind} space")
 
 
-def leaf_paths(layout: Layout, storage: str) -> dict[str, str]:
+def leaf_paths(layout: Layout, storage: Storage) -> dict[str, str]:
     """Return the place in Minari of each leaf of observations and actions, by our name of it."""
 
     def walk(tree: spaces.Tree, path: str) -> Iterator[tuple[str, str]]:
@@ -129,9 +157,14 @@ def leaf_paths(layout: Layout, storage: str) -> dict[str, str]:
             return
         children = tree.items() if isinstance(tree, dict) else enumerate(tree)
         for key, child in children:
-            yield from walk(child, f"{path}/{key if isinstance(key, str) else TUPLE_ENTRY[storage].format(key)}")
+            yield from walk(child, f"{path}/{key if isinstance(key, str) else storage.part.format(key)}")
 
     return {**dict(walk(layout.obs_tree, "observations")), **dict(walk(layout.action_tree, "actions"))}
+
+
+def may_be_text(path: str) -> bool:
+    """Tell whether an array of an episode may hold texts."""
+    return path.partition("/")[0] in ("observations", "actions", "infos")
 
 
 # Metadata
@@ -153,14 +186,14 @@ def dataset_id(target: pathlib.Path) -> str:
     return whole if ID.fullmatch(whole) else name
 
 
-def write_metadata(data: pathlib.Path, storage: str, source: Source, episodes: int) -> None:
+def write_metadata(data: pathlib.Path, storage: Storage, source: Source, episodes: int) -> None:
     """Describe the episodes in ``data``, the directory of that name in a dataset."""
     layout = source.layout
     stored = sum(entry.stat().st_size for entry in data.rglob("*") if entry.is_file())
     metadata = {
         "total_episodes": episodes,
         "total_steps": source.steps,
-        "data_format": storage,
+        "data_format": storage.name,
         "jpeg_encoding": False,
         "observation_space": json.dumps(space_to_json(layout.observation_space)),
         "action_space": json.dumps(space_to_json(layout.action_space)),
@@ -210,7 +243,8 @@ class Metadata:
     """The facts that a dataset tells of itself.
 
     Attributes:
-        storage: a key of ``TUPLE_ENTRY``.
+        storage: of its episodes.
+        data: the place of the metadata.
         episodes: their number.
         declared: the layout with the spaces that it names; what dtypes and columns there are, only the arrays say.
         layout: the whole layout, which :func:`write_metadata` left; None where others wrote the dataset.
@@ -218,7 +252,8 @@ class Metadata:
         names: the names in the dataset; those of its metadata that are read are taken.
     """
 
-    storage: str
+    storage: Storage
+    data: pathlib.Path
     episodes: int
     declared: Layout
     layout: Layout | None
@@ -226,12 +261,13 @@ class Metadata:
     names: Names
 
 
-def read_metadata(path: pathlib.Path, storage: str, choice: Choice) -> Metadata:
+def read_metadata(path: pathlib.Path, storage: Storage, choice: Choice) -> Metadata:
     """Return the metadata; raise InputError for another storage, or if something is missing.
 
     ``declared`` and ``layout`` are of the observations and columns that are chosen.
     """
-    file = data_directory(path) / METADATA
+    data = data_directory(path)
+    file = data / METADATA
     if not file.is_file():
         raise InputError(f"{str(path)!r} is no dataset of Minari 0.5: it has no data/{METADATA}")
     found = read_json(file)
@@ -239,21 +275,21 @@ def read_metadata(path: pathlib.Path, storage: str, choice: Choice) -> Metadata:
         kind, count = str(found["data_format"]), declared_count(found["total_episodes"], "total_episodes")
     except (KeyError, TypeError, InputError) as error:
         raise InputError(f"{file}: is no description of a dataset of Minari 0.5: {error!r}") from error
-    if kind != storage:
-        ours = {"hdf5": "minari", "arrow": "minari-arrow"}.get(kind)
-        advice = f"name the format {ours} (--format)" if ours else "save it as hdf5 or arrow with Minari first"
-        raise InputError(f"{str(path)!r} is of Minari's storage {kind!r}, not {storage!r}; {advice}")
+    if kind != storage.name:
+        ours = [f"name the format {other.format} (--format)" for other in (HDF5, ARROW) if other.name == kind]
+        advice = ours[0] if ours else "save it as hdf5 or arrow with Minari first"
+        raise InputError(f"{str(path)!r} is of Minari's storage {kind!r}, not {storage.name!r}; {advice}")
     declared = Layout(_stored_space(found, "observation_space", file), _stored_space(found, "action_space", file))
     layout = Layout.from_json(found[LAYOUT], str(file)).only(choice.columns) if LAYOUT in found else None
     provenance = _provenance(found)
-    names = Names(files_below(path), lambda name: NUMBERED[storage].sub(r"\1*", name))
+    names = Names(files_below(path), storage.table.shown)
     described = file.relative_to(path).as_posix()
     names.add(*(f"{described}/{key}" for key in filled(found)))
     origin = {*TOLD, "env_spec"}  # which our layout has, or the provenance if it can hold them
     if layout is None:
         origin &= {*provenance, *provenance.get("minari", ())}
     names.take(described, *(f"{described}/{key}" for key in (*READ, *FOLLOWING, *origin)))
-    return Metadata(storage, count, declared, layout, provenance, names)
+    return Metadata(storage, data, count, declared, layout, provenance, names)
 
 
 def _provenance(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,115 +346,114 @@ def _facts(where: str, stored: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-@dataclasses.dataclass(frozen=True)
-class StoredEpisodes:
-    """The episodes of a dataset, by number, as their storage has them.
+class _Episodes:
+    """The episodes of a dataset.
 
-    Attributes:
-        where: the name of the dataset in errors.
-        arrays_root, told_root: what the names of an episode's arrays, and of its metadata, begin with; they have ``{}``
-            in place of the number.
-        arrays: all arrays of an episode; their names are added to those of the dataset.
-        steps: the steps that it declares.
-        told: its metadata, at least the keys :data:`OF_EPISODES`.
+    Args:
+        metadata: those of the dataset.
+        container: holds the arrays and metadata of episodes by name; None where there is no episode.
+        where: its name in errors.
+        choice: what the caller says.
     """
 
-    where: str
-    arrays_root: str
-    told_root: str
-    arrays: Callable[[int], Arrays]
-    steps: Callable[[int], int]
-    told: Callable[[int], Mapping[str, Any]]
+    def __init__(self, metadata: Metadata, container: Container | None, where: str, choice: Choice) -> None:
+        self._metadata, self._container, self._where, self._choice = metadata, container, where, choice
+        there = [] if container is None else list(container.names())
+        metadata.names.add(*there)
+        table, declared = metadata.storage.table, metadata.declared
+        self._each = table.split(there)
+        for number in range(metadata.episodes):
+            if number not in self._each:
+                raise InputError(f"{where}: the group {table.label.format(number)!r} is missing")
+        layout = metadata.layout
+        self._columns = self._fitting() if layout is None else {name: f"infos/{name}" for name in layout.columns}
+        self._declared = declared.only(tuple(filter(choice.wants, declared.obs)))
+        self._paths = {**leaf_paths(self._declared, metadata.storage), **FLAGS}
+
+    def source(self) -> Source:
+        """Return all episodes as a source."""
+        metadata, numbers = self._metadata, range(self._metadata.episodes)
+        layout = metadata.layout
+        if layout is None:
+            layout = _as_stored(self._declared, self._opened(0, None)) if numbers else self._declared
+            origin, texts = metadata.provenance, sorted(layout.ragged_columns)
+            if texts:
+                origin = {**origin, "minari": {**origin.get("minari", {}), "text": texts}}
+            layout = dataclasses.replace(layout, provenance=origin)
+        described = [self._described(number) for number in numbers]
+        lengths = [count for count, _ in described]
+        found = episodes_source(self._where, numbers, lengths, self._opened, layout, metadata.names)
+        facts = tuple(facts for count, facts in described if count)
+        return dataclasses.replace(found, facts=facts if any(facts) else ())
+
+    def _array(self, number: int, path: str) -> ArrayLike:
+        if path not in self._each[number]:
+            raise InputError(f"{self._where}, episode {number}: the array {path!r} is missing")
+        assert self._container is not None
+        self._metadata.names.take(self._each[number][path])
+        return self._container.array(self._each[number][path])
+
+    def _described(self, number: int) -> tuple[int, dict[str, Any]]:
+        """Return the steps that an episode declares, or has rewards for, and its facts."""
+        assert self._container is not None
+        where, own, told = f"{self._where}, episode {number}", self._each[number], self._metadata.storage.told
+        names = {key: own[told + key] for key in OF_EPISODES if told + key in own}
+        stored = {key: self._container.value(name) for key, name in names.items()}
+        facts = _facts(where, stored)
+        self._metadata.names.take(*(name for key, name in names.items() if key != "seed" or key in facts))
+        if "total_steps" in stored:
+            return declared_count(stored["total_steps"], f"{where}: total_steps"), facts
+        return length(where, "rewards", self._array(number, "rewards")), facts
+
+    def _fitting(self) -> dict[str, str]:
+        """Return the paths of the chosen infos of the first episode that become columns, by name.
+
+        Raises InputError for a choice of what is not there, or is no column.
+        """
+        own, choice = self._each.get(0, {}), self._choice
+        infos: dict[str, str] = {}
+        for path in own:
+            if path.startswith("infos/") and not is_attribute(path):
+                infos.setdefault(column_name(path.removeprefix("infos/")), path)
+        choice.check_columns(self._metadata.declared.obs, infos)
+        count = self._described(0)[0] if infos else 0
+
+        def fits(path: str) -> bool:
+            assert self._container is not None
+            try:
+                array = self._container.array(own[path])
+            except InputError:
+                if choice.columns is not None:
+                    raise
+                return False
+            fine = tuple(array.shape[:1]) in ((count,), (count + 1,)) and 0 not in array.shape[1:]
+            fine = fine and native(array.dtype).name in DTYPES
+            if not fine and choice.columns is not None:
+                raise InputError(f"{self._where}: {path!r} has no number, text, or array of numbers, for each step")
+            return fine
+
+        return {name: path for name, path in infos.items() if choice.wants(name) and fits(path)}
+
+    def _opened(self, number: int, layout: Layout | None) -> FlatArrays:
+        """Return one episode."""
+        where, obs = f"{self._where}, episode {number}", self._declared.obs
+        arrays = {name: self._array(number, path) for name, path in self._paths.items()}
+        reward = self._array(number, "rewards")
+        count = length(where, "rewards", reward)
+        for name, array in arrays.items():
+            check_length(where, name, array, count + (name in obs), "steps and the end" if name in obs else "steps")
+        columns = {name: self._array(number, path) for name, path in self._columns.items()}
+        for name, array in columns.items():
+            if tuple(array.shape[:1]) == (count + 1,):
+                columns[name] = array_slice(array, 1, count + 1)
+                self._metadata.names.add(*([RESETS] if self._metadata.layout is None else []))
+        found, _ = steps_of(where, arrays, self._paths, self._metadata.storage.table, AS_IT_IS, self._declared)
+        return dataclasses.replace(found, reward=reward, extra=columns, layout=layout)
 
 
-def source(metadata: Metadata, stored: StoredEpisodes, choice: Choice) -> Source:
-    """Return a dataset as a source."""
-    numbers, layout, names = range(metadata.episodes), metadata.layout, metadata.names
-    if layout is not None:
-        columns = {name: f"infos/{name}" for name in layout.columns}
-    else:
-        columns = _columns(metadata, stored, choice)
-    declared = metadata.declared.only(tuple(filter(choice.wants, metadata.declared.obs)))
-    paths = leaf_paths(declared, metadata.storage)
-
-    def opened(number: int, layout: Layout | None) -> FlatArrays:
-        arrays, where = stored.arrays(number), f"{stored.where}, episode {number}"
-
-        def array(path: str) -> ArrayLike:
-            found = arrays[path]() if path in arrays else None
-            if found is None:
-                raise InputError(f"{where}: the array {path!r} is missing")
-            names.take(stored.arrays_root.format(number) + path)
-            return found
-
-        infos = {name: array(path) for name, path in columns.items()}
-        episode = _episode(where, array, declared, paths, infos)
-        entries = len(episode.last) + 1
-        if metadata.layout is None and any(tuple(info.shape[:1]) == (entries,) for info in infos.values()):
-            names.add(RESETS)
-        return dataclasses.replace(episode, layout=layout)
-
-    if layout is None:
-        layout = _as_stored(declared, opened(0, None)) if numbers else declared
-        layout = dataclasses.replace(layout, provenance=metadata.provenance)
-    lengths = [stored.steps(number) for number in numbers]
-    found = episodes_source(stored.where, numbers, lengths, opened, layout, names)
-    every = [_facts(f"{stored.where}, episode {number}", stored.told(number)) for number in numbers]
-    for number, told in enumerate(every):
-        kept = [key for key in OF_EPISODES if key != "seed" or key in told]
-        names.take(*(stored.told_root.format(number) + key for key in kept))
-    facts = tuple(told for told, steps in zip(every, lengths, strict=True) if steps)
-    return dataclasses.replace(found, facts=facts if any(facts) else ())
-
-
-def _columns(metadata: Metadata, stored: StoredEpisodes, choice: Choice) -> dict[str, str]:
-    """Return the paths of the chosen infos of the first episode that become columns, by name.
-
-    Raises InputError for a choice of what is not there, or is no column.
-    """
-    arrays = stored.arrays(0) if metadata.episodes else {}
-    infos: dict[str, str] = {}
-    for path in arrays:
-        if path.startswith("infos/"):
-            infos.setdefault(column_name(path.removeprefix("infos/")), path)
-    choice.check_columns(metadata.declared.obs, infos)
-    count, columns = stored.steps(0) if infos else 0, {}
-    for name, path in infos.items():
-        array = arrays[path]() if choice.wants(name) else None
-        fits = array is not None and tuple(array.shape[:1]) in ((count,), (count + 1,)) and 0 not in array.shape[1:]
-        if array is not None and fits and native(array.dtype).name in DTYPES:
-            columns[name] = path
-        elif choice.columns is not None and choice.wants(name):
-            raise InputError(f"{stored.where}: {path!r} has no number, or array of numbers, for each step")
-    return columns
-
-
-def _episode(
-    where: str, array: Callable[[str], ArrayLike], declared: Layout, paths: Mapping[str, str],
-    infos: Mapping[str, ArrayLike],
-) -> FlatArrays:  # fmt: skip
-    """Return one episode: ``paths`` says where the leaves are, and ``array`` opens them."""
-    count = length(where, "rewards", array("rewards"))
-    obs = {name: reshaped(array(paths[name]), shape) for name, (shape, _) in declared.obs.items()}
-    for name, values in obs.items():
-        check_length(where, name, values, count + 1, "steps and the end")
-    action = {name: reshaped(array(paths[name]), shape) for name, (shape, _) in declared.action.items()}
-    terminated, truncated = (flags(where, key, array(key), count) for key in ("terminations", "truncations"))
-    last = episode_ends(terminated, truncated)
-    arrays_of_steps = FlatArrays(
-        where, {name: array_slice(values, 0, count) for name, values in obs.items()}, action, terminated, truncated,
-        last, array("rewards"), {name: _of_steps(info, count) for name, info in infos.items()},
-    )  # fmt: skip
-    if last[:-1].any():  # several episodes, each with an observation after its last step
-        following = {name: array_slice(values, 1, count + 1) for name, values in obs.items()}
-        return dataclasses.replace(arrays_of_steps, next_obs=following)
-    finals = {name: array_slice(values, count, count + 1) for name, values in obs.items()}
-    return dataclasses.replace(arrays_of_steps, finals=finals if count else None)
-
-
-def _of_steps(infos: ArrayLike, count: int) -> ArrayLike:
-    """Return infos without those of the reset."""
-    return array_slice(infos, 1, count + 1) if tuple(infos.shape[:1]) == (count + 1,) else infos
+def source(metadata: Metadata, container: Container | None, where: str, choice: Choice) -> Source:
+    """Return a dataset as a source; the arguments are those of :class:`_Episodes`."""
+    return _Episodes(metadata, container, where, choice).source()
 
 
 def _as_stored(declared: Layout, first: FlatArrays) -> Layout:
