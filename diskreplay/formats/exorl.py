@@ -34,20 +34,21 @@ from diskreplay.formats.files.npz_archive import KIND
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED
 
 
-def _is_named(path: pathlib.Path, container: Container) -> bool:
+def is_named_by_steps(path: pathlib.Path, container: Container) -> bool:
     """Tell whether the last number of a file's name is that of its steps."""
     numbers = re.findall(r"\d+", path.stem)
-    return bool(numbers) and numbers[-1].lstrip("0") == str(container.array("action").shape[:1][0] - 1).lstrip("0")
+    rows = next((container.array(name).shape for name in ("action", "actions") if name in container.names()), ())
+    return bool(numbers and rows) and numbers[-1].lstrip("0") == str(rows[0] - 1).lstrip("0")
 
 
 def _is_dreamer(path: pathlib.Path, container: Container) -> bool:
     told = {"is_first", "is_terminal", "discount"} & set(container.names())
-    return bool(told) and _is_named(path, container)
+    return bool(told) and is_named_by_steps(path, container)
 
 
 def _check(container: Container, where: str) -> None:
     path = pathlib.Path(where)
-    if not _is_named(path, container):
+    if not is_named_by_steps(path, container):
         count = container.array("action").shape[0]
         raise InputError(
             f"{where}: its name must end in its number of steps, {count - 1}, as ExORL, DrQ-v2 and DreamerV2 name "
@@ -57,8 +58,8 @@ def _check(container: Container, where: str) -> None:
 
 EXORL = Convention(
     {"observation": OBS, "action": ACTION, "reward": REWARD, "discount": DISCOUNT},
-    marks=frozenset({"observation", "action", "reward", "discount"}), absent=frozenset({"is_first"}), named=_is_named,
-    columns=True, closed=True, align="previous", check=_check,
+    marks=frozenset({"observation", "action", "reward", "discount"}), absent=frozenset({"is_first"}),
+    named=is_named_by_steps, columns=True, closed=True, align="previous", check=_check,
 )  # fmt: skip
 DREAMER = Convention(
     {"action": ACTION, "reward": REWARD, "discount": DISCOUNT, "is_first": "/first", "is_last": "/last",

@@ -37,12 +37,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.formats.core.array_reader import LAYOUT_FILE, array_format, recognising
+from diskreplay.formats.core.container import Container
 from diskreplay.formats.core.convention import FINAL_OBS, LAYOUT, OFFSETS, Convention
 from diskreplay.formats.core.ends import DISCOUNT
 from diskreplay.formats.core.flat_names import NAMES
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source, whole, whole_episodes
+from diskreplay.formats.exorl import is_named_by_steps
 from diskreplay.formats.files.npz_archive import KIND
 from diskreplay.ragged import Lists, offsets_of
 from diskreplay.schema import ACTION, OBS, TERMINATED
@@ -155,10 +157,16 @@ def _written(layout: Layout) -> dict[str, str]:
     return {**keys, "/last": "last", **{f"{OFFSETS}/{name}": f"{OFFSETS}/{key}" for name, key in keys.items()}}
 
 
+def _unclear(path: pathlib.Path, container: Container) -> bool:
+    """Tell whether a file can be one of ExORL's or DreamerV2's, by what is in it or by its name."""
+    marks = {"discount", "is_first", "is_last", "is_terminal"}
+    return not marks.isdisjoint(container.names()) or is_named_by_steps(path, container)
+
+
 FLAT = Convention({"obs": OBS, "action": ACTION, **NAMES, "layout": LAYOUT}, written=_written)
 EPISODES = Convention(
     {**FLAT.names, "discount": DISCOUNT, "is_first": "/first", "is_last": "/last", "is_terminal": TERMINATED},
-    written=_written, closed=True, unclear=frozenset({"discount", "is_first", "is_last", "is_terminal"}),
+    written=_written, closed=True, unclear=_unclear,
 )  # fmt: skip
 
 

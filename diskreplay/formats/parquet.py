@@ -47,6 +47,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import WHOLE, Choice, named_kind
 from diskreplay.formats.core.ends import DONE, TELLING, ends_of
+from diskreplay.formats.core.episodes import single_integers
 from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, Shape, column_name, infer_text, read_description
@@ -253,16 +254,20 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
 
     told = {name: flags(where, keys[name], array(name), count) for name in (*ENDS, DONE) if name in keys}
     told |= {name: table.numbers(keys[name]) for name in TELLING if name in keys}
+    if EPISODE in keys:
+        table.check_order(keys[EPISODE], keys.get(FRAME), np.zeros(count, bool))
     ends = ends_of(where, told, keys, count, choice=choice)
-    table.check_order(keys.get(EPISODE), keys.get(FRAME), ends.last)
+    if EPISODE not in keys:
+        table.check_order(None, keys.get(FRAME), ends.last)
     obs, action = ({name: array(name) for name in leaves_of(keys, root)} for root in (OBS, ACTION))
     if not obs or not action:
         raise InputError(f"{where}: must have the columns observation and action; there are {', '.join(table.kinds)}")
     finals = {name: array(name, ends.last) for name in leaves_of(keys, FINAL)}
     columns = {name: array(name) for name in keys if name not in {*obs, *action, *finals, *TOLD}}
     found = FlatArrays(
-        where, obs, action, ends.terminated, ends.truncated, ends.last, array(REWARD) if REWARD in keys else None,
-        columns, finals={name.replace(FINAL, OBS, 1): array for name, array in finals.items()} or None,
+        where, obs, action if layout is not None else single_integers(action), ends.terminated, ends.truncated,
+        ends.last, array(REWARD) if REWARD in keys else None, columns,
+        finals={name.replace(FINAL, OBS, 1): array for name, array in finals.items()} or None,
         layout=layout, names=_names(path, table, keys),
     ).source()  # fmt: skip
     if layout is None:
@@ -273,9 +278,11 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
 def _names(path: pathlib.Path, table: ParquetTable, keys: Mapping[str, str]) -> Names:
     """Return the names of all columns, and of all files if there are several, without those that are read."""
     names = Names([*table.kinds, *(files_below(path) if path.is_dir() else ())], numbered)
-    names.take(*keys.values(), *(file.relative_to(path).as_posix() for file in table.files))
+    names.take(
+        *(key for name, key in keys.items() if name != INDEX),
+        *(file.relative_to(path).as_posix() for file in table.files),
+    )
     for key in filter(None, [keys.get(INDEX)]):
-        names.add(key)
         with contextlib.suppress(InputError):
             if (np.diff(table.numbers(key)) == 1).all():
                 names.take(key)  # the order of the rows tells it

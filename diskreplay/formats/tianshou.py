@@ -30,7 +30,7 @@ from diskreplay.formats.core.container import Container
 from diskreplay.formats.core.convention import EXTRA, NEXT_OBS, Convention
 from diskreplay.formats.core.ends import DONE
 from diskreplay.formats.core.episodes import array_slice
-from diskreplay.formats.core.flat import ArrayLike, Joined
+from diskreplay.formats.core.flat import ArrayLike, Joined, check_length
 from diskreplay.formats.core.untrusted import declared_count
 from diskreplay.formats.files import hdf5
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
@@ -41,9 +41,11 @@ SIZE, PLACES = ".attrs/_size", ".attrs/maxsize"
 def _prepared(arrays: dict[str, ArrayLike], container: Container) -> dict[str, ArrayLike]:
     """Return the arrays in the order of time, and how many entries each buffer has."""
     spans = [list(each) for each in _buffers(container)]
-    places = next(iter(arrays.values())).shape[:1]
-    if any(not 0 <= start <= stop <= (places or (0,))[0] for each in spans for start, stop in each):
-        raise InputError(f"its buffers have entries outside of their {places} places")
+    places = declared_count(container.value(PLACES), "maxsize")
+    for name, array in arrays.items():
+        check_length("_meta", name, array, places, "places")
+    if any(not 0 <= start <= stop <= places for each in spans for start, stop in each):
+        raise InputError(f"its buffers have entries outside of their {places:,} places")
     wanted = [span for each in spans for span in each]
 
     def ordered(name: str, array: ArrayLike) -> ArrayLike:

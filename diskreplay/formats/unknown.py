@@ -22,6 +22,8 @@ PICKLE = b"\x80"
 def unknown(path: pathlib.Path, formats: Sequence[Format]) -> str:
     """Return the error for a path that none of the formats recognises."""
     said = f"{str(path)!r} is of no format known here"
+    if below := _below(path, formats):
+        return said + below
     for kind in dict.fromkeys(format.container for format in formats if format.container is not None):
         for file in files_of(path, kind)[:1]:
             if kind.recognise(file):
@@ -30,14 +32,19 @@ def unknown(path: pathlib.Path, formats: Sequence[Format]) -> str:
                 where = "" if file == path else f" {file.name!r}"
                 nearest = _nearest([format for format in formats if format.container is kind], shapes)
                 return f"{said}:{where} holds {listed(shapes) or 'no array'}; {nearest}; {by_hand(file, kind, shapes)}"
-    if path.is_file() and path.open("rb").read(1) == PICKLE:
+    if path.is_file() and _begins(path, PICKLE):
         line = call(["obs=data['observations']", "action=data['actions']", "terminated=data['terminals']"])
         return (
             f"{said}: it looks like a pickle, which is never loaded, for it can run any code; if you trust it, load it "
             f"from Python, data = pickle.load(open({str(path)!r}, 'rb')), and give its arrays: {line}"
         )
     names = ", ".join(format.name for format in formats if format.read)
-    return f"{said}{_below(path, formats)}; name one of {names} (--format)"
+    return f"{said}; name one of {names} (--format)"
+
+
+def _begins(path: pathlib.Path, begin: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(begin)) == begin
 
 
 def _below(path: pathlib.Path, formats: Sequence[Format]) -> str:

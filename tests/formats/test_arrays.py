@@ -60,7 +60,7 @@ def test_nested_arrays_and_given_spaces(path: str) -> None:
     ],
 )
 def test_bad_arrays(path: str, arguments: dict[str, Any], said: str) -> None:
-    given: dict[str, Any] = {"obs": np.zeros((4, 2)), "action": np.zeros(4), **arguments}
+    given: dict[str, Any] = {"obs": np.zeros((4, 2)), "action": np.zeros(4), "last": np.arange(4) == 3, **arguments}
     with pytest.raises(InputError, match=said):
         import_dataset(from_arrays(**given), path)
 

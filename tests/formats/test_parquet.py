@@ -157,13 +157,13 @@ def save(target: pathlib.Path, columns: dict[str, Any]) -> None:
 
 
 KINDS: list[tuple[dict[str, Any], list[tuple[int, bool, bool]]]] = [
-    # The first episode ends in no flag: its last row has no next observation, and is no transition.
-    ({}, [(2, False, False), (3, True, False)]),
+    # The first episode ends in no flag, so it was cut off: its last row has no next observation, and is no transition.
+    ({}, [(2, False, True), (3, True, False)]),
     ({"truncated": [False, False, True, False, False, False]}, [(2, False, True), (3, True, False)]),
     ({"terminated": None}, [(2, False, True), (2, False, True)]),
     ({"terminated": None, "done": [False, False, True] * 2}, [(3, True, False), (3, True, False)]),
     ({"terminated": [0, 0, 1, 0, 0, 1], "episode_index": None}, [(3, True, False), (3, True, False)]),
-    ({"reward": None}, [(2, False, False), (3, True, False)]),
+    ({"reward": None}, [(2, False, True), (3, True, False)]),
 ]
 
 

@@ -109,10 +109,15 @@ def is_folder(path: pathlib.Path, kind: Kind) -> bool:
 
 
 def files_of(path: pathlib.Path, kind: Kind) -> list[pathlib.Path]:
-    """Return the files of a dataset in order: itself, or those of a kind in a folder."""
+    """Return the files of a dataset in order: itself, or those of a kind in a folder.
+
+    A file that is none, and is called as if it were one, is damaged: it is not passed over.
+    """
     if not is_folder(path, kind):
         return [path]
-    return sorted((file for file in path.iterdir() if kind.recognise(file)), key=lambda file: natural(file.name))
+    below = sorted(path.iterdir(), key=lambda file: natural(file.name))
+    endings = {file.suffix for file in below if kind.recognise(file)} - {""}
+    return [file for file in below if file.suffix in endings or kind.recognise(file)]
 
 
 def _others(path: pathlib.Path, files: set[pathlib.Path]) -> Iterator[str]:
@@ -201,6 +206,7 @@ class _Dataset:
         chains = found.chains(files.every) if found.chains is not None else [[file] for file in files.every]
         self._runs = [run for chain in chains for run in self._found(chain, every)]
         self._notes: dict[str, None] = {}
+        self._unclear = bool(every) and all(found.unclear(file, files.open(file)) for file in files.every)
 
     def _described(self) -> Layout | None:
         """Return the layout that an export left beside the files of a folder."""
@@ -321,7 +327,10 @@ class _Dataset:
         for ours, theirs in first.items():
             if ours not in own and not leaves_of(own, ours.partition("/")[0]):
                 raise InputError(f"{run.where}: the array {self._spelled(theirs, run)!r} is missing")
-        keys = {o: name for o, name in own.items() if o in first or (not is_column(o) and self._is_wanted(o))}
+        keys = {
+            ours: theirs for ours, theirs in own.items()
+            if ours in first or not (is_column(ours) or self._convention.guessed(theirs) or not self._is_wanted(ours))
+        }  # fmt: skip
         arrays = {ours: self._array(run, theirs) for ours, theirs in keys.items()}
         part = f"/{self._convention.single}"
         if [name for name in keys if name.startswith(f"{OBS}/")] == [f"{OBS}{part}"]:
@@ -331,7 +340,7 @@ class _Dataset:
         keys = {name: name for name in arrays} | keys
         keys = {ours: self._spelled(theirs, run) for ours, theirs in keys.items()}
         try:
-            found, notes = steps_of(run.where, arrays, keys, self._convention, self._choice, layout)
+            found, notes = steps_of(run.where, arrays, keys, self._convention, self._choice, layout, self._unclear)
         except EndsUnknown as error:
             raise InputError(f"{error}; {self._found_there(run)}") from error
         self._notes |= dict.fromkeys(notes)

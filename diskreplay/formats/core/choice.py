@@ -58,7 +58,7 @@ class Choice:
         for name in self.columns or ():
             if not any(leaf == name or leaf.startswith(f"{name}/") for leaf in known):
                 raise InputError(f"there is no column {name!r} to choose; there are {', '.join(known)}")
-        if not any(map(self.wants, obs)):
+        if self.columns is not None and not any(map(self.wants, obs)):
             raise InputError(f"no observation is left; name one of {', '.join(obs)}, or obs for all of them")
 
 

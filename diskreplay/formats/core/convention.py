@@ -62,7 +62,7 @@ class Convention:
         single: the part of the observations that stands for them all if it is the only one.
         closed: each file, or numbered episode, is an episode.
         align: how arrays lie against each other.
-        unclear: names with which ``next`` and ``previous`` both fit, so that a caller has to say which it is.
+        unclear: tells of a file whether ``next`` and ``previous`` both fit; where they do in all, a caller has to say.
         required: our names of what a dataset must have.
         written: the name in the file of each of our names, for a layout that an export left; relative to an episode.
         missing: what to say where observations are missing.
@@ -86,7 +86,7 @@ class Convention:
     single: str = ""
     closed: bool = False
     align: Literal["next", "previous", "later"] = "next"
-    unclear: frozenset[str] = frozenset()
+    unclear: Callable[[pathlib.Path, Container], bool] = lambda path, container: False
     required: tuple[str, ...] = (OBS, ACTION)
     written: Callable[[Layout], dict[str, str]] | None = None
     missing: str = ""
@@ -193,6 +193,8 @@ class Convention:
 
     def _meaning(self, name: str) -> str | None:
         """Return our name of an array, or None if it has none."""
+        if is_attribute(name):
+            return self.names.get(name) or None
         for end in [len(name), *(at for at in range(len(name) - 1, 0, -1) if name[at] == "/")]:
             ours = self.names.get(name[:end])
             if ours is None:
@@ -207,13 +209,13 @@ class Convention:
             return f"{ours}/{rest}" if rest else ours
         folder, _, last = name.rpartition("/")
         each = self.names.get(f"{folder}/*" if folder else "*")
-        if each is not None and not is_attribute(name):
+        if each is not None:
             return f"{each}/{last}"
-        return column_name(name) if self.columns and not is_attribute(name) else None
+        return column_name(name) if self.columns else None
 
     def guessed(self, name: str) -> bool:
-        """Tell whether an array becomes a column only because it has no other meaning."""
-        return self.columns and not any(name == key or name.startswith(f"{key}/") for key in self.names)
+        """Tell whether an array has its meaning only because it has no other."""
+        return not any(name == key or name.startswith(f"{key}/") for key in self.names)
 
     def spelling(self, theirs: str, full: str, number: int | None) -> str:
         """Return a name as it stands in a numbered episode: as in the episode, or with the number in it."""

@@ -90,8 +90,7 @@ def ends_of(
         terminated = done if truncated is None else done & ~truncated
         if truncated is None:
             notes.append(
-                f"{keys[DONE]!r} ends episodes as terminated, for nothing else is said of how they end; "
-                f"--map truncated={keys[DONE]} says otherwise"
+                f"{keys[DONE]!r} alone ends episodes: as terminated; --map truncated={keys[DONE]} says otherwise"
             )
             alone = not tells and not closed
     elif done is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import gymnasium
@@ -67,6 +67,12 @@ def reshaped(array: ArrayLike, shape: tuple[int, ...]) -> ArrayLike:
     if not array.shape or own == shape or math.prod(own) != math.prod(shape):
         return array
     return ArraySlice(array, 0, array.shape[0], shape)
+
+
+def single_integers(action: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
+    """Return actions of which one integer a step, ``(N, 1)``, is a single one, ``(N,)``."""
+    whole = {name for name, array in action.items() if np.dtype(array.dtype).kind in "iu"}
+    return {name: reshaped(array, ()) if name in whole else array for name, array in action.items()}
 
 
 @dataclasses.dataclass(frozen=True)

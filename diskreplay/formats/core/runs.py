@@ -21,9 +21,18 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.convention import FINAL_OBS, NEXT_OBS, OFFSETS, TOLD, Convention, is_column
-from diskreplay.formats.core.ends import CUT, DONE, Ends, ends_of
-from diskreplay.formats.core.episodes import array_slice, reshaped
-from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, chunks_of, flags, leaves_of, length
+from diskreplay.formats.core.ends import CUT, DISCOUNT, DONE, Ends, ends_of
+from diskreplay.formats.core.episodes import array_slice, reshaped, single_integers
+from diskreplay.formats.core.flat import (
+    ArrayLike,
+    FlatArrays,
+    ListedArray,
+    check_length,
+    chunks_of,
+    flags,
+    leaves_of,
+    length,
+)
 from diskreplay.formats.core.layout import Layout
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
@@ -34,7 +43,13 @@ FLAGS = (TERMINATED, TRUNCATED, DONE)
 
 
 def steps_of(
-    where: str, given: Arrays, keys: Mapping[str, str], convention: Convention, choice: Choice, layout: Layout | None
+    where: str,
+    given: Arrays,
+    keys: Mapping[str, str],
+    convention: Convention,
+    choice: Choice,
+    layout: Layout | None,
+    unclear: bool = False,
 ) -> tuple[FlatArrays, tuple[str, ...]]:
     """Return the steps of a run, and what was taken for granted, in sentences.
 
@@ -44,6 +59,7 @@ def steps_of(
         keys: how the dataset calls them.
         convention, choice: what the layout, and the caller, say.
         layout: of the steps; it is being inferred if None.
+        unclear: the layout can be that of ``next``, and that of ``previous``, by all that is known.
 
     Raises InputError for arrays that do not belong together.
     """
@@ -55,7 +71,7 @@ def steps_of(
     }
     longer = bool(obs) and all(array.shape[:1] == (count + 1,) for array in obs.values())
     moved = convention.align != "next" and not longer
-    if not moved and not longer and choice.align is None and convention.unclear & set(keys.values()):
+    if unclear and not moved and not longer and choice.align is None and not leaves_of(arrays, NEXT_OBS):
         raise InputError(
             f"{where}: an entry of it may be a step, or what a step led to; say which: --align next (action and reward "
             "belong to the observation of their entry, as in flat files), or --align previous (they led to it, as in "
@@ -133,8 +149,7 @@ def _with_lists(where: str, arrays: Arrays) -> dict[str, ArrayLike]:
 def _shaped(arrays: dict[str, ArrayLike], layout: Layout | None) -> dict[str, ArrayLike]:
     """Return the arrays with values of the layout's shapes; integers ``(N, 1)`` as actions are single ones."""
     if layout is None:
-        integer = {name: np.dtype(array.dtype).kind in "iu" for name, array in leaves_of(arrays, ACTION).items()}
-        return arrays | {name: reshaped(arrays[name], ()) for name, whole in integer.items() if whole}
+        return arrays | single_integers(leaves_of(arrays, ACTION))
     shapes = {**layout.step_shapes}
     for root in (NEXT_OBS, FINAL_OBS):
         shapes |= {name.replace(OBS, root, 1): shape for name, shape in layout.obs.items()}
@@ -150,6 +165,8 @@ def _again(array: ArrayLike) -> ArrayLike:
 
 def _told(where: str, name: str, key: str, array: ArrayLike, count: int, closed: bool) -> Array:
     """Return an array that tells ends: flags as ``(count,)`` bool, of which a single one is meant for the last step."""
+    if name == DISCOUNT:
+        check_length(where, key, array, count)
     if name not in FLAGS:
         return np.asarray(array[slice(None)]) if array.shape else _single(array)
     if array.shape or not closed:

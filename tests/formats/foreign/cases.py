@@ -123,7 +123,8 @@ class Case:
         facts: dict[tuple[int, str], tuple[str, Any]] = {}
         options: dict[str, Any] = {"columns": self.columns()} if self.chosen else {}
         for name, file in named.items():
-            before = f"{name}{self.layout.suffix}/" if several else ""
+            # Rows of several tables are one table: its columns have no file.
+            before = f"{name}{self.layout.suffix}/" if several and self.layout.suffix != ".parquet" else ""
             for key, full in file.extras.items():
                 extras.setdefault(key, set()).update(before + each for each in full)
             unread |= {before + each for each in file.unread}
@@ -206,8 +207,8 @@ def case_of(seed: int) -> Case:
         bool(layout.following and rng.random() < 0.5), told, int(rng.integers(4)), 6, int(rng.integers(210))
     )  # fmt: skip
     count = int(rng.integers(1, 6)) + (bad == "later")
-    # A file of a folder of NPZ without a word about its ends is an episode: that is told.
-    parts = None if told == "nothing" else parts_of(layout, count, rng)
+    # A file of a folder of NPZ is an episode, whatever its flags say of its last step: that is told.
+    parts = None if told == "nothing" or (told == "terminated never" and layout.suffix == ".npz") else parts_of(layout, count, rng)
     known = tuple(layout.known(each) for each in known_of(layout, plan, count, parts, rng))
     beside = tuple(map(str, rng.choice(BESIDE, rng.integers(3), replace=False))) if parts else ()
     case = Case(layout, known, plan, parts, int(rng.integers(len(STYLES))), beside, bad, chosen, damage, outcome)
