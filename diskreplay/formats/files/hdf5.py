@@ -34,6 +34,8 @@ MAX_ENTRIES = 1 << 16
 """The most entries of an array that is not a column: names, counts, a flag."""
 MAX_LINKS = 16
 """The most soft links that lead to each other."""
+MAX_GROUPS = 100
+"""The most groups in each other."""
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, NotImplementedError, MemoryError)
 """The errors of h5py and HDF5 for a damaged file; MemoryError is a damaged size, of an attribute or a string."""
 damage = functools.partial(untrusted.damage, errors=DAMAGE)
@@ -250,6 +252,8 @@ class Hdf5File:
             if not isinstance(node, h5py.Group):
                 found.append(path)
                 return
+            if path.count("/") > MAX_GROUPS:
+                raise InputError(f"{self._where} is damaged: it has more than {MAX_GROUPS} groups in each other")
             seen.add(node.id)
             prefix = f"{path}/" if path else ""
             for key in node:
@@ -263,7 +267,7 @@ class Hdf5File:
                 elif not isinstance(below, h5py.Group) or below.id not in seen:
                     walk(below, prefix + key)
 
-        with damage(self._where):  # groups in groups without end
+        with damage(self._where):
             walk(self._file, "")
         return found
 
