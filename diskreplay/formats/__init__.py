@@ -15,15 +15,16 @@ from diskreplay.errors import InputError
 
 if TYPE_CHECKING:
     from diskreplay.formats.arrays import from_arrays, from_sb3
+    from diskreplay.formats.core.choice import Choice
     from diskreplay.formats.core.format import Format
 
 __all__ = ["MODULES", "every", "from_arrays", "from_sb3", "get", "guess"]
 
 MODULES = {
     "d4rl": "d4rl",
-    "npz": "npz",
     "exorl": "exorl",
     "dreamer": "dreamer",
+    "npz": "npz",
     "npz-episodes": "npz",
     "diffusion-policy": "diffusion_policy",
     "minari": "minari",
@@ -63,15 +64,25 @@ def every() -> list[Format]:
     return [get(name) for name in MODULES]
 
 
-def guess(path: pathlib.Path) -> Format:
-    """Return the first format that can read the dataset at ``path``; raise InputError if none can."""
+def guess(path: pathlib.Path, choice: Choice | None = None) -> Format:
+    """Return the first format that can read the dataset at ``path``, with what the caller says of it.
+
+    Raises InputError if none can.
+    """
+    from diskreplay.formats.core.array_reader import fits
+    from diskreplay.formats.core.choice import AS_IT_IS
     from diskreplay.formats.core.reader import naming
+    from diskreplay.formats.core.untrusted import check_regular
     from diskreplay.formats.unknown import unknown
 
     if not path.exists():
         raise InputError(f"there is no dataset at {str(path)!r}")
     with naming(path):
-        for format in every():
-            if format.read is not None and format.recognise(path):
-                return format
-        raise InputError(unknown(path, every()))
+        check_regular(path)
+        found = [format for format in every() if format.read is not None and format.recognise(path)]
+        if not found and choice is not None and (choice.map or choice.ends):
+            found = [format for format in every() if fits(format, path, choice)]
+            found.sort(key=lambda format: path.is_dir() != (format.kind == "directory"))
+        if found:
+            return found[0]
+        raise InputError(unknown(path, every(), choice or AS_IT_IS))

@@ -41,7 +41,7 @@ import numpy as np
 from diskreplay.formats.core.array_reader import array_format
 from diskreplay.formats.core.convention import LAYOUT, NEXT_OBS, Convention
 from diskreplay.formats.core.ends import CUT
-from diskreplay.formats.core.flat_names import NAMES, TELLS
+from diskreplay.formats.core.flat_names import NAMES
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source, Transitions
@@ -115,8 +115,7 @@ def _written(layout: Layout) -> dict[str, str]:
 
 
 FLAT = Convention(
-    {**NAMES, LAYOUT_PLACE: LAYOUT}, absent=frozenset({"terminals", "episode_terminals"}),
-    named=lambda path, container: not TELLS.isdisjoint(container.names()),
+    {**NAMES, LAYOUT_PLACE: LAYOUT}, absent=frozenset({"terminals", "episode_terminals"}), tells=True,
 )  # fmt: skip
 """Flat arrays of others that tell in another way than D4RL where episodes end."""
 D4RL = Convention(

@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import WHOLE, Choice, named_kind
-from diskreplay.formats.core.ends import DONE, TELLING, ends_of
+from diskreplay.formats.core.ends import DONE, TELLING, EndsUnknown, ends_of
 from diskreplay.formats.core.episodes import single_integers
 from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds
@@ -256,12 +256,17 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     told |= {name: table.numbers(keys[name]) for name in TELLING if name in keys}
     if EPISODE in keys:
         table.check_order(keys[EPISODE], keys.get(FRAME), np.zeros(count, bool))
-    ends = ends_of(where, told, keys, count, choice=choice)
+    try:
+        ends = ends_of(where, told, keys, count, choice=choice)
+    except EndsUnknown as error:
+        raise InputError(f"{error}; {table.by_hand()}") from error
     if EPISODE not in keys:
         table.check_order(None, keys.get(FRAME), ends.last)
     obs, action = ({name: array(name) for name in leaves_of(keys, root)} for root in (OBS, ACTION))
     if not obs or not action:
-        raise InputError(f"{where}: must have the columns observation and action; there are {', '.join(table.kinds)}")
+        raise InputError(
+            f"{where}: must have the columns observation and action (--map obs=NAME says which); {table.by_hand()}"
+        )
     finals = {name: array(name, ends.last) for name in leaves_of(keys, FINAL)}
     columns = {name: array(name) for name in keys if name not in {*obs, *action, *finals, *TOLD}}
     found = FlatArrays(
@@ -314,7 +319,7 @@ def _meanings(table: ParquetTable, described: Mapping[str, str], choice: Choice)
     told = {ends: f"/{kind}"} if ends else {}
     for name, key in (*choice.map.items(), *((kind, key) for key in told)):
         if key not in table.kinds:
-            raise InputError(f"{table.where}: {name} is no column {key!r}; there are {', '.join(table.kinds)}")
+            raise InputError(f"{table.where}: there is no column {key!r} for {name}; {table.by_hand()}")
     found = dict(choice.map)
     for key in table.kinds:
         name = told.get(key) or described.get(key) or SYNONYMS.get(key) or _meaning(key)

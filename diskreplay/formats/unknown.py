@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.array_reader import files_of
+from diskreplay.formats.core.choice import AS_IT_IS, Choice
 from diskreplay.formats.core.convention import Convention
+from diskreplay.formats.core.flat import leaves_of
 from diskreplay.formats.core.format import Format
 from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.refusing import Shapes, by_hand, call, listed, shapes_in
@@ -19,8 +21,8 @@ PICKLE = b"\x80"
 """The first byte of a pickle since protocol 2."""
 
 
-def unknown(path: pathlib.Path, formats: Sequence[Format]) -> str:
-    """Return the error for a path that none of the formats recognises."""
+def unknown(path: pathlib.Path, formats: Sequence[Format], choice: Choice = AS_IT_IS) -> str:
+    """Return the error for a path that none of the formats recognises, with what the caller says of it."""
     said = f"{str(path)!r} is of no format known here"
     if below := _below(path, formats):
         return said + below
@@ -28,18 +30,27 @@ def unknown(path: pathlib.Path, formats: Sequence[Format]) -> str:
         for file in files_of(path, kind)[:1]:
             if kind.recognise(file):
                 with kind.opened(file) as container:
-                    shapes = list(shapes_in(container, {name: name for name in container.names()}))
+                    shapes = list(shapes_in(container, container.names()))
                 where = "" if file == path else f" {file.name!r}"
                 nearest = _nearest([format for format in formats if format.container is kind], shapes)
-                return f"{said}:{where} holds {listed(shapes) or 'no array'}; {nearest}; {by_hand(file, kind, shapes)}"
+                holds = f"{where} holds {listed(shapes) or 'no array'}; {_mapped(choice, shapes)}"
+                return f"{said}:{holds}{nearest}; {by_hand(file, kind.loads, kind.item, shapes)}"
     if path.is_file() and _begins(path, PICKLE):
-        line = call(["obs=data['observations']", "action=data['actions']", "terminated=data['terminals']"])
+        given = ["obs=f['observations']", "action=f['actions']", "terminated=f['terminals']"]
+        line = call(given, f"pickle.load(open({str(path)!r}, 'rb'))")
         return (
-            f"{said}: it looks like a pickle, which is never loaded, for it can run any code; if you trust it, load it "
-            f"from Python, data = pickle.load(open({str(path)!r}, 'rb')), and give its arrays: {line}"
+            f"{said}: it looks like a pickle, which is never loaded, for it can run any code; if you trust it, give "
+            f"its arrays from Python: import pickle; {line}"
         )
     names = ", ".join(format.name for format in formats if format.read)
     return f"{said}; name one of {names} (--format)"
+
+
+def _mapped(choice: Choice, shapes: Shapes) -> str:
+    """Return which of the names that the caller gave is not there."""
+    there = [name for name, _, _ in shapes]
+    wrong = [theirs for theirs in choice.map.values() if not leaves_of(dict.fromkeys(there), theirs)]
+    return f"there is no {wrong[0]!r} to map; " if wrong else ""
 
 
 def _begins(path: pathlib.Path, begin: bytes) -> bool:
@@ -66,7 +77,10 @@ def _nearest(formats: Sequence[Format], shapes: Shapes) -> str:
         found = set(table.names_in(names))
         return [table.spelled(root) for root in table.required if root not in found]
 
-    each = [(format, lacks(table)) for format in formats for table in format.tables if not table.episode]
+    each = [
+        (format, lacks(table)) for format in formats for table in format.tables
+        if not table.episode and not table.marks and not table.tells
+    ]  # fmt: skip
     format, missing = min(each, key=lambda pair: len(pair[1]))
     if not missing:
         return f"nearest is {format.name} (--format {format.name})"

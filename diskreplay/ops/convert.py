@@ -328,7 +328,7 @@ def opened(
     origin = pathlib.Path(checked_path(source, "source")).absolute()
     if not origin.exists():
         raise InputError(f"there is no dataset at {str(origin)!r}")
-    chosen = formats.guess(origin) if format is None else formats.get(format)
+    chosen = formats.guess(origin, choice) if format is None else formats.get(format)
     if chosen.read is None:
         raise InputError(f"{chosen.name} datasets can only be written; 'diskreplay formats' lists what can be read")
     check_installed(chosen)

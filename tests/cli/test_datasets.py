@@ -131,7 +131,8 @@ def test_import(path: str, tmp_path: pathlib.Path) -> None:
     printed = said("import", tmp_path / "npz", tmp_path / "d.replay", "--capacity", 5)
     assert "evicted: the oldest 22 transitions, for which there is no room" in printed
     assert "no dataset at" in failure("import", tmp_path / "none", tmp_path / "e.replay")
-    assert "no format known" in failure("import", tmp_path, tmp_path / "x" / "d.replay")
+    (tmp_path / "nothing").mkdir()
+    assert "no format known" in failure("import", tmp_path / "nothing", tmp_path / "x" / "d.replay")
 
 
 def test_spaces_of_an_environment(tmp_path: pathlib.Path) -> None:

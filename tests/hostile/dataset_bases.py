@@ -42,7 +42,7 @@ def make(folder: pathlib.Path, kinds: Iterable[str] = STORES) -> pathlib.Path:
     made = folder / "bases"
     for kind in kinds:
         STORES[kind](str(folder / kind))
-        for format in formats.every():
+        for format in [each for each in formats.every() if each.write is not None]:
             holds = format.holds
             if format.read is None or (kind in ("nested", "texts") and not holds.nested_obs):
                 continue

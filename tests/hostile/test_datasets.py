@@ -392,7 +392,7 @@ def test_booleans_that_are_neither(key: str, tmp_path: pathlib.Path) -> None:
     flags = {key: np.zeros(6, bool) for key in ("terminals", "actions")}
     flags[key].view(np.uint8)[3] = 2
     with dataset.open("wb") as file:
-        np.savez(file, observations=np.zeros((6, 3)), **flags)
+        np.savez(file, observations=np.zeros((6, 3)), last=np.arange(6) == 5, **flags)
     refused(dataset, "npz", "neither 0 nor 1|each 0 or 1")
 
 
@@ -445,7 +445,7 @@ def test_actions_that_are_too_many(tmp_path: pathlib.Path) -> None:
     """OverflowError."""
     dataset = tmp_path / "the-dataset"
     with dataset.open("wb") as file:
-        np.savez(file, observations=np.zeros((3, 2)), actions=np.full(3, (1 << 64) - 1, np.uint64))
+        np.savez(file, obs=np.zeros((3, 2)), last=np.arange(3) == 2, actions=np.full(3, (1 << 64) - 1, np.uint64))
     refused(dataset, "npz", "more than a Discrete space has")
 
 

@@ -341,7 +341,7 @@ def test_a_full_disk_while_appending(small: str, length: int, monkeypatch: pytes
 
 
 def test_what_does_not_fit_is_not_appended(small: str, tmp_path: pathlib.Path) -> None:
-    other = from_arrays(np.zeros((3, 4)), np.zeros(3, np.int64))
+    other = from_arrays(np.zeros((3, 4)), np.zeros(3, np.int64), lengths=np.array([3]))
     with pytest.raises(InputError, match="observations"):
         import_dataset(other, small, append=True)
     with pytest.raises(InputError, match="frame_stack"):

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.choice import Choice
+from diskreplay.formats.core.choice import AS_IT_IS, Choice
 from diskreplay.formats.core.container import Container, Kind
 from diskreplay.formats.core.convention import FINAL_OBS, LAYOUT, NEXT_OBS, Convention, is_column
 from diskreplay.formats.core.ends import EndsUnknown
@@ -129,15 +129,20 @@ def _others(path: pathlib.Path, files: set[pathlib.Path]) -> Iterator[str]:
 
 def recognising(kind: Kind, conventions: Sequence[Convention]) -> Callable[[pathlib.Path], bool]:
     """Return a function that tells whether a path holds a dataset of a kind that one of the tables fits."""
+    return functools.partial(_matches, kind, conventions)
 
-    def recognise(path: pathlib.Path) -> bool:
-        for file in files_of(path, kind)[:1]:
-            if kind.recognise(file):
-                with kind.opened(file) as container:
-                    return any(one.matches(file, container) for one in conventions)
-        return False
 
-    return recognise
+def fits(format: Format, path: pathlib.Path, choice: Choice) -> bool:
+    """Tell whether a path holds a dataset of a format once the caller has said what its names are."""
+    return format.container is not None and _matches(format.container, format.tables, path, choice)
+
+
+def _matches(kind: Kind, conventions: Sequence[Convention], path: pathlib.Path, choice: Choice = AS_IT_IS) -> bool:
+    for file in files_of(path, kind)[:1]:
+        if kind.recognise(file):
+            with kind.opened(file) as container:
+                return any(one.matches(file, container, choice) for one in conventions)
+    return False
 
 
 def array_format(
@@ -197,7 +202,8 @@ class _Dataset:
         self._layout = self._described()
         if not every and self._layout is None:
             raise InputError(f"{self._where!r} holds no {files.kind.title}")
-        fitting = (one for file in files.every[:1] for one in conventions if one.matches(file, files.open(file)))
+        first = files.every[:1]
+        fitting = (one for file in first for one in conventions if one.matches(file, files.open(file), choice))
         found = next(fitting, conventions[-1])
         self._convention = found if choice.align is None else dataclasses.replace(found, align=choice.align)
         files.names.shown = self._shown
@@ -258,11 +264,12 @@ class _Dataset:
         actions = []
         described = layout
         for run in runs:
-            part = self._opened(run, keys, described).source()
+            arrays = self._opened(run, keys, described)
+            part = arrays.source()
             steps, episodes = steps + part.steps, episodes + (part.episodes or 0)
             described = described or part.layout
             if layout is None:
-                actions.append(self._opened(run, keys, None).source().layout.action_space)
+                actions.append(arrays.action_space())
         assert described is not None
         if layout is None:
             origin = self._convention.provenance(Asked(self._files, runs[0].files[0]), self._where)
@@ -285,7 +292,7 @@ class _Dataset:
         found = {ours: theirs for ours, theirs in found.items() if self._is_wanted(ours)}
         roots = {ours.partition("/")[0]: theirs for ours, theirs in found.items()} | found
         for root in self._convention.required:
-            if root not in roots and not (root == TERMINATED and choice.ends is not None):
+            if root not in roots and not (root == TERMINATED and choice.tells):
                 raise InputError(f"{self._missing(run, root)}; {self._found_there(run)}")
         container = self._files.open(run.files[0])
         count = tuple(container.array(run.names[roots[ACTION]]).shape[:1])
@@ -318,8 +325,8 @@ class _Dataset:
 
     def _found_there(self, run: Run) -> str:
         """Return what is in a run, and how it comes in by hand."""
-        shapes = list(shapes_in(self._files.open(run.files[0]), run.names))
-        return f"there are {listed(shapes) or 'none'}; {by_hand(run.files[0], self._files.kind, shapes)}"
+        shapes, kind = list(shapes_in(self._files.open(run.files[0]), run.names.values())), self._files.kind
+        return f"there are {listed(shapes) or 'none'}; {by_hand(run.files[0], kind.loads, kind.item, shapes)}"
 
     def _opened(self, run: Run, first: Mapping[str, str], layout: Layout | None) -> FlatArrays:
         """Return the steps of a run; ``first`` has the names of the first one."""

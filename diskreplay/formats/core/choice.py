@@ -48,6 +48,11 @@ class Choice:
         if self.columns is not None and not self.columns:
             raise InputError("columns must name an observation; give none to read all")
 
+    @property
+    def tells(self) -> bool:
+        """True if the caller says where episodes end."""
+        return self.ends is not None or self.max_episode_steps is not None
+
     def wants(self, name: str) -> bool:
         """Tell whether an observation or column, by our name, is to be read."""
         return self.columns is None or any(name == one or name.startswith(f"{one}/") for one in self.columns)

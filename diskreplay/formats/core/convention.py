@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.choice import WHOLE, Choice, named_kind
+from diskreplay.formats.core.choice import AS_IT_IS, WHOLE, Choice, named_kind
 from diskreplay.formats.core.container import Container, is_attribute
 from diskreplay.formats.core.ends import CUT, DISCOUNT, DONE, TELLING
 from diskreplay.formats.core.layout import Layout, column_name
@@ -51,6 +51,7 @@ class Convention:
             ``observations/qpos``, ``"data/*": "obs"`` each array right below ``data``); :data:`EXTRA` for columns.
         marks: names that are there in this layout, which tell it from others.
         absent: names that are never there.
+        tells: something in it tells where episodes end, or the caller says so.
         named: tells by a file's name, and what is in it, whether it can be of this layout.
         columns: arrays with an entry a step that have no other meaning become columns.
         episode: matches the name of an array of a numbered episode, with the groups ``episode`` and ``name``, and maybe
@@ -76,6 +77,7 @@ class Convention:
     names: Mapping[str, str]
     marks: frozenset[str] = frozenset()
     absent: frozenset[str] = frozenset()
+    tells: bool = False
     named: Callable[[pathlib.Path, Container], bool] = lambda path, container: True
     columns: bool = False
     episode: str = ""
@@ -118,8 +120,8 @@ class Convention:
         start, stop = match.span("episode")
         return f"{name[:start]}*{name[stop:]}"
 
-    def matches(self, path: pathlib.Path, container: Container) -> bool:
-        """Tell whether a file is of this layout."""
+    def matches(self, path: pathlib.Path, container: Container, choice: Choice = AS_IT_IS) -> bool:
+        """Tell whether a file is of this layout, with what the caller says of its names."""
         names = set(container.names())
         if not self.marks <= names or self.absent & names:
             return False
@@ -127,11 +129,17 @@ class Convention:
         own = split.pop(None, {})
         if self.episode:
             return bool(split or self.empty in names or self.marks)
-        return self.names_in(own) >= set(self.required) and self.named(path, container)
+        found = self.names_in(own, choice)
+        untold = self.tells and not (choice.tells or choice.map) and found.isdisjoint({*TOLD} - {TRUNCATED})
+        required = {name for name in self.required if name != TERMINATED or not choice.tells}
+        return found >= required and not untold and self.named(path, container)
 
-    def names_in(self, names: Iterable[str]) -> set[str]:
+    def names_in(self, names: Collection[str], choice: Choice = AS_IT_IS) -> set[str]:
         """Return our names, whole and of their roots, of the arrays of a run."""
-        found = self._meanings(names, {}).values()
+        try:
+            found = self._meanings(names, self._chosen(names, choice, "")).values()
+        except InputError:
+            return set()
         return {*found, *(ours.partition("/")[0] for ours in found)}
 
     def names_of(self, names: Iterable[str], layout: Layout | None, choice: Choice, where: str) -> dict[str, str]:

@@ -96,12 +96,13 @@ def ends_of(
     elif done is not None:
         last |= done
     if terminated is None and truncated is None and not tells:
-        if not closed:
+        if not closed and choice.max_episode_steps is None:
             raise EndsUnknown(f"{where}: {_NOTHING}")
+        alone = not closed
         notes.append("no flags say how episodes end: each ends truncated")
     ended = np.zeros(count, bool) if terminated is None else terminated
     if alone:
-        key = keys[TERMINATED] if TERMINATED in told else keys[DONE]
+        key = keys.get(TERMINATED) or keys.get(DONE)
         if choice.max_episode_steps is not None:
             last |= time_limits(ended, choice.max_episode_steps)
         elif strict and not ended.any() and count:

@@ -200,16 +200,21 @@ class FlatArrays:
 
     def _inferred(self) -> Layout:
         obs = {name.removeprefix(OBS).removeprefix("/"): _space(name, array) for name, array in self.obs.items()}
-        actions = {
-            name.removeprefix(ACTION).removeprefix("/"): self._action_space(name, array)
-            for name, array in self.action.items()
-        }
         columns = {name: (tuple(array.shape[1:]), native(array.dtype)) for name, array in self.extra.items()}
         reward = np.dtype(np.float32) if self.reward is None else native(self.reward.dtype)
         if reward.kind != "f":
             reward = np.dtype(np.float32 if reward.itemsize <= 2 else np.float64)
         ragged = frozenset(name for name, array in self.extra.items() if is_ragged(array))
-        return Layout(infer_dict(obs), infer_dict(actions), columns, reward, ragged_columns=ragged)
+        return Layout(infer_dict(obs), self.action_space(), columns, reward, ragged_columns=ragged)
+
+    def action_space(self) -> Any:
+        """Return the space of the actions, by their shapes and, of integers, by their values."""
+        return infer_dict(
+            {
+                name.removeprefix(ACTION).removeprefix("/"): self._action_space(name, array)
+                for name, array in self.action.items()
+            }
+        )
 
     def _action_space(self, name: str, array: ArrayLike) -> Any:
         dtype = native(array.dtype)

@@ -7,7 +7,7 @@ They are those of D4RL, Gymnasium, Stable-Baselines (``episode_starts``), Tiansh
 from __future__ import annotations
 
 from diskreplay.formats.core.convention import EXTRA, FINAL_OBS, NEXT_OBS
-from diskreplay.formats.core.ends import DONE, TELLING
+from diskreplay.formats.core.ends import DONE
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 NAMES = {
@@ -22,5 +22,3 @@ NAMES = {
     "infos": EXTRA, "info": EXTRA, "extra": EXTRA, "offsets": "offsets",
 }  # fmt: skip
 """Our name of each of theirs."""
-TELLS = frozenset(name for name, ours in NAMES.items() if ours in (TERMINATED, DONE, *TELLING))
-"""Their names of what tells where episodes end, but for time limits."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.container import Container, Kind, is_attribute
+from diskreplay.formats.core.container import Container, is_attribute
 
 FOUND = 300
 """The most characters of the names that an error lists."""
@@ -20,12 +20,12 @@ Shapes = Sequence[tuple[str, tuple[int, ...], str]]
 """The name, shape and dtype of arrays."""
 
 
-def shapes_in(container: Container, names: Mapping[str, str]) -> Iterator[tuple[str, tuple[int, ...], str]]:
-    """Yield the arrays of a run with their shapes and dtypes; those that cannot be opened without them."""
-    for name, full in sorted(names.items()):
+def shapes_in(container: Container, names: Iterable[str]) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """Yield the arrays of these names with their shapes and dtypes; those that cannot be opened without them."""
+    for name in sorted(names):
         if not is_attribute(name):
             try:
-                array = container.array(full)
+                array = container.array(name)
             except InputError:
                 yield name, (), "unreadable"
             else:
@@ -38,8 +38,14 @@ def listed(shapes: Shapes) -> str:
     return text if len(text) <= FOUND else f"{text[:FOUND]}..."
 
 
-def by_hand(path: pathlib.Path, kind: Kind, shapes: Shapes) -> str:
-    """Return the line of Python that imports arrays of a file, with those that look like steps in their places."""
+def by_hand(path: pathlib.Path, loads: str, item: str, shapes: Shapes) -> str:
+    """Return the line of Python that imports arrays of a file, with those that look like steps in their places.
+
+    Args:
+        path: the file.
+        loads, item: how Python opens one, and takes an array from it; see :class:`Kind`.
+        shapes: what is in it.
+    """
     lengths = [shape[0] for _, shape, _ in shapes if shape]
     count = max(set(lengths), key=lengths.count, default=0)
     left = [name for name, shape, dtype in shapes if shape[:1] == (count,) and dtype not in ("object", "unreadable")]
@@ -49,12 +55,16 @@ def by_hand(path: pathlib.Path, kind: Kind, shapes: Shapes) -> str:
         if named or (ours in ("obs", "action") and left):
             chosen[ours] = (named or left)[0]
             left.remove(chosen[ours])
-    given = [f"{ours}={kind.item.format(name)}" for ours, name in chosen.items()]
+    given = [f"{ours}={item.format(name)}" for ours, name in chosen.items()]
     if "terminated" not in chosen:
-        given.append(f"last=numpy.arange({count}) == {count - 1}")
-    return f"from Python, f = {kind.loads.format(str(path))}, then {call(given)}"
+        given.append(f"lengths=[{count}]")
+    modules = loads.partition("(")[0].rpartition(".")[0] + (", numpy" if item.startswith("numpy.") else "")
+    return f"from Python: import {modules}; {call(given, loads.format(str(path)))}"
 
 
-def call(given: Sequence[str]) -> str:
-    """Return the call that imports arrays in RAM."""
-    return f"import_dataset(formats.from_arrays({', '.join(given)}), 'new.replay')"
+def call(given: Sequence[str], opened: str) -> str:
+    """Return the line that opens a file, and imports arrays from it."""
+    return (
+        f"from diskreplay import formats; from diskreplay.ops.convert import import_dataset; f = {opened}; "
+        f"import_dataset(formats.from_arrays({', '.join(given)}), 'new.replay')"
+    )

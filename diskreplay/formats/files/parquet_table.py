@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.refusing import by_hand, listed
 from diskreplay.formats.files.arrow import damage, is_text
 from diskreplay.formats.files.parquet_array import ParquetArray, Texts, is_parquet, is_readable, texts_of
 
@@ -73,6 +74,12 @@ class ParquetTable:
         for schema in self.schemas:
             found |= {field.name: field.type for field in schema if field.name not in found}
         return found
+
+    def by_hand(self) -> str:
+        """Return what is there, for an error, and the line of Python that imports it."""
+        shapes = [(name, (self.count,), str(kind)) for name, kind in self.kinds.items()]
+        line = by_hand(self.files[0], "pyarrow.parquet.read_table({!r})", "numpy.stack(f[{!r}].to_numpy())", shapes)
+        return f"there are {listed(shapes)}; {line}"
 
     def is_text(self, key: str) -> bool:
         return is_text(self.kinds[key])

@@ -208,7 +208,11 @@ def case_of(seed: int) -> Case:
     )  # fmt: skip
     count = int(rng.integers(1, 6)) + (bad == "later")
     # A file of a folder of NPZ is an episode, whatever its flags say of its last step: that is told.
-    parts = None if told == "nothing" or (told == "terminated never" and layout.suffix == ".npz") else parts_of(layout, count, rng)
+    parts = (
+        None
+        if told == "nothing" or (told == "terminated never" and layout.suffix == ".npz")
+        else parts_of(layout, count, rng)
+    )
     known = tuple(layout.known(each) for each in known_of(layout, plan, count, parts, rng))
     beside = tuple(map(str, rng.choice(BESIDE, rng.integers(3), replace=False))) if parts else ()
     case = Case(layout, known, plan, parts, int(rng.integers(len(STYLES))), beside, bad, chosen, damage, outcome)
