@@ -60,6 +60,7 @@ from diskreplay.formats.core.transitions import Source, Transitions, by_episode,
 from diskreplay.formats.files.dopamine_logs import (
     DESCRIPTION,
     NAMES,
+    OTHERS,
     OWN,
     TERMINAL,
     Logs,
@@ -194,7 +195,8 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
         raise InputError(f"{str(path)!r} holds no {file_name(NAMES[OBS], 0)}, nor one of another number")
     names = Names(files_below(path) if path.is_dir() else [path.name], lambda name: NUMBERED.sub(r"\1*", name))
     checkpoints = [open_checkpoint(folder, suffix, choice) for suffix in suffixes]
-    names.take(DESCRIPTION, *(name for checkpoint in checkpoints for name in checkpoint.names))
+    names.take(DESCRIPTION, *(f"{name}_ckpt.{suffix}.gz" for name in OTHERS for suffix in suffixes))
+    names.take(*(path.name for checkpoint in checkpoints for path in checkpoint.paths.values()))
     described = description(folder / DESCRIPTION)
     layout = infer_layout(checkpoints) if described is None else described[0].only(choice.columns)
     for checkpoint in checkpoints:

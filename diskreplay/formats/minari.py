@@ -17,8 +17,8 @@ Nested spaces are nested groups; the parts of a Tuple are ``_index_<i>``. What a
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
+import io
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -39,7 +39,7 @@ from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, EpisodesFile
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.ragged import Lists
 
-STORAGE, MAIN = minari_dataset.HDF5, "main_data.hdf5"
+STORAGE, MAIN = "hdf5", "main_data.hdf5"
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
@@ -89,12 +89,11 @@ def _entries(episode: EpisodeBlock, paths: Mapping[str, str]) -> Iterator[tuple[
 @reader
 def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a dataset as a source, as the module's docstring says."""
-    metadata = minari_dataset.read_metadata(path, STORAGE, choice)
-    main = metadata.data / MAIN
-    metadata.names.take(main.relative_to(path).as_posix())
-    with hdf5.opened(main) if metadata.episodes else contextlib.nullcontext() as file:
-        container = None if file is None else _Episodes(hdf5.Hdf5File(file, str(main)), metadata.declared)
-        yield minari_dataset.source(metadata, container, str(main), choice)
+    dataset = minari_dataset.Dataset(path, STORAGE, choice)
+    main = dataset.data / MAIN
+    dataset.names.take(main.relative_to(path).as_posix())
+    with hdf5.opened(main) if dataset.episodes else h5py.File(io.BytesIO(), "w") as file:
+        yield dataset.source(_Episodes(hdf5.Hdf5File(file, str(main)), dataset.declared), str(main))
 
 
 class _Episodes:
@@ -107,7 +106,7 @@ class _Episodes:
 
     def array(self, name: str) -> ArrayLike:
         array, path = self._file.array(name), name.partition("/")[2]
-        if len(array.shape) == 1 and h5py.check_string_dtype(array.dtype) and minari_dataset.may_be_text(path):
+        if len(array.shape) == 1 and h5py.check_string_dtype(array.dtype):
             return code_points(array.where, array[:])
         if len(array.shape) == 1:
             encoded = h5py.check_vlen_dtype(array.dtype) == np.uint8
@@ -124,6 +123,6 @@ FORMATS = (
     Format(
         "minari", "Minari: a dataset directory, stored as HDF5", "directory",
         Holds(next_obs=False, facts=True, text=True),
-        functools.partial(minari_dataset.is_dataset, storage=STORAGE.name), read, write, COMPRESSIONS,
+        functools.partial(minari_dataset.is_dataset, storage=STORAGE), read, write, COMPRESSIONS,
     ),
 )  # fmt: skip

@@ -15,11 +15,10 @@ As in :mod:`diskreplay.formats.minari`, but with a directory for every episode i
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -42,7 +41,7 @@ from diskreplay.formats.files.minari_dataset import METADATA
 from diskreplay.ragged import Lists
 from diskreplay.schema import DTYPES
 
-STORAGE, FILE = minari_dataset.ARROW, "part-0.arrow"
+STORAGE, FILE = "arrow", "part-0.arrow"
 BATCH_ROWS = 131_072
 """The most entries that Arrow's reader of datasets puts into a batch, unless it is told otherwise."""
 OF_STEPS = ("actions", "rewards", "terminations", "truncations")
@@ -123,10 +122,10 @@ def _leaf(name: str, values: Any) -> Any:
 @reader
 def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a dataset as a source, as the module's docstring says."""
-    metadata = minari_dataset.read_metadata(path, STORAGE, choice)
-    container = _Episodes(metadata.data, "data/" if metadata.data != path else "", metadata.episodes)
-    metadata.names.take(*container.files)
-    yield minari_dataset.source(metadata, container, str(metadata.data), choice)
+    dataset = minari_dataset.Dataset(path, STORAGE, choice)
+    container = _Episodes(dataset.data, "data/" if dataset.data != path else "", dataset.episodes)
+    dataset.names.take(*container.files)
+    yield dataset.source(container, str(dataset.data))
 
 
 class _Episodes:
@@ -144,13 +143,11 @@ class _Episodes:
         for number in range(episodes):
             folder, name = data / str(number), f"{root}{number}"
             self._told |= {f"{name}/{METADATA}/{key}": value for key, value in _described(folder / METADATA).items()}
-            files = _files(folder)
-            self.files += [f"{name}/{file.name}" for file in (folder / METADATA, *files)]
-            with _opened(files[0]) as file:
-                for path, field, place in _leaves_of(file.schema, name, []):
-                    while path in self._leaves:  # two columns of one name
-                        path += " again"
-                    self._leaves[path] = folder, field, place
+            self.files += [f"{name}/{METADATA}", *(f"{name}/{file.name}" for file in folder.glob("*.arrow"))]
+            for path, field, place in _leaves_of(_each(folder, lambda file: file.schema)[0], name, []):
+                while path in self._leaves:  # two columns of one name
+                    path += " again"
+                self._leaves[path] = folder, field, place
 
     def names(self) -> list[str]:
         return [*self._leaves, *self._told]
@@ -165,7 +162,8 @@ class _Episodes:
         folder, field, (at, *place) = self._leaves[name]
         with damage(folder):
             if self._table is None or self._table[0] != folder:
-                self._table = folder, pyarrow.concat_tables([_table(file) for file in _files(folder)])
+                self._table = folder, pyarrow.concat_tables(_each(folder, lambda file: file.read_all()))
+                self._table[1].validate()
             chunks = self._table[1].column(at).chunks
             for child in place:
                 chunks = [chunk.field(child) for chunk in chunks]
@@ -187,27 +185,17 @@ def _described(file: pathlib.Path) -> dict[str, Any]:
         raise InputError(f"{file}: does not say how many steps the episode has: {error!r}") from error
 
 
-def _files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Return the Arrow files of an episode in order."""
-    files = sorted(folder.glob("*.arrow"), key=lambda file: natural(file.name))
-    if not files:
-        raise InputError(f"{folder}: holds no Arrow file")
-    return files
-
-
-@contextlib.contextmanager
-def _opened(file: pathlib.Path) -> Iterator[Any]:
+def _each(folder: pathlib.Path, take: Callable[[Any], Any]) -> list[Any]:
+    """Return what a function takes from each Arrow file of an episode, in order."""
     import pyarrow
 
-    with damage(file.parent), pyarrow.memory_map(str(file)) as mapped, pyarrow.ipc.open_file(mapped) as opened:
-        yield opened
-
-
-def _table(file: pathlib.Path) -> Any:
-    with _opened(file) as opened:
-        table = opened.read_all()
-        table.validate()
-        return table
+    found = []
+    for path in sorted(folder.glob("*.arrow"), key=lambda path: natural(path.name)):
+        with damage(folder), pyarrow.memory_map(str(path)) as mapped, pyarrow.ipc.open_file(mapped) as file:
+            found.append(take(file))
+    if not found:
+        raise InputError(f"{folder}: holds no Arrow file")
+    return found
 
 
 def _leaves_of(fields: Any, path: str, place: list[int]) -> Iterator[tuple[str, Any, list[int]]]:
@@ -252,7 +240,7 @@ FORMATS = (
     Format(
         "minari-arrow", "Minari: a dataset directory, stored as Arrow", "directory",
         Holds(next_obs=False, facts=True, text=True, dtypes=DTYPES - {"complex64", "complex128"}),
-        functools.partial(minari_dataset.is_dataset, storage=STORAGE.name), read, write, COMPRESSIONS,
+        functools.partial(minari_dataset.is_dataset, storage=STORAGE), read, write, COMPRESSIONS,
         requires=("pyarrow",), extra="arrow",
     ),
 )  # fmt: skip

@@ -57,44 +57,24 @@ READ = ("data_format", "total_episodes", "observation_space", "action_space", LA
 """The keys of a dataset's metadata that are read, beside those of its origin."""
 FOLLOWING = ("total_steps", "jpeg_encoding", "minari_version", "dataset_size")
 """The keys that say nothing that the arrays do not say."""
-OF_EPISODES = ("id", "total_steps", "seed", LAYOUT)
+KEYS = ("id", "total_steps", "seed", LAYOUT)
 """The keys of an episode's metadata that are read."""
 RESETS = "infos of resets"
 """The name of the entries 0 of columns for an import."""
 FLAGS = {TERMINATED: "terminations", TRUNCATED: "truncations"}
+TUPLE_ENTRY = {"hdf5": "_index_{}", "arrow": "{}"}
+"""The names of a Tuple's parts in each storage."""
+TABLES = {
+    "hdf5": Convention({}, episode=r"episode_(?P<episode>0|[1-9][0-9]*)(?P<name>/.+|\.attrs/.+)", label="episode_{}"),
+    "arrow": Convention({}, episode=r"(data/)?(?P<episode>0|[1-9][0-9]*)(?P<name>/.+)", label="{}"),
+}
+"""Which names are those of an episode in each storage."""
+TOLD_OF = {"hdf5": ".attrs/", "arrow": f"{METADATA}/"}
+"""What the names of an episode's metadata begin with."""
 BAD_SPACE = (KeyError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RecursionError)
 ID = re.compile(r"([-\w/]+/)?[-\w]+-v\d+")
 
 Array = NDArray[Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Storage:
-    """What things are called in a storage.
-
-    Attributes:
-        name: what Minari calls it.
-        format: what we call datasets of it.
-        part: the name of a part of a Tuple.
-        told: what the names of an episode's metadata begin with.
-        table: tells which names are those of an episode.
-    """
-
-    name: str
-    format: str
-    part: str
-    told: str
-    table: Convention
-
-
-HDF5 = Storage(
-    "hdf5", "minari", "_index_{}", ".attrs/",
-    Convention({}, episode=r"episode_(?P<episode>0|[1-9][0-9]*)(?P<name>/.+|\.attrs/.+)", label="episode_{}"),
-)  # fmt: skip
-ARROW = Storage(
-    "arrow", "minari-arrow", "{}", f"{METADATA}/",
-    Convention({}, episode=r"(data/)?(?P<episode>0|[1-9][0-9]*)(?P<name>/.+)", label="{}"),
-)  # fmt: skip
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
@@ -148,7 +128,7 @@ def space_from_json(stored: Mapping[str, Any]) -> gymnasium.Space[Any]:
     raise ValueError(f"a store holds no values of a {kind} space")
 
 
-def leaf_paths(layout: Layout, storage: Storage) -> dict[str, str]:
+def leaf_paths(layout: Layout, storage: str) -> dict[str, str]:
     """Return the place in Minari of each leaf of observations and actions, by our name of it."""
 
     def walk(tree: spaces.Tree, path: str) -> Iterator[tuple[str, str]]:
@@ -157,14 +137,9 @@ def leaf_paths(layout: Layout, storage: Storage) -> dict[str, str]:
             return
         children = tree.items() if isinstance(tree, dict) else enumerate(tree)
         for key, child in children:
-            yield from walk(child, f"{path}/{key if isinstance(key, str) else storage.part.format(key)}")
+            yield from walk(child, f"{path}/{key if isinstance(key, str) else TUPLE_ENTRY[storage].format(key)}")
 
     return {**dict(walk(layout.obs_tree, "observations")), **dict(walk(layout.action_tree, "actions"))}
-
-
-def may_be_text(path: str) -> bool:
-    """Tell whether an array of an episode may hold texts."""
-    return path.partition("/")[0] in ("observations", "actions", "infos")
 
 
 # Metadata
@@ -186,14 +161,14 @@ def dataset_id(target: pathlib.Path) -> str:
     return whole if ID.fullmatch(whole) else name
 
 
-def write_metadata(data: pathlib.Path, storage: Storage, source: Source, episodes: int) -> None:
+def write_metadata(data: pathlib.Path, storage: str, source: Source, episodes: int) -> None:
     """Describe the episodes in ``data``, the directory of that name in a dataset."""
     layout = source.layout
     stored = sum(entry.stat().st_size for entry in data.rglob("*") if entry.is_file())
     metadata = {
         "total_episodes": episodes,
         "total_steps": source.steps,
-        "data_format": storage.name,
+        "data_format": storage,
         "jpeg_encoding": False,
         "observation_space": json.dumps(space_to_json(layout.observation_space)),
         "action_space": json.dumps(space_to_json(layout.action_space)),
@@ -236,60 +211,6 @@ def refuse_parquet(path: pathlib.Path) -> None:
                 f"{str(path)!r} is of Minari's storage 'parquet', which is not read here; save it as hdf5 or arrow "
                 "with Minari first"
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class Metadata:
-    """The facts that a dataset tells of itself.
-
-    Attributes:
-        storage: of its episodes.
-        data: the place of the metadata.
-        episodes: their number.
-        declared: the layout with the spaces that it names; what dtypes and columns there are, only the arrays say.
-        layout: the whole layout, which :func:`write_metadata` left; None where others wrote the dataset.
-        provenance: the origin of the steps, as others wrote it.
-        names: the names in the dataset; those of its metadata that are read are taken.
-    """
-
-    storage: Storage
-    data: pathlib.Path
-    episodes: int
-    declared: Layout
-    layout: Layout | None
-    provenance: Mapping[str, Any]
-    names: Names
-
-
-def read_metadata(path: pathlib.Path, storage: Storage, choice: Choice) -> Metadata:
-    """Return the metadata; raise InputError for another storage, or if something is missing.
-
-    ``declared`` and ``layout`` are of the observations and columns that are chosen.
-    """
-    data = data_directory(path)
-    file = data / METADATA
-    if not file.is_file():
-        raise InputError(f"{str(path)!r} is no dataset of Minari 0.5: it has no data/{METADATA}")
-    found = read_json(file)
-    try:
-        kind, count = str(found["data_format"]), declared_count(found["total_episodes"], "total_episodes")
-    except (KeyError, TypeError, InputError) as error:
-        raise InputError(f"{file}: is no description of a dataset of Minari 0.5: {error!r}") from error
-    if kind != storage.name:
-        ours = [f"name the format {other.format} (--format)" for other in (HDF5, ARROW) if other.name == kind]
-        advice = ours[0] if ours else "save it as hdf5 or arrow with Minari first"
-        raise InputError(f"{str(path)!r} is of Minari's storage {kind!r}, not {storage.name!r}; {advice}")
-    declared = Layout(_stored_space(found, "observation_space", file), _stored_space(found, "action_space", file))
-    layout = Layout.from_json(found[LAYOUT], str(file)).only(choice.columns) if LAYOUT in found else None
-    provenance = _provenance(found)
-    names = Names(files_below(path), storage.table.shown)
-    described = file.relative_to(path).as_posix()
-    names.add(*(f"{described}/{key}" for key in filled(found)))
-    origin = {*TOLD, "env_spec"}  # which our layout has, or the provenance if it can hold them
-    if layout is None:
-        origin &= {*provenance, *provenance.get("minari", ())}
-    names.take(described, *(f"{described}/{key}" for key in (*READ, *FOLLOWING, *origin)))
-    return Metadata(storage, data, count, declared, layout, provenance, names)
 
 
 def _provenance(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,61 +267,88 @@ def _facts(where: str, stored: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-class _Episodes:
-    """The episodes of a dataset.
+class Dataset:
+    """A dataset, of which the metadata are read.
 
     Args:
-        metadata: those of the dataset.
-        container: holds the arrays and metadata of episodes by name; None where there is no episode.
-        where: its name in errors.
+        path: the dataset.
+        storage: a key of :data:`TABLES`.
         choice: what the caller says.
+
+    Attributes:
+        data: the place of the metadata.
+        episodes: their number.
+        declared: the layout with the spaces that the metadata name; what dtypes and columns there are, only the arrays
+            say.
+        names: the names in the dataset.
+
+    Raises InputError for another storage, or if something is missing.
     """
 
-    def __init__(self, metadata: Metadata, container: Container | None, where: str, choice: Choice) -> None:
-        self._metadata, self._container, self._where, self._choice = metadata, container, where, choice
-        there = [] if container is None else list(container.names())
-        metadata.names.add(*there)
-        table, declared = metadata.storage.table, metadata.declared
-        self._each = table.split(there)
-        for number in range(metadata.episodes):
-            if number not in self._each:
-                raise InputError(f"{where}: the group {table.label.format(number)!r} is missing")
-        layout = metadata.layout
-        self._columns = self._fitting() if layout is None else {name: f"infos/{name}" for name in layout.columns}
-        self._declared = declared.only(tuple(filter(choice.wants, declared.obs)))
-        self._paths = {**leaf_paths(self._declared, metadata.storage), **FLAGS}
+    _container: Container
 
-    def source(self) -> Source:
-        """Return all episodes as a source."""
-        metadata, numbers = self._metadata, range(self._metadata.episodes)
-        layout = metadata.layout
+    def __init__(self, path: pathlib.Path, storage: str, choice: Choice) -> None:
+        self.data, self._storage, self._choice, self._table = data_directory(path), storage, choice, TABLES[storage]
+        file = self.data / METADATA
+        if not file.is_file():
+            raise InputError(f"{str(path)!r} is no dataset of Minari 0.5: it has no data/{METADATA}")
+        found = read_json(file)
+        try:
+            kind, self.episodes = str(found["data_format"]), declared_count(found["total_episodes"], "total_episodes")
+        except (KeyError, TypeError, InputError) as error:
+            raise InputError(f"{file}: is no description of a dataset of Minari 0.5: {error!r}") from error
+        if kind != storage:
+            ours = {"hdf5": "minari", "arrow": "minari-arrow"}.get(kind)
+            advice = f"name the format {ours} (--format)" if ours else "save it as hdf5 or arrow with Minari first"
+            raise InputError(f"{str(path)!r} is of Minari's storage {kind!r}, not {storage!r}; {advice}")
+        observations, actions = (_stored_space(found, key, file) for key in ("observation_space", "action_space"))
+        self.declared = Layout(observations, actions)
+        self._layout = Layout.from_json(found[LAYOUT], str(file)).only(choice.columns) if LAYOUT in found else None
+        self._provenance = _provenance(found)
+        self.names, name = Names(files_below(path), self._table.shown), file.relative_to(path).as_posix()
+        self.names.add(*(f"{name}/{key}" for key in filled(found)))
+        origin = {*TOLD, "env_spec"}  # which our layout has, or the provenance if it can hold them
+        if self._layout is None:
+            origin &= {*self._provenance, *self._provenance.get("minari", ())}
+        self.names.take(name, *(f"{name}/{key}" for key in (*READ, *FOLLOWING, *origin)))
+
+    def source(self, container: Container, where: str) -> Source:
+        """Return all episodes, which are in a container, as a source; ``where`` is its name in errors."""
+        self._container, self._where, numbers = container, where, range(self.episodes)
+        self.names.add(*container.names())
+        self._each = self._table.split(container.names())
+        for number in numbers:
+            if number not in self._each:
+                raise InputError(f"{where}: the group {self._table.label.format(number)!r} is missing")
+        layout, choice = self._layout, self._choice
+        self._columns = self._fitting() if layout is None else {name: f"infos/{name}" for name in layout.columns}
+        self._chosen = self.declared.only(tuple(filter(choice.wants, self.declared.obs)))
+        self._paths = {**leaf_paths(self._chosen, self._storage), **FLAGS}
         if layout is None:
-            layout = _as_stored(self._declared, self._opened(0, None)) if numbers else self._declared
-            origin, texts = metadata.provenance, sorted(layout.ragged_columns)
+            layout = _as_stored(self._chosen, self._opened(0, None)) if numbers else self._chosen
+            origin, texts = self._provenance, sorted(layout.ragged_columns)
             if texts:
                 origin = {**origin, "minari": {**origin.get("minari", {}), "text": texts}}
             layout = dataclasses.replace(layout, provenance=origin)
-        described = [self._described(number) for number in numbers]
-        lengths = [count for count, _ in described]
-        found = episodes_source(self._where, numbers, lengths, self._opened, layout, metadata.names)
-        facts = tuple(facts for count, facts in described if count)
+        told = [self._told(number) for number in numbers]
+        found = episodes_source(where, numbers, [count for count, _ in told], self._opened, layout, self.names)
+        facts = tuple(facts for count, facts in told if count)
         return dataclasses.replace(found, facts=facts if any(facts) else ())
 
     def _array(self, number: int, path: str) -> ArrayLike:
-        if path not in self._each[number]:
+        name = self._each[number].get(path)
+        if name is None:
             raise InputError(f"{self._where}, episode {number}: the array {path!r} is missing")
-        assert self._container is not None
-        self._metadata.names.take(self._each[number][path])
-        return self._container.array(self._each[number][path])
+        self.names.take(name)
+        return self._container.array(name)
 
-    def _described(self, number: int) -> tuple[int, dict[str, Any]]:
+    def _told(self, number: int) -> tuple[int, dict[str, Any]]:
         """Return the steps that an episode declares, or has rewards for, and its facts."""
-        assert self._container is not None
-        where, own, told = f"{self._where}, episode {number}", self._each[number], self._metadata.storage.told
-        names = {key: own[told + key] for key in OF_EPISODES if told + key in own}
+        where, own, root = f"{self._where}, episode {number}", self._each[number], TOLD_OF[self._storage]
+        names = {key: own[root + key] for key in KEYS if root + key in own}
         stored = {key: self._container.value(name) for key, name in names.items()}
         facts = _facts(where, stored)
-        self._metadata.names.take(*(name for key, name in names.items() if key != "seed" or key in facts))
+        self.names.take(*(name for key, name in names.items() if key != "seed" or key in facts))
         if "total_steps" in stored:
             return declared_count(stored["total_steps"], f"{where}: total_steps"), facts
         return length(where, "rewards", self._array(number, "rewards")), facts
@@ -415,11 +363,10 @@ class _Episodes:
         for path in own:
             if path.startswith("infos/") and not is_attribute(path):
                 infos.setdefault(column_name(path.removeprefix("infos/")), path)
-        choice.check_columns(self._metadata.declared.obs, infos)
-        count = self._described(0)[0] if infos else 0
+        choice.check_columns(self.declared.obs, infos)
+        count = self._told(0)[0] if infos else 0
 
         def fits(path: str) -> bool:
-            assert self._container is not None
             try:
                 array = self._container.array(own[path])
             except InputError:
@@ -436,7 +383,7 @@ class _Episodes:
 
     def _opened(self, number: int, layout: Layout | None) -> FlatArrays:
         """Return one episode."""
-        where, obs = f"{self._where}, episode {number}", self._declared.obs
+        where, obs = f"{self._where}, episode {number}", self._chosen.obs
         arrays = {name: self._array(number, path) for name, path in self._paths.items()}
         reward = self._array(number, "rewards")
         count = length(where, "rewards", reward)
@@ -446,14 +393,9 @@ class _Episodes:
         for name, array in columns.items():
             if tuple(array.shape[:1]) == (count + 1,):
                 columns[name] = array_slice(array, 1, count + 1)
-                self._metadata.names.add(*([RESETS] if self._metadata.layout is None else []))
-        found, _ = steps_of(where, arrays, self._paths, self._metadata.storage.table, AS_IT_IS, self._declared)
+                self.names.add(*([RESETS] if self._layout is None else []))
+        found, _ = steps_of(where, arrays, self._paths, self._table, AS_IT_IS, self._chosen)
         return dataclasses.replace(found, reward=reward, extra=columns, layout=layout)
-
-
-def source(metadata: Metadata, container: Container | None, where: str, choice: Choice) -> Source:
-    """Return a dataset as a source; the arguments are those of :class:`_Episodes`."""
-    return _Episodes(metadata, container, where, choice).source()
 
 
 def _as_stored(declared: Layout, first: FlatArrays) -> Layout:
