@@ -35,7 +35,7 @@ from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions, nothing, whole, whole_episodes
 from diskreplay.formats.core.untrusted import read_json
 from diskreplay.formats.files import minari_dataset
-from diskreplay.formats.files.arrow import damage, is_text, text_array
+from diskreplay.formats.files.arrow import damage, is_text, number_array, text_array
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.formats.files.minari_dataset import METADATA
 from diskreplay.ragged import Lists
@@ -111,12 +111,9 @@ def _nested(tree: spaces.Tree, leaves: Mapping[str, Any]) -> Any:
 
 
 def _leaf(name: str, values: Any) -> Any:
-    import pyarrow
-
     if isinstance(values, Lists):
         return text_array(name, values)
-    items = pyarrow.array(values.reshape(-1))
-    return items if values.ndim == 1 else pyarrow.FixedSizeListArray.from_arrays(items, values[0].size)
+    return number_array(values.reshape(len(values), -1) if values.ndim > 1 else values, sized=True)
 
 
 @reader
@@ -160,6 +157,7 @@ class _Episodes:
         import pyarrow
 
         folder, field, (at, *place) = self._leaves[name]
+        path = name.removeprefix("data/").partition("/")[2]
         with damage(folder):
             if self._table is None or self._table[0] != folder:
                 self._table = folder, pyarrow.concat_tables(_each(folder, lambda file: file.read_all()))
@@ -169,11 +167,9 @@ class _Episodes:
                 chunks = [chunk.field(child) for chunk in chunks]
             for chunk in chunks:
                 chunk.validate(full=True)  # offsets and lengths are what the file says
-            values = _values(
-                f"{folder}: {name}", field, chunks[0] if len(chunks) == 1 else pyarrow.concat_arrays(chunks)
-            )
-        of_steps = name.removeprefix("data/").partition("/")[2].startswith(OF_STEPS)
-        return array_slice(values, 0, max(0, values.shape[0] - 1)) if of_steps else values
+            whole = chunks[0] if len(chunks) == 1 else pyarrow.concat_arrays(chunks)
+            values = _values(f"{folder}: {path}", field, whole)
+        return array_slice(values, 0, max(0, values.shape[0] - 1)) if path.startswith(OF_STEPS) else values
 
 
 def _described(file: pathlib.Path) -> dict[str, Any]:

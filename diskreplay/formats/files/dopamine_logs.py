@@ -298,10 +298,10 @@ class Logs:
         )  # fmt: skip
 
 
-def description(path: pathlib.Path) -> tuple[Layout, dict[str, list[int]], dict[str, list[int]]] | None:
-    """Return the layout and the odd ends that :func:`write` left, or None if it left none."""
+def description(path: pathlib.Path) -> tuple[Layout | None, dict[str, list[int]], dict[str, list[int]]]:
+    """Return the layout and the odd ends that :func:`write` left, None and no ends if it left none."""
     if not path.exists():
-        return None
+        return None, {}, {}
     stored = read_json(path)
     try:
         layout = Layout.from_json(stored["layout"], str(path))
