@@ -27,8 +27,8 @@ key                          shape                         from
 
 from __future__ import annotations
 
+import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,15 +36,14 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.array_reader import array_format
+from diskreplay.formats.core.array_writer import write_episodes
 from diskreplay.formats.core.container import Container
 from diskreplay.formats.core.convention import EXTRA, LAYOUT, Convention
-from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count
-from diskreplay.formats.files import hdf5
-from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, EpisodesFile
+from diskreplay.formats.files import hdf5, hdf5_writer
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 VERSION, PLACE = "2.1", "diskreplay"
@@ -56,39 +55,30 @@ Array = NDArray[Any]
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Write a source to a new file, as the module's docstring says."""
     layout, count = source.layout, 0
-    with EpisodesFile(target, compression) as out:
-        for episode in episode_blocks(source.blocks()):
-            for key, values in _entries(episode):
-                out.append(key, values)
-            if episode.ends:
-                for name in ("terminated", "truncated"):
-                    out.file[f"{name}_{episode.number}"] = bool(getattr(episode.steps, name)[-1])
-                out.end_episode()
-                count = episode.number + 1
-        out.file["columns"] = [*COLUMNS, *(f"{EXTRA}/{name}" for name in layout.columns)]
-        out.file["num_episodes"] = count
-        out.file["version"] = VERSION
-        hdf5.write_layout(out.file, PLACE, layout)
+    names = {ours: name for ours, name in _written(layout).items() if ours not in (TERMINATED, TRUNCATED)}
+    with hdf5_writer.created(target, compression) as out:
+        for episode in write_episodes(source, out, names, _place, _stored):
+            for name in (TERMINATED, TRUNCATED):
+                out.put(f"{name}_{episode.number}", bool(getattr(episode.steps, name)[-1]))
+            count = episode.number + 1
+        out.put("columns", [*COLUMNS, *(f"{EXTRA}/{name}" for name in layout.columns)])
+        out.put("num_episodes", count)
+        out.put("version", VERSION)
+        out.put(PLACE, json.dumps(layout.to_json()))
 
 
-def _entries(episode: EpisodeBlock) -> Iterator[tuple[str, Array]]:
-    number, steps = episode.number, episode.steps
-    for leaf, (name, values) in enumerate(steps.obs.items()):
-        key = f"observations_{number}" if name == OBS else f"observations_{number}_{leaf}"
-        yield key, values.reshape(len(values), *_stored_shape(values))
-    yield f"actions_{number}", _as_vectors(steps.action[ACTION])
-    yield f"rewards_{number}", _as_vectors(steps.reward)
-    for name, values in steps.extra.items():
-        yield f"{EXTRA}/{name}_{number}", values
+def _place(number: int, name: str) -> str:
+    """Return the name of an episode's array: ``observations_3_0`` for ``observations/0``."""
+    root, _, leaf = name.partition("/")
+    return f"{root}_{number}_{leaf}" if root == "observations" and leaf else f"{name}_{number}"
 
 
-def _stored_shape(obs: Array) -> tuple[int, ...]:
-    shape = obs.shape[1:]
-    return (1, *shape) if not shape or (len(shape) == 2 and obs.dtype == np.uint8) else shape
-
-
-def _as_vectors(values: Array) -> Array:
-    return values[:, None] if values.ndim == 1 else values
+def _stored(name: str, values: Array) -> Array:
+    if values.ndim == 1 and name.partition("/")[0] in (OBS, ACTION, REWARD):
+        return values[:, None]
+    return (
+        values[:, None] if name.partition("/")[0] == OBS and values.ndim == 3 and values.dtype == np.uint8 else values
+    )
 
 
 def _written(layout: Layout) -> dict[str, str]:
@@ -139,6 +129,7 @@ TABLES = (FIRST, TABLE)
 FORMATS = (
     array_format(
         "d3rlpy", "d3rlpy: one HDF5 file, version 2.1; 1.x comes in", "file", hdf5.KIND, TABLES,
-        Holds(final_obs=False, next_obs=False, nested_action=False, empty=False), write, COMPRESSIONS,
+        Holds(final_obs=False, next_obs=False, nested_action=False, empty=False), write,
+        hdf5_writer.COMPRESSIONS,
     ),
 )  # fmt: skip

@@ -31,22 +31,18 @@ observation is not known, is left out, as there.
 
 from __future__ import annotations
 
+import json
 import pathlib
-from collections.abc import Iterator
-from typing import Any
-
-import h5py
-import numpy as np
 
 from diskreplay.formats.core.array_reader import array_format
+from diskreplay.formats.core.array_writer import write_flat
 from diskreplay.formats.core.convention import LAYOUT, NEXT_OBS, Convention
 from diskreplay.formats.core.ends import CUT
 from diskreplay.formats.core.flat_names import NAMES
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
-from diskreplay.formats.core.transitions import Source, Transitions
-from diskreplay.formats.files import hdf5
-from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, FileWriter
+from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.files import hdf5, hdf5_writer
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 CUTS, LAYOUT_PLACE = "metadata/cut", "metadata/diskreplay"
@@ -58,26 +54,17 @@ OWN = tuple(f".attrs/{name}" for name in ("format", "written_by", "frame_stack",
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Write a source to a new file, as the module's docstring says."""
-    layout, count = source.layout, source.steps
-    with FileWriter(target, compression) as out:
-        for name, (shape, dtype) in layout.obs.items():
-            out.add(_key(name), count, shape, dtype)
-            out.add(f"next_{_key(name)}", count, shape, dtype)
-        for name, (shape, dtype) in {**layout.action, **layout.columns}.items():
-            out.add(_key(name), count, shape, dtype)
-        out.add("rewards", count, (), layout.reward_dtype)
-        for name in ("terminals", "timeouts"):
-            out.add(name, count, (), np.dtype(bool))
-        _describe(out.file, layout)
-        cuts: list[int] = []
-        done = 0
-        for steps in source.blocks():
-            for key, values in _entries(steps):
-                out.columns[key].append(values)
-            cuts += (done + np.flatnonzero(steps.last & ~steps.terminated & ~steps.truncated)).tolist()
-            done += len(steps)
-        if cuts:
-            out.file.create_dataset(CUTS, data=np.array(cuts, np.int64))
+    layout = source.layout
+    note = (
+        "observations hold single frames; a stack of k frames is k consecutive entries of one episode, "
+        f"padded with {'zeros' if layout.padding.name == 'ZEROS' else 'its first frame'} at its start"
+    )
+    own = "D4RL", "diskreplay", [stack.frames for stack in layout.stacks], note
+    with hdf5_writer.created(target, compression) as out:
+        for name, value in zip(OWN, own, strict=True):
+            out.put(name, value)
+        out.put(LAYOUT_PLACE, json.dumps(layout.to_json()))
+        write_flat(layout, source.blocks(), out, _written(layout))
 
 
 def _key(name: str) -> str:
@@ -86,27 +73,6 @@ def _key(name: str) -> str:
     if first in KEYS:
         return KEYS[first] + slash + rest
     return f"infos/{name}"
-
-
-def _describe(file: h5py.File, layout: Layout) -> None:
-    file.attrs["format"] = "D4RL"
-    file.attrs["written_by"] = "diskreplay"
-    file.attrs["frame_stack"] = [stack.frames for stack in layout.stacks]
-    file.attrs["frame_stack_note"] = (
-        "observations hold single frames; a stack of k frames is k consecutive entries of one episode, "
-        f"padded with {'zeros' if layout.padding.name == 'ZEROS' else 'its first frame'} at its start"
-    )
-    hdf5.write_layout(file, LAYOUT_PLACE, layout)
-
-
-def _entries(steps: Transitions) -> Iterator[tuple[str, Any]]:
-    for name, values in (*steps.obs.items(), *steps.action.items(), *steps.extra.items()):
-        yield _key(name), values
-    for name, values in steps.next_obs.items():
-        yield f"next_{_key(name)}", values
-    yield "rewards", steps.reward
-    yield "terminals", steps.terminated
-    yield "timeouts", steps.truncated | (steps.last & ~steps.terminated)
 
 
 def _written(layout: Layout) -> dict[str, str]:
@@ -125,6 +91,7 @@ D4RL = Convention(
 TABLES = (FLAT, D4RL)
 FORMATS = (
     array_format(
-        "d4rl", "D4RL, and other flat arrays in HDF5", "file", hdf5.KIND, TABLES, Holds(), write, COMPRESSIONS
+        "d4rl", "D4RL, and other flat arrays in HDF5", "file", hdf5.KIND, TABLES, Holds(), write,
+        hdf5_writer.COMPRESSIONS,
     ),
 )  # fmt: skip

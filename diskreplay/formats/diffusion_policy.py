@@ -25,50 +25,24 @@ from __future__ import annotations
 import json
 import pathlib
 
-import numpy as np
-import zarr
-from numcodecs import Blosc
-
 from diskreplay.formats.core.array_reader import array_format
+from diskreplay.formats.core.array_writer import write_flat
 from diskreplay.formats.core.convention import LAYOUT, Convention
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
-from diskreplay.formats.files.zarr_arrays import KIND, ZarrArrayWriter
+from diskreplay.formats.files import zarr_arrays
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
-CHUNK_BYTES = 1 << 20
-"""The number of decoded bytes of a chunk."""
 ATTRIBUTE = "diskreplay"
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Write a source to a new directory, as the module's docstring says."""
     layout = source.layout
-    root = zarr.create_group(str(target), zarr_format=2)
-    data, meta = root.create_group("data"), root.create_group("meta")
-    root.attrs[ATTRIBUTE] = {"layout": json.dumps(layout.to_json()), "keys": _keys(layout)}
-    codec = None if compression == "none" else Blosc("zstd", 5, Blosc.SHUFFLE)
-    columns, shapes = {}, layout.step_shapes
-    for name, key in _keys(layout).items():
-        shape, dtype = shapes[name]
-        rows = max(1, min(CHUNK_BYTES // max(1, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize), source.steps))
-        columns[name] = ZarrArrayWriter(
-            data.create_array(key, shape=(source.steps, *shape), dtype=dtype, chunks=(rows, *shape), compressors=codec)
-        )
-    ends: list[int] = []
-    done = 0
-    for steps in source.blocks():
-        for name, values in steps.columns().items():
-            columns[name].append(values)
-        ends += (done + 1 + np.flatnonzero(steps.last)).tolist()
-        done += len(steps)
-    if done and (not ends or ends[-1] != done):
-        ends.append(done)
-    for column in columns.values():
-        column.finish()
-    stored = meta.create_array("episode_ends", shape=(len(ends),), dtype=np.int64, chunks=(max(1, len(ends)),))
-    stored[:] = np.array(ends, np.int64)
+    with zarr_arrays.created(target, compression) as out:
+        out.put(f".attrs/{ATTRIBUTE}", {"layout": json.dumps(layout.to_json()), "keys": _keys(layout)})
+        write_flat(layout, source.blocks(), out, _written(layout))
 
 
 def _keys(layout: Layout) -> dict[str, str]:
@@ -91,14 +65,15 @@ def _written(layout: Layout) -> dict[str, str]:
 TABLE = Convention(
     {"data/action": ACTION, "data/reward": REWARD, "data/terminated": TERMINATED, "data/truncated": TRUNCATED,
      "data/*": OBS, "meta/episode_ends": "/stops", f".attrs/{ATTRIBUTE}": LAYOUT},
-    required=(OBS, ACTION, "/stops"), single=OBS,
+    marks=frozenset({"meta/episode_ends"}), required=(OBS, ACTION, "/stops"), single=OBS,
     written=_written,
 )  # fmt: skip
 
 
 FORMATS = (
     array_format(
-        "diffusion-policy", "diffusion_policy: a Zarr v2 hierarchy of flat arrays", "directory", KIND, (TABLE,),
-        Holds(final_obs=False, next_obs=False), write, ("zstd", "none"),
+        "diffusion-policy", "diffusion_policy: a Zarr v2 hierarchy of flat arrays", "directory", zarr_arrays.KIND,
+        (TABLE,),
+        Holds(final_obs=False, next_obs=False), write, zarr_arrays.COMPRESSIONS,
     ),
 )  # fmt: skip

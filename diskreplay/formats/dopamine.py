@@ -94,7 +94,7 @@ class CheckpointWriter:
         self._shapes = {OBS: layout.obs[OBS], ACTION: layout.action[ACTION], REWARD: ((), layout.reward_dtype)}
         self._shapes |= {**layout.columns, TERMINAL: ((), np.dtype(np.uint8))}
         self._files = {
-            name: GzipWriter(folder / file_name(NAMES.get(name, name), suffix), shape, dtype)
+            name: GzipWriter((folder / file_name(NAMES.get(name, name), suffix)).open("wb"), shape, dtype)
             for name, (shape, dtype) in self._shapes.items()
         }
         self.rows = 0

@@ -35,7 +35,7 @@ from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, nothing
 from diskreplay.formats.files import hdf5, minari_dataset
-from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, EpisodesFile
+from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, created
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.ragged import Lists
 
@@ -48,7 +48,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     data.mkdir(parents=True)
     paths, episodes = minari_dataset.leaf_paths(source.layout, STORAGE), 0
     texts: dict[str, list[bytes]] = collections.defaultdict(list)
-    with EpisodesFile(data / MAIN, compression) as out:
+    with created(data / MAIN, compression) as out:
         for episode in episode_blocks(source.blocks()):
             group = f"episode_{episode.number}"
             for key, values in _entries(episode, paths):
@@ -57,7 +57,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
                 else:
                     out.append(f"{group}/{key}", values)
             if episode.ends:
-                out.end_episode()
+                out.end()
                 for key, each in texts.items():
                     if any(b"\0" in text for text in each):
                         raise InputError(f"minari cannot hold {key}: HDF5 has no text with the character 0")

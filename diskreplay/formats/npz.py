@@ -29,105 +29,28 @@ from __future__ import annotations
 
 import json
 import pathlib
-import zipfile
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.formats.core.array_reader import LAYOUT_FILE, array_format, recognising
+from diskreplay.formats.core.array_writer import write_flat
 from diskreplay.formats.core.container import Container
 from diskreplay.formats.core.convention import FINAL_OBS, LAYOUT, OFFSETS, Convention
 from diskreplay.formats.core.ends import DISCOUNT
 from diskreplay.formats.core.flat_names import NAMES
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
-from diskreplay.formats.core.transitions import Source, whole, whole_episodes
+from diskreplay.formats.core.transitions import Source, whole_episodes
 from diskreplay.formats.exorl import is_named_by_steps
+from diskreplay.formats.files import npz_archive
 from diskreplay.formats.files.npz_archive import KIND
-from diskreplay.ragged import Lists, offsets_of
 from diskreplay.schema import ACTION, OBS, TERMINATED
-
-COMPRESSIONS = {"deflate": zipfile.ZIP_DEFLATED, "none": zipfile.ZIP_STORED}
-Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Write a source to one file: small columns in one pass over it, each of the others in a pass of its own."""
+    """Write a source to one file."""
     layout = source.layout
-    shapes = layout.step_shapes
-    ragged = layout.ragged
-    small = {
-        name: [np.empty((0, *shape), dtype)]
-        for name, (shape, dtype) in shapes.items()
-        if _is_small(shape, dtype) and name not in ragged
-    }
-    lengths: dict[str, list[Array]] = {_key(layout, name): [] for name in ragged}
-    lengths |= {f"final_{name}": [] for name in ragged & layout.obs.keys()}
-    last = [np.empty(0, bool)]
-    for steps in source.blocks():
-        columns = steps.columns()
-        for name in ragged:
-            lengths[_key(layout, name)].append(columns[name].length)
-        for name in ragged & layout.obs.keys():
-            lengths[f"final_{name}"].append(steps.next_obs[name][steps.last].length)
-        for name, parts in small.items():
-            parts.append(columns[name].copy())
-        last.append(steps.last)
-    ends = np.concatenate(last)
-    if len(ends):
-        ends[-1] = True
-    with zipfile.ZipFile(target, "w", COMPRESSIONS[compression], compresslevel=4) as archive:
-        for name, (shape, dtype) in shapes.items():
-            if name in small:
-                values: Iterator[Any] = iter(small[name])
-            else:
-                values = (steps.columns()[name] for steps in source.blocks())
-            key = _key(layout, name)
-            _write_rows(archive, key, (source.steps, *shape), dtype, values, lengths.get(key))
-        _write_member(archive, "last", ends.shape, ends.dtype, iter([ends]))
-        for name, (shape, dtype) in layout.obs.items():
-            finals = (steps.next_obs[name][steps.last] for steps in source.blocks())
-            key = f"final_{name}"
-            _write_rows(archive, key, (int(ends.sum()), *shape), dtype, finals, lengths.get(key))
-        text = np.array([json.dumps(layout.to_json())])
-        _write_member(archive, "layout", (), text.dtype, iter([text]))
-
-
-def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Tell whether a column of a million steps may stand in RAM."""
-    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize <= 16
-
-
-def _key(layout: Layout, name: str) -> str:
-    return f"extra/{name}" if name in layout.columns else name
-
-
-def _write_rows(
-    archive: zipfile.ZipFile, key: str, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterator[Any],
-    lengths: Sequence[Array] | None,
-) -> None:  # fmt: skip
-    """Write the rows of a column; of a ragged one, which has ``lengths``, all items and the rows' offsets."""
-    if lengths is not None:
-        offsets = offsets_of(np.concatenate([np.empty(0, np.int64), *lengths]))
-        _write_member(archive, f"{OFFSETS}/{key}", offsets.shape, offsets.dtype, iter([offsets]))
-        shape, parts = (int(offsets[-1]), *shape[1:]), (part.values for part in parts)
-    _write_member(archive, key, shape, dtype, parts)
-
-
-def _write_member(
-    archive: zipfile.ZipFile, key: str, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterator[Array]
-) -> None:
-    """Write an array as ``numpy.savez`` does, part by part."""
-    with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
-        description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, description)
-        for part in parts:
-            file.write(np.ascontiguousarray(part, dtype).data.cast("B") if part.size else b"")
-
-
-# One file an episode
+    with npz_archive.created(target, compression) as out:
+        out.put("layout", json.dumps(layout.to_json()))
+        write_flat(layout, source.blocks(), out, _written(layout))
 
 
 def write_episodes(source: Source, target: pathlib.Path, compression: str) -> None:
@@ -135,20 +58,17 @@ def write_episodes(source: Source, target: pathlib.Path, compression: str) -> No
     target.mkdir()
     layout = source.layout
     (target / LAYOUT_FILE).write_text(json.dumps(layout.to_json(), indent=1))
+    names = _written(layout)
+    del names["/last"]
+    names |= {name.replace(OBS, FINAL_OBS, 1): names[name] for name in layout.obs}  # behind the others
+    names |= {f"{OFFSETS}/{name.replace(OBS, FINAL_OBS, 1)}": names[f"{OFFSETS}/{name}"] for name in layout.obs}
     for number, steps in enumerate(whole_episodes(source.blocks())):
-        columns: dict[str, Any] = steps.columns()
-        for name in layout.obs:
-            columns[name] = whole([steps.obs[name], steps.next_obs[name][-1:]])
-        with zipfile.ZipFile(
-            target / f"episode-{number:06d}.npz", "w", COMPRESSIONS[compression], compresslevel=4
-        ) as file:
-            for name, values in columns.items():
-                shape, dtype = layout.step_shapes[name]
-                lengths = [values.length] if isinstance(values, Lists) else None
-                _write_rows(file, _key(layout, name), (len(values), *shape), dtype, iter([values]), lengths)
+        with npz_archive.created(target / f"episode-{number:06d}.npz", compression) as out:
+            write_flat(layout, [steps], out, names)
 
 
-# In
+def _key(layout: Layout, name: str) -> str:
+    return f"extra/{name}" if name in layout.columns else name
 
 
 def _written(layout: Layout) -> dict[str, str]:
@@ -182,10 +102,10 @@ def _is_file(path: pathlib.Path) -> bool:
 FORMATS = (
     array_format(
         "npz", "one NPZ file of flat arrays", "file", KIND, (FLAT,), Holds(next_obs=False, ragged=True), write,
-        tuple(COMPRESSIONS), recognise=_is_file,
+        tuple(npz_archive.COMPRESSIONS), recognise=_is_file,
     ),
     array_format(
         "npz-episodes", "a directory with an NPZ file for each episode", "directory", KIND, (EPISODES,),
-        Holds(next_obs=False, ragged=True), write_episodes, tuple(COMPRESSIONS), recognise=_in_folder,
+        Holds(next_obs=False, ragged=True), write_episodes, tuple(npz_archive.COMPRESSIONS), recognise=_in_folder,
     ),
 )  # fmt: skip

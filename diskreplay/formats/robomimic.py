@@ -35,7 +35,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -44,15 +44,14 @@ from numpy.typing import NDArray
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import InputError
 from diskreplay.formats.core.array_reader import array_format
+from diskreplay.formats.core.array_writer import write_episodes
 from diskreplay.formats.core.container import Container
 from diskreplay.formats.core.convention import LAYOUT, NEXT_OBS, Convention
-from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import parse_json
-from diskreplay.formats.files import hdf5
-from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, EpisodesFile
+from diskreplay.formats.files import hdf5, hdf5_writer
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 PLACE = "diskreplay"
@@ -68,18 +67,19 @@ Array = NDArray[Any]
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Write a source to a new file, as the module's docstring says."""
-    with EpisodesFile(target, compression) as out:
-        data = out.file.create_group("data")
-        data.attrs["total"] = source.steps
-        data.attrs["env_args"] = json.dumps(_env_args(source.layout.provenance))
-        for episode in episode_blocks(source.blocks()):
-            demo = f"data/demo_{episode.number}"
-            for key, values in _entries(episode):
-                out.append(f"{demo}/{key}", values)
-            if episode.ends:
-                out.end_episode()
-                out.file[demo].attrs["num_samples"] = episode.stop
-        hdf5.write_layout(out.file, PLACE, source.layout)
+    layout = source.layout
+    with hdf5_writer.created(target, compression) as out:
+        out.put(TOTAL, source.steps)
+        out.put(ENV_ARGS, json.dumps(_env_args(layout.provenance)))
+        out.put(PLACE, json.dumps(layout.to_json()))
+        for episode in write_episodes(source, out, _written(layout), "data/demo_{}/{}".format, _stored):
+            out.put(f"data/demo_{episode.number}.attrs/num_samples", episode.stop)
+
+
+def _stored(name: str, values: Array) -> Array:
+    if name == ACTION and values.ndim == 1:
+        return values[:, None]
+    return values.astype(np.int64) if name == TERMINATED else values
 
 
 def _env_args(provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,19 +102,6 @@ def _provenance(container: Container, where: str) -> dict[str, Any]:
             known = {"env_id": name} if isinstance(name, str) and name else {}
             return checked({**known, "env_args": found}) if found else {}
     return {}
-
-
-def _entries(episode: EpisodeBlock) -> Iterator[tuple[str, Array]]:
-    steps = episode.steps
-    for group, leaves in (("obs", steps.obs), ("next_obs", steps.next_obs)):
-        for name, values in leaves.items():
-            yield f"{group}/{_key(name)}", values
-    action = steps.action[ACTION]
-    yield "actions", action[:, None] if action.ndim == 1 else action
-    yield "rewards", steps.reward
-    yield "dones", steps.terminated.astype(np.int64)
-    yield "truncated", steps.truncated
-    yield from steps.extra.items()
 
 
 def _key(name: str) -> str:
@@ -160,6 +147,6 @@ TABLE = Convention(
 FORMATS = (
     array_format(
         "robomimic", "robomimic and Isaac Lab: one HDF5 file with a group for each episode", "file", hdf5.KIND,
-        (TABLE,), Holds(nested_action=False), write, COMPRESSIONS, check=check,
+        (TABLE,), Holds(nested_action=False), write, hdf5_writer.COMPRESSIONS, check=check,
     ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from helpers.effort import stride
 import diskreplay as dr
 from diskreplay import formats
 from diskreplay.formats.files import hdf5, hdf5_writer
-from diskreplay.formats.files.hdf5_writer import SMALL_BYTES, EpisodesFile
+from diskreplay.formats.files.hdf5_writer import SMALL_BYTES, created
 from diskreplay.ops.convert import export, import_dataset
 
 FORMATS = ["minari", "d3rlpy", "robomimic"]
@@ -27,11 +27,11 @@ FORMATS = ["minari", "d3rlpy", "robomimic"]
 def test_pieces_of_any_size(
     dtype: str, compression: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hdf5_writer, "CHUNK_BYTES", 9000)
+    monkeypatch.setattr("diskreplay.formats.core.container.CHUNK_BYTES", 9000)
     monkeypatch.setattr("diskreplay.formats.files.hdf5_writer.SMALL_BYTES", 2000)
     rng = np.random.default_rng(0)
     wanted: dict[str, np.ndarray] = {}
-    with EpisodesFile(tmp_path / "a.hdf5", compression) as out:
+    with created(tmp_path / "a.hdf5", compression) as out:
         for number, count in enumerate([1, 7, 30, 31, 60, 100, 1000, 2]):
             for key, shape in (("images", (10, 30)), ("numbers", ())):
                 values = rng.integers(0, 2, (count, *shape)).astype(dtype)
@@ -41,7 +41,7 @@ def test_pieces_of_any_size(
                     out.append(f"{number}/{key}", values[start : start + size])
                     start += size
                 wanted[f"{number}/{key}"] = values
-            out.end_episode()
+            out.end()
     with h5py.File(tmp_path / "a.hdf5") as file:
         for key, values in wanted.items():
             np.testing.assert_array_equal(file[key][:], values)
@@ -52,24 +52,26 @@ def test_pieces_of_any_size(
             assert file[key].compression == (None if file[key].chunks is None or compression == "none" else compression)
             if file[key].chunks:
                 assert np.prod(file[key].chunks) * values.itemsize <= 9000
-            np.testing.assert_array_equal(hdf5.array(file[key])[: len(values)], values)
+            np.testing.assert_array_equal(hdf5.Hdf5File(file, "it").array(key)[: len(values)], values)
 
 
 def test_many_short_episodes_take_little_room(tmp_path: pathlib.Path) -> None:
     values = np.zeros((20, 4), np.float32)
     assert values.nbytes < SMALL_BYTES
-    with EpisodesFile(tmp_path / "a.hdf5", "gzip") as out:
+    with created(tmp_path / "a.hdf5", "gzip") as out:
         for number in range(200):
             out.append(f"episode_{number}/observations", values)
-            out.end_episode()
+            out.end()
     assert (tmp_path / "a.hdf5").stat().st_size < 200 * (values.nbytes + 2000)
 
 
 def test_an_error_closes_the_file(tmp_path: pathlib.Path) -> None:
-    out = EpisodesFile(tmp_path / "a.hdf5", "gzip")
-    out.append("a", np.zeros((5, 100, 100)))
-    with pytest.raises(ValueError, match="dimensions"), out:
-        out.append("a", np.zeros((50000, 100)))
+    def write(file: hdf5_writer.Hdf5Writer) -> None:
+        file.append("a", np.zeros((5, 100, 100)))
+        file.append("a", np.zeros((50000, 100)))
+
+    with pytest.raises(ValueError, match="dimensions"), created(tmp_path / "a.hdf5", "gzip") as out:
+        write(out)
     assert not out.file
 
 
@@ -102,7 +104,7 @@ def test_blocks_that_cut_episodes_anywhere(
 ) -> None:
     monkeypatch.setattr("diskreplay.formats.core.log_rows.BLOCK_BYTES", 1)
     monkeypatch.setattr("diskreplay.formats.core.flat.BLOCK_BYTES", 3000)
-    monkeypatch.setattr(hdf5_writer, "CHUNK_BYTES", 5000)
+    monkeypatch.setattr("diskreplay.formats.core.container.CHUNK_BYTES", 5000)
     rng: Any = np.random.default_rng(4)
     with dr.ReplayBuffer.create(
         path, spaces.Box(0, 255, (36, 36), np.uint8), spaces.Discrete(2), capacity=300, seed=0

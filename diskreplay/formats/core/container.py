@@ -8,10 +8,18 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from diskreplay.formats.core.flat import ArrayLike
 
 ATTRIBUTES = ".attrs/"
 """What stands between the name of a group or array and that of its attribute."""
+CHUNK_BYTES = 1 << 20
+"""The number of decoded bytes of a chunk: h5py advises no more, and its chunk cache holds as much."""
+MAX_CHUNK_ROWS = 1 << 14
+
+Array = NDArray[Any]
 
 
 class Container(Protocol):
@@ -25,6 +33,47 @@ class Container(Protocol):
 
     def value(self, name: str) -> Any:
         """Return all of a small array, a single value, or an attribute; raise InputError likewise."""
+
+
+class Output(Protocol):
+    """A new container that is open to be written."""
+
+    def append(self, name: str, values: Array) -> None:
+        """Take the next entries of an array, ``(n, *shape)``; they must not change any more."""
+
+    def end(self) -> None:
+        """Write what waits: the arrays so far are whole."""
+
+
+class ChunkedOutput:
+    """Arrays that grow by whole chunks; what is less than a chunk waits in RAM."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[Array]] = {}
+
+    def append(self, name: str, values: Array) -> None:
+        parts = self._waiting.setdefault(name, [])
+        parts.append(values)
+        item = int(np.prod(values.shape[1:], dtype=np.int64)) * values.itemsize
+        rows = max(1, min(CHUNK_BYTES // max(1, item), MAX_CHUNK_ROWS))
+        if sum(map(len, parts)) > rows:
+            waiting = np.concatenate(parts)
+            whole = len(waiting) // rows * rows
+            self.grow(name, waiting[:whole], rows)
+            self._waiting[name] = [waiting[whole:].copy()]
+
+    def end(self) -> None:
+        for name, parts in self._waiting.items():
+            self.finish(name, np.concatenate(parts))
+        self._waiting = {}
+
+    def grow(self, name: str, values: Array, rows: int) -> None:
+        """Write some whole chunks, of ``rows`` entries each; a shorter one only at the end."""
+        raise NotImplementedError
+
+    def finish(self, name: str, values: Array) -> None:
+        """Write the last entries of an array, which may be all or none; they are no more than a chunk."""
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)

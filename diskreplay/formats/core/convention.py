@@ -132,7 +132,8 @@ class Convention:
         found = self.names_in(own, choice)
         untold = self.tells and not (choice.tells or choice.map) and found.isdisjoint({*TOLD} - {TRUNCATED})
         required = {name for name in self.required if name != TERMINATED or not choice.tells}
-        return found >= required and not untold and self.named(path, container)
+        described = any(self.names.get(name) == LAYOUT for name in own)
+        return (described or (found >= required and not untold)) and self.named(path, container)
 
     def names_in(self, names: Collection[str], choice: Choice = AS_IT_IS) -> set[str]:
         """Return our names, whole and of their roots, of the arrays of a run."""

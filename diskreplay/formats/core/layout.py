@@ -21,6 +21,7 @@ from diskreplay import spaces
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.formats.core.choice import Choice
+from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
 from diskreplay.schema import (
     ACTION,
@@ -355,14 +356,21 @@ def infer_text(characters: Iterable[str], longest: int) -> gymnasium.Space[Any]:
 
 
 def infer_dict(leaves: Mapping[str, gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
-    """Return nested Dict spaces of leaves by path, such as ``"arm/joints"``, or the one leaf at ``""``."""
+    """Return nested spaces of leaves by path, such as ``"arm/joints"``, or the one leaf at ``""``.
+
+    Parts that are numbered from 0 on make a Tuple, others a Dict.
+    """
     if "" in leaves:
         return leaves[""]
     nested: dict[str, dict[str, gymnasium.Space[Any]]] = {}
     for path, space in leaves.items():
         first, _, rest = path.partition("/")
         nested.setdefault(first, {})[rest] = space
-    return gymnasium.spaces.Dict([(key, infer_dict(parts)) for key, parts in nested.items()])
+    found = {key: infer_dict(parts) for key, parts in nested.items()}
+    numbers = [str(number) for number in range(len(found))]
+    if sorted(found, key=natural) == numbers:
+        return gymnasium.spaces.Tuple([found[number] for number in numbers])
+    return gymnasium.spaces.Dict(list(found.items()))
 
 
 def column_name(key: str) -> str:

@@ -1,18 +1,12 @@
-"""HDF5 files as formats read them: opened with clear errors, a few MB at a time.
-
-Chunks are taken as they are (``H5Dread_chunk``) and decompressed here, several at a time in threads. HDF5's own filters
-do one chunk after another, under Python's lock.
-"""
+"""HDF5 files as formats read them: opened with clear errors, a few MB at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import importlib
-import json
 import math
 import pathlib
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,14 +14,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import workers
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.container import ATTRIBUTES, Kind
-from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.untrusted import check_chunk, check_size, stored_bytes
 from diskreplay.formats.files.hdf5_output import Output
-from diskreplay.workers import Task
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_ENTRIES = 1 << 16
@@ -39,8 +30,6 @@ MAX_GROUPS = 100
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, NotImplementedError, MemoryError)
 """The errors of h5py and HDF5 for a damaged file; MemoryError is a damaged size, of an attribute or a string."""
 damage = functools.partial(untrusted.damage, errors=DAMAGE)
-DEFLATE, SHUFFLE = 1, 2
-"""The numbers that HDF5 gives to these filters."""
 PLUGINS = {32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2"}
 """Filters that are no part of HDF5, by their registered numbers."""
 METADATA_BYTES = 1 << 20
@@ -121,73 +110,13 @@ class Hdf5Array:
             return self._data[()]
 
 
-class Hdf5GzipArray(Hdf5Array):
-    """An array of gzip chunks, which are decompressed side by side."""
-
-    chunks: tuple[int, ...]
-
-    def __init__(self, data: h5py.Dataset, where: str, shuffled: bool) -> None:
-        super().__init__(data, where)
-        self._shuffled = shuffled and data.dtype.itemsize > 1
-        self._last: tuple[int, Array] | None = None
-        """The number and values of the chunk read last: the next entries may begin in it."""
-
-    def __getitem__(self, rows: slice) -> Array:
-        start, stop, _ = rows.indices(self.shape[0])
-        size = self.chunks[0]
-        numbers = range(start // size, -(-stop // size)) if stop > start else range(0)
-        chunks: list[Array | Task[Array]] = []
-        for number in numbers:
-            if self._last is not None and self._last[0] == number:
-                chunks.append(self._last[1])
-            else:
-                chunks.append(self._chunk(number))
-        out = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
-        for number, chunk in zip(numbers, chunks, strict=True):
-            values = chunk.result() if isinstance(chunk, Task) else chunk
-            low, high = max(start, number * size), min(stop, (number + 1) * size)
-            out[low - start : high - start] = values[low - number * size : high - number * size]
-            self._last = number, values
-        return out
-
-    def _chunk(self, number: int) -> Array | Task[Array]:
-        first = number * self.chunks[0]
-        offset = first, *(0 for _ in self.shape[1:])
-        with damage(self.where):
-            if self._data.id.get_chunk_info_by_coord(offset).byte_offset is None:  # never written
-                return np.full(self.chunks, self._data.fillvalue, self.dtype)
-            left_out, data = self._data.id.read_direct_chunk(offset)
-            if left_out:  # filters that did not do this chunk any good
-                return np.asarray(self._data[first : first + self.chunks[0]])
-        return workers.submit(functools.partial(_gunzip, data, self.chunks, self.dtype, self._shuffled, self.where))
-
-
-def _gunzip(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], shuffled: bool, where: str) -> Array:
-    size = math.prod(shape) * dtype.itemsize
-    try:
-        found = zlib.decompressobj().decompress(data, size + 1)
-    except zlib.error as error:
-        raise InputError(f"{where} is damaged: {error}") from error
-    if len(found) != size:
-        raise InputError(f"{where} is damaged: a chunk has {len(found)} bytes, where {size} are needed")
-    if shuffled:
-        found = np.frombuffer(found, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
-    return np.frombuffer(found, dtype).reshape(shape)
-
-
-def array(data: h5py.Dataset, where: str = "") -> Hdf5Array:
-    """Return an array as one that is read in the fastest way; raise InputError for values that lie in other files."""
-    where = where or f"{data.file.filename}: {data.name}"
+def _opened_array(data: h5py.Dataset, where: str) -> Hdf5Array:
+    """Return an array; raise InputError for values that lie in other files."""
     with damage(where):
         plan = data.id.get_create_plist()
         if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
             raise InputError(f"{where}: its values lie in other files, which are not read")
         _check_filters(plan, where)
-        shape, chunks = data.shape, data.chunks
-        if shape and chunks is not None and chunks[1:] == shape[1:] and data.dtype.kind in "biuf":
-            filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
-            if filters in ([DEFLATE], [SHUFFLE, DEFLATE]):
-                return Hdf5GzipArray(data, where, SHUFFLE in filters)
         return Hdf5Array(data, where)
 
 
@@ -224,11 +153,6 @@ def find(group: h5py.Group, path: str, where: str, depth: int = 0) -> Any:
             else:
                 raise InputError(f"{where}: {path!r} is a link into another file or into itself, which is not followed")
     return found
-
-
-def write_layout(group: h5py.Group, key: str, layout: Layout) -> None:
-    """Keep a layout as JSON in a dataset: attributes may have 64 KB at most."""
-    group[key] = json.dumps(layout.to_json())
 
 
 class Hdf5File:
@@ -275,7 +199,7 @@ class Hdf5File:
         found = find(self._file, name, self._where)
         if not isinstance(found, h5py.Dataset):
             raise InputError(f"{self._where}: the array {name!r} is missing")
-        return array(found, f"{self._where}: {name}")
+        return _opened_array(found, f"{self._where}: {name}")
 
     def value(self, name: str) -> Any:
         path, attribute_of, key = name.rpartition(ATTRIBUTES)

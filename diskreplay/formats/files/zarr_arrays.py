@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 import zarr
+from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
-from diskreplay.formats.core.container import ATTRIBUTES, Kind
+from diskreplay.formats.core.container import ATTRIBUTES, ChunkedOutput, Kind
 from diskreplay.formats.core.untrusted import DOCUMENT_BYTES, check_chunk, check_size, stored_bytes
 
+COMPRESSIONS = ("zstd", "none")
 CHUNK_FILE_BYTES = 300 << 20
 """The most bytes of a chunk's file, which Zarr reads whole: more than any chunk has that is decoded."""
 DOCUMENTS = (".zgroup", ".zattrs", ".zarray", ".zmetadata", "zarr.json")
@@ -144,29 +146,34 @@ class ZarrArray:
             return np.asarray(self._array[rows])
 
 
-class ZarrArrayWriter:
-    """One array that is filled from its first entry to its last, whole chunks at a time."""
+class ZarrWriter(ChunkedOutput):
+    """A hierarchy of version 2 to be written."""
 
-    def __init__(self, array: Any) -> None:
-        self._array = array
-        self._rows = int(array.chunks[0])
-        self._waiting: list[Array] = []
-        self._count = self._end = 0
+    def __init__(self, root: zarr.Group, compression: str) -> None:
+        super().__init__()
+        self._root, self._codec = root, None if compression == "none" else Blosc("zstd", 5, Blosc.SHUFFLE)
+        self._arrays: dict[str, Any] = {}
 
-    def append(self, values: Array) -> None:
-        """Take values ``(n, *shape)``."""
-        self._waiting.append(values)
-        self._count += len(values)
-        if self._count >= self._rows:
-            self._write(self._count // self._rows * self._rows)
+    def put(self, name: str, value: Any) -> None:
+        """Write an attribute of the root."""
+        self._root.attrs[name.removeprefix(ATTRIBUTES)] = value
 
-    def _write(self, rows: int) -> None:
-        values = np.concatenate(self._waiting)
-        self._array[self._end : self._end + rows] = values[:rows]
-        self._end += rows
-        self._waiting, self._count = [values[rows:].copy()], len(values) - rows
+    def grow(self, name: str, values: Array, rows: int) -> None:
+        shape = values.shape[1:]
+        if name not in self._arrays:
+            group, _, key = name.rpartition("/")
+            self._arrays[name] = self._root.require_group(group).create_array(
+                key, shape=(0, *shape), dtype=values.dtype, chunks=(rows, *shape), compressors=self._codec
+            )
+        self._arrays[name].append(values)
 
-    def finish(self) -> None:
-        """Write the rest."""
-        if self._count:
-            self._write(self._count)
+    def finish(self, name: str, values: Array) -> None:
+        self.grow(name, values, max(1, len(values)))
+
+
+@contextlib.contextmanager
+def created(path: pathlib.Path, compression: str) -> Iterator[ZarrWriter]:
+    """Make a hierarchy to be written, where nothing may be yet."""
+    out = ZarrWriter(zarr.create_group(str(path), zarr_format=2), compression)
+    yield out
+    out.end()
