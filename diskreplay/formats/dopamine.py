@@ -60,6 +60,7 @@ from diskreplay.formats.core.transitions import Source, Transitions, by_episode,
 from diskreplay.formats.files.dopamine_logs import (
     DESCRIPTION,
     NAMES,
+    OTHERS,
     OWN,
     TERMINAL,
     Logs,
@@ -194,13 +195,13 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
         raise InputError(f"{str(path)!r} holds no {file_name(NAMES[OBS], 0)}, nor one of another number")
     names = Names(files_below(path) if path.is_dir() else [path.name], lambda name: NUMBERED.sub(r"\1*", name))
     checkpoints = [open_checkpoint(folder, suffix, choice) for suffix in suffixes]
-    names.take(DESCRIPTION, *(name for checkpoint in checkpoints for name in checkpoint.names))
-    described = description(folder / DESCRIPTION)
-    layout = infer_layout(checkpoints) if described is None else described[0].only(choice.columns)
+    names.take(DESCRIPTION, *(f"{name}_ckpt.{suffix}.gz" for name in OTHERS for suffix in suffixes))
+    names.take(*(path.name for checkpoint in checkpoints for path in checkpoint.paths.values()))
+    told, cut, both = description(folder / DESCRIPTION)
+    layout = infer_layout(checkpoints) if told is None else told.only(choice.columns)
     for checkpoint in checkpoints:
         check_arrays(checkpoint, layout)
-    cut, both = ({}, {}) if described is None else described[1:]
-    logs = Logs(linked(checkpoints), layout, described is not None, cut, both)
+    logs = Logs(linked(checkpoints), layout, told is not None, cut, both)
     each = [(int(rows.kept.sum()), int(rows.last[rows.kept].sum())) for _, rows in logs.each()]
     steps, episodes = sum(count for count, _ in each), sum(count for _, count in each)
     yield Source(layout, steps, lambda: with_next_obs(logs.timesteps()), episodes, names)

@@ -21,22 +21,21 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice
-from diskreplay.formats.core.flat import ArrayLike, code_points, utf8
+from diskreplay.formats.core.flat import ArrayLike, code_points
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.reader import reader
-from diskreplay.formats.core.transitions import Source, Transitions, whole, whole_episodes
-from diskreplay.formats.core.untrusted import declared_count, read_json
+from diskreplay.formats.core.transitions import Source, Transitions, nothing, whole, whole_episodes
+from diskreplay.formats.core.untrusted import read_json
 from diskreplay.formats.files import minari_dataset
-from diskreplay.formats.files.arrow import damage
+from diskreplay.formats.files.arrow import damage, is_text, number_array, text_array
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.formats.files.minari_dataset import METADATA
 from diskreplay.ragged import Lists
@@ -82,27 +81,22 @@ def _batch(steps: Transitions, layout: Layout) -> Any:
     import pyarrow
 
     leaves = {name: whole([values, steps.next_obs[name][-1:]]) for name, values in steps.obs.items()}
-    leaves |= {name: whole([values, _nothing(values)]) for name, values in steps.action.items()}
+    leaves |= {name: whole([values, nothing(values)]) for name, values in steps.action.items()}
     flags = {"rewards": steps.reward, "terminations": steps.terminated, "truncations": steps.truncated}
     columns = {
         "observations": _nested(layout.obs_tree, leaves),
         "actions": _nested(layout.action_tree, leaves),
-        **{key: pyarrow.array(np.concatenate([v, np.zeros_like(v[:1])])) for key, v in flags.items()},
+        **{key: pyarrow.array(whole([values, nothing(values)])) for key, values in flags.items()},
     }
     if steps.extra:
-        infos = {name: np.concatenate([np.zeros_like(v[:1]), v]) for name, v in steps.extra.items()}
-        arrays = [_leaf(values) for values in infos.values()]
-        fields = [
-            pyarrow.field(name, array.type, metadata=_shape_note(infos[name]))
-            for name, array in zip(infos, arrays, strict=True)
+        arrays = {name: _leaf(name, whole([nothing(values), values])) for name, values in steps.extra.items()}
+        shapes = {name: ",".join(map(str, shape)) for name, (shape, _) in layout.columns.items() if shape}
+        fields = [  # Minari finds the shape of an info in a note
+            pyarrow.field(name, array.type, metadata={"shape": shapes[name]} if name in shapes else None)
+            for name, array in arrays.items()
         ]
-        columns["infos"] = pyarrow.StructArray.from_arrays(arrays, fields=fields)
+        columns["infos"] = pyarrow.StructArray.from_arrays(list(arrays.values()), fields=fields)
     return pyarrow.RecordBatch.from_pydict(columns)
-
-
-def _nothing(values: Any) -> Any:
-    """Return an entry that means nothing, for an array or Lists."""
-    return Lists(values.values[:0], np.zeros(2, np.int64)) if isinstance(values, Lists) else np.zeros_like(values[:1])
 
 
 def _nested(tree: spaces.Tree, leaves: Mapping[str, Any]) -> Any:
@@ -110,127 +104,126 @@ def _nested(tree: spaces.Tree, leaves: Mapping[str, Any]) -> Any:
     import pyarrow
 
     if isinstance(tree, str):
-        values = leaves[tree]
-        texts = [text.decode() for text in utf8(tree, values)] if isinstance(values, Lists) else None
-        return _leaf(values) if texts is None else pyarrow.array(texts)
+        return _leaf(tree, leaves[tree])
     children = tree.items() if isinstance(tree, dict) else enumerate(tree)
     arrays = {str(key): _nested(child, leaves) for key, child in children}
     return pyarrow.StructArray.from_arrays(list(arrays.values()), names=list(arrays))
 
 
-def _leaf(values: Array) -> Any:
-    import pyarrow
-
-    items = pyarrow.array(values.reshape(-1))
-    return items if values.ndim == 1 else pyarrow.FixedSizeListArray.from_arrays(items, values[0].size)
-
-
-def _shape_note(values: Array) -> dict[str, str] | None:
-    """Return the note in which Minari finds the shape of an info."""
-    return {"shape": ",".join(map(str, values.shape[1:]))} if values.ndim > 1 else None
+def _leaf(name: str, values: Any) -> Any:
+    if isinstance(values, Lists):
+        return text_array(name, values)
+    return number_array(values.reshape(len(values), -1) if values.ndim > 1 else values, sized=True)
 
 
 @reader
 def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open a dataset as a source, as the module's docstring says."""
-    metadata, data = minari_dataset.read_metadata(path, STORAGE, choice), minari_dataset.data_directory(path)
-    root, names = "data/{}/" if data != path else "{}/", metadata.names
-
-    def arrays(number: int) -> minari_dataset.Arrays:
-        files, found = _arrays(data / str(number))
-        names.add(*(root.format(number) + key for key in found))
-        names.take(*(root.format(number) + file.name for file in files))
-        return found
-
-    def length(number: int) -> int:
-        try:
-            return declared_count(told(number)["total_steps"], f"{data / str(number) / METADATA}: total_steps")
-        except (KeyError, TypeError) as error:
-            file = data / str(number) / METADATA
-            raise InputError(f"{file}: does not say how many steps the episode has: {error!r}") from error
-
-    def told(number: int) -> dict[str, Any]:
-        found = read_json(data / str(number) / METADATA)
-        found = found if isinstance(found, dict) else {}
-        described = root.format(number) + METADATA
-        names.add(*(f"{described}/{key}" for key in minari_dataset.filled(found)))
-        names.take(described)
-        return {key: found.get(key) for key in found}
-
-    stored = minari_dataset.StoredEpisodes(str(data), root, f"{root}{METADATA}/", arrays, length, told)
-    yield minari_dataset.source(metadata, stored, choice)
+    dataset = minari_dataset.Dataset(path, STORAGE, choice)
+    container = _Episodes(dataset.data, "data/" if dataset.data != path else "", dataset.episodes)
+    dataset.names.take(*container.files)
+    yield dataset.source(container, str(dataset.data))
 
 
-def _arrays(directory: pathlib.Path) -> tuple[list[pathlib.Path], minari_dataset.Arrays]:
-    """Return the files of an episode, and functions that open its arrays by path."""
+class _Episodes:
+    """The directories of episodes as a container; the episode that was used last is in RAM.
+
+    Attributes:
+        files: the names of all files.
+    """
+
+    def __init__(self, data: pathlib.Path, root: str, episodes: int) -> None:
+        self.files: list[str] = []
+        self._told: dict[str, Any] = {}
+        self._leaves: dict[str, tuple[pathlib.Path, Any, list[int]]] = {}
+        self._table: tuple[pathlib.Path, Any] | None = None
+        for number in range(episodes):
+            folder, name = data / str(number), f"{root}{number}"
+            self._told |= {f"{name}/{METADATA}/{key}": value for key, value in _described(folder / METADATA).items()}
+            self.files += [f"{name}/{METADATA}", *(f"{name}/{file.name}" for file in folder.glob("*.arrow"))]
+            for path, field, place in _leaves_of(_each(folder, lambda file: file.schema)[0], name, []):
+                while path in self._leaves:  # two columns of one name
+                    path += " again"
+                self._leaves[path] = folder, field, place
+
+    def names(self) -> list[str]:
+        return [*self._leaves, *self._told]
+
+    def value(self, name: str) -> Any:
+        return self._told[name]
+
+    def array(self, name: str) -> ArrayLike:
+        """Return a leaf without the entry that means nothing."""
+        import pyarrow
+
+        folder, field, (at, *place) = self._leaves[name]
+        path = name.removeprefix("data/").partition("/")[2]
+        with damage(folder):
+            if self._table is None or self._table[0] != folder:
+                self._table = folder, pyarrow.concat_tables(_each(folder, lambda file: file.read_all()))
+                self._table[1].validate()
+            chunks = self._table[1].column(at).chunks
+            for child in place:
+                chunks = [chunk.field(child) for chunk in chunks]
+            for chunk in chunks:
+                chunk.validate(full=True)  # offsets and lengths are what the file says
+            whole = chunks[0] if len(chunks) == 1 else pyarrow.concat_arrays(chunks)
+            values = _values(f"{folder}: {path}", field, whole)
+        return array_slice(values, 0, max(0, values.shape[0] - 1)) if path.startswith(OF_STEPS) else values
+
+
+def _described(file: pathlib.Path) -> dict[str, Any]:
+    """Return what the metadata of an episode say; raise InputError if they do not say how many steps it has."""
+    told = read_json(file)
+    try:
+        return {**{key: told[key] for key in minari_dataset.filled(told)}, "total_steps": told["total_steps"]}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{file}: does not say how many steps the episode has: {error!r}") from error
+
+
+def _each(folder: pathlib.Path, take: Callable[[Any], Any]) -> list[Any]:
+    """Return what a function takes from each Arrow file of an episode, in order."""
     import pyarrow
 
-    files = sorted(directory.glob("*.arrow"), key=lambda file: natural(file.name))
-    if not files:
-        raise InputError(f"{directory}: holds no Arrow file")
-    with damage(directory):
-        table = pyarrow.concat_tables([_table(file) for file in files])
-        leaves = [leaf for field, column in zip(table.schema, table.columns, strict=True)
-                  for leaf in _leaves(field.name, field, column.chunks)]  # fmt: skip
-    found: dict[str, Callable[[], ArrayLike | None]] = {}
-    for path, field, chunks in leaves if table.num_rows else ():
-        while path in found:  # two columns of one name
-            path += " again"
-        found[path] = functools.partial(_opened, directory, path, field, chunks)
-    return files, found
+    found = []
+    for path in sorted(folder.glob("*.arrow"), key=lambda path: natural(path.name)):
+        with damage(folder), pyarrow.memory_map(str(path)) as mapped, pyarrow.ipc.open_file(mapped) as file:
+            found.append(take(file))
+    if not found:
+        raise InputError(f"{folder}: holds no Arrow file")
+    return found
 
 
-def _table(file: pathlib.Path) -> Any:
+def _leaves_of(fields: Any, path: str, place: list[int]) -> Iterator[tuple[str, Any, list[int]]]:
+    """Yield the leaves of a schema or struct: path, field and place in it."""
     import pyarrow
 
-    with pyarrow.memory_map(str(file)) as mapped, pyarrow.ipc.open_file(mapped) as opened:
-        table = opened.read_all()
-        table.validate()
-        return table
+    for at, field in enumerate(fields):
+        below = f"{path}/{field.name}", [*place, at]
+        if pyarrow.types.is_struct(field.type):
+            yield from _leaves_of(field.type, *below)
+        else:
+            yield below[0], field, below[1]
 
 
-def _leaves(path: str, field: Any, chunks: list[Any]) -> Iterator[tuple[str, Any, list[Any]]]:
-    """Yield the leaves of an Arrow column: path, field and arrays."""
-    import pyarrow
-
-    if not pyarrow.types.is_struct(field.type):
-        yield path, field, chunks
-        return
-    for at, child in enumerate(field.type):
-        yield from _leaves(f"{path}/{child.name}", child, [chunk.field(at) for chunk in chunks])
-
-
-def _opened(directory: pathlib.Path, path: str, field: Any, chunks: list[Any]) -> ArrayLike | None:
-    """Return a leaf without the entry that means nothing; None if it holds neither numbers, texts nor images."""
-    import pyarrow
-
-    with damage(directory):
-        for chunk in chunks:
-            chunk.validate(full=True)  # offsets and lengths are what the file says
-        whole = chunks[0] if len(chunks) == 1 else pyarrow.concat_arrays(chunks)
-        array = _values(path, field, whole, f"{directory}: {path}")
-    if array is not None and path.startswith(OF_STEPS):
-        return array_slice(array, 0, max(0, array.shape[0] - 1))
-    return array
-
-
-def _values(path: str, field: Any, array: Any, where: str) -> ArrayLike | None:
+def _values(where: str, field: Any, array: Any) -> ArrayLike:
+    """Return numbers, texts or images; raise InputError for anything else, and where some are missing."""
     import pyarrow
 
     kinds = pyarrow.types
-    if kinds.is_string(array.type) and path.startswith(("observations", "actions")) and not array[:-1].null_count:
+    if is_text(array.type) and not array[:-1].null_count:
         return code_points(where, [(text or "").encode() for text in array.to_pylist()])
-    if array.null_count:
-        return None
-    if kinds.is_binary(array.type):
+    if kinds.is_binary(array.type) and not array.null_count:
         return EncodedImages(where, lambda start, stop: array[start:stop].to_pylist(), len(array))
-    if kinds.is_fixed_size_list(array.type) and _is_number(array.type.value_type):
+    if kinds.is_fixed_size_list(array.type) and _is_number(array.type.value_type) and not array.null_count:
         note = (field.metadata or {}).get(b"shape")
         shape = [array.type.list_size] if note is None else [int(size) for size in note.split(b",") if size]
         values: Array = array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), *shape)
         return values
-    numbers: Array | None = array.to_numpy(zero_copy_only=False) if _is_number(array.type) else None
-    return numbers
+    if _is_number(array.type) and not array.null_count:
+        numbers: Array = array.to_numpy(zero_copy_only=False)
+        return numbers
+    raise InputError(f"{where} has values of type {array.type}, or misses some; numbers, texts and images are read")
 
 
 def _is_number(kind: Any) -> bool:
@@ -239,15 +232,11 @@ def _is_number(kind: Any) -> bool:
     return bool(pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind))
 
 
-def recognise(path: pathlib.Path) -> bool:
-    """Tell whether a path is a directory with Minari's metadata."""
-    return minari_dataset.is_dataset(path, STORAGE)
-
-
 FORMATS = (
     Format(
         "minari-arrow", "Minari: a dataset directory, stored as Arrow", "directory",
-        Holds(next_obs=False, facts=True, text=True, dtypes=DTYPES - {"complex64", "complex128"}), recognise, read,
-        write, COMPRESSIONS, requires=("pyarrow",), extra="arrow",
+        Holds(next_obs=False, facts=True, text=True, dtypes=DTYPES - {"complex64", "complex128"}),
+        functools.partial(minari_dataset.is_dataset, storage=STORAGE), read, write, COMPRESSIONS,
+        requires=("pyarrow",), extra="arrow",
     ),
 )  # fmt: skip

@@ -195,7 +195,7 @@ def test_hdf5_reads_what_was_compressed_here(compression: str, tmp_path: pathlib
             found = file["group"][name]
             assert found.dtype == values.dtype
             np.testing.assert_array_equal(found[:], values)
-            ours = hdf5.dataset(file, f"group/{name}", "it")
+            ours = hdf5.Hdf5File(file, "it").array(f"group/{name}")
             for start, stop in ((0, 301), (0, 1), (5, 5), (7, 200), (200, 301), (90, 150)):
                 np.testing.assert_array_equal(ours[start:stop], values[start:stop])
 
@@ -214,7 +214,7 @@ def test_hdf5_of_others_is_read(tmp_path: pathlib.Path) -> None:
         holes[20:30] = values[20:30]
     with h5py.File(tmp_path / "a.hdf5") as file:
         for name, data in file.items():
-            found = hdf5.dataset(file, name, "it")
+            found = hdf5.Hdf5File(file, "it").array(name)
             np.testing.assert_array_equal(np.concatenate([found[0:11], found[11:50]]), data[:])
 
 

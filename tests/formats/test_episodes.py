@@ -12,7 +12,6 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import (
     array_slice,
     episode_blocks,
-    episode_ends,
     episodes_source,
     reshaped,
     widest,
@@ -65,13 +64,6 @@ def test_parts() -> None:
     np.testing.assert_array_equal(folded[slice(1, 4)], base[1:4].reshape(3, 2, 3))
     assert reshaped(base, (6,)) is base
     assert reshaped(base, (4,)) is base  # what does not fit is told by whoever compares shapes
-
-
-def test_ends() -> None:
-    flags = np.array([False, True, False]), np.array([False, False, False])
-    assert episode_ends(*flags).tolist() == [False, True, True]
-    assert flags[0].tolist() == [False, True, False]
-    assert episode_ends(flags[0][:0], flags[0][:0]).tolist() == []
 
 
 def test_the_widest_space() -> None:

@@ -52,7 +52,7 @@ def test_pieces_of_any_size(
             assert file[key].compression == (None if file[key].chunks is None or compression == "none" else compression)
             if file[key].chunks:
                 assert np.prod(file[key].chunks) * values.itemsize <= 9000
-            np.testing.assert_array_equal(hdf5.dataset(file, key, "it")[: len(values)], values)
+            np.testing.assert_array_equal(hdf5.Hdf5File(file, "it").array(key)[: len(values)], values)
 
 
 def test_many_short_episodes_take_little_room(tmp_path: pathlib.Path) -> None:

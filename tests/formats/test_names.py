@@ -280,6 +280,27 @@ def test_what_of_minari_is_left_out_is_not_looked_at(kind: str, place: str, tmp_
             taken(tmp_path / "a", "minari", "obs", "odd")
 
 
+@pytest.mark.parametrize("kind", [kind for kind in ODD if kind != "texts"])
+def test_an_info_that_cannot_be_a_column_is_named(kind: str, tmp_path: pathlib.Path) -> None:
+    """It keeps no dataset out, whether it can be opened or not."""
+    made(tmp_path / "a", episodes())
+    with h5py.File(tmp_path / "a/data/main_data.hdf5", "r+") as file:
+        for number in range(3):
+            ODD[kind](file[f"episode_{number}/infos"])
+    steps, unread = taken(tmp_path / "a", "minari")
+    assert (steps.extra.keys(), len(steps)) == ({"speed", "body.force"}, 13)
+    assert unread == ("episode_*/infos/odd (3)", "infos of resets")
+
+
+def test_an_episode_is_known_by_its_number_as_minari_writes_it(tmp_path: pathlib.Path) -> None:
+    made(tmp_path / "a", episodes())
+    with h5py.File(tmp_path / "a/data/main_data.hdf5", "r+") as file:
+        file["episode_01/rewards"] = np.full(6, 9.0)
+    steps, unread = taken(tmp_path / "a", "minari")
+    np.testing.assert_array_equal(steps.reward, np.concatenate([one["rewards"] for one in episodes()]))
+    assert unread == ("episode_01/rewards", "infos of resets")
+
+
 def test_what_of_minaris_observations_is_left_out_is_not_looked_at(tmp_path: pathlib.Path) -> None:
     nested(tmp_path / "a")
     with h5py.File(tmp_path / "a/data/main_data.hdf5", "r+") as file:

@@ -84,13 +84,6 @@ def test_groups_in_groups(tmp_path: pathlib.Path) -> None:
         for _ in range(3000):
             group = group.create_group("x")
     with hdf5.opened(tmp_path / "a.hdf5") as file:
-        assert hdf5.Hdf5File(hdf5.subgroup(file, "a", "x"), "x").names() == ["b/values"]
-        deep = hdf5.Hdf5File(hdf5.subgroup(file, "deep", "x"), "x")
-        for name in deep.names():
-            with pytest.raises(InputError, match=r"damaged|is missing"):
-                deep.array(name)
-        assert list(hdf5.openers(hdf5.subgroup(file, "a", "x"), "x")[0]) == ["b/values"]
-        found, _ = hdf5.openers(hdf5.subgroup(file, "deep", "x"), "x")
-        for opened in found.values():
-            with pytest.raises(InputError, match=r"damaged|is missing"):
-                opened()
+        assert hdf5.Hdf5File(file["a"], "x").names() == ["b/values"]
+        with pytest.raises(InputError, match="damaged"):
+            hdf5.Hdf5File(file["deep"], "x").names()

@@ -176,11 +176,3 @@ def _range(space: gymnasium.Space[Any]) -> tuple[Array, Array] | None:
     if isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind in "iu":
         return space.low, space.high
     return None
-
-
-def episode_ends(terminated: Array, truncated: Array) -> Array:
-    """Return which steps are last ones, ``(n,)`` bool: those that are flagged, and the very last."""
-    last: Array = terminated | truncated
-    if len(last):
-        last[-1] = True
-    return last

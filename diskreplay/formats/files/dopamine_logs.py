@@ -26,7 +26,7 @@ from diskreplay.schema import ACTION, OBS, REWARD, Stack
 NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
 TERMINAL = "terminal"
 OWN = (*NAMES.values(), TERMINAL)
-ENDS, COUNT, AROUND = "episode_end_indices", "add_count", "invalid_range"
+OTHERS = ENDS, COUNT, AROUND = "episode_end_indices", "add_count", "invalid_range"
 DESCRIPTION = "diskreplay.json"
 MAX_PADDING = 1023
 """The most rows of padding: a store stacks no more than 1,024 frames."""
@@ -75,12 +75,6 @@ class StoredCheckpoint:
     @property
     def where(self) -> str:
         return str(self.folder / file_name(NAMES[OBS], self.suffix))
-
-    @property
-    def names(self) -> list[str]:
-        """The names of its files that are read."""
-        others = [f"{name}_ckpt.{self.suffix}.gz" for name in (ENDS, COUNT, AROUND)]
-        return [path.name for path in self.paths.values()] + others
 
     @property
     def begin(self) -> int:
@@ -304,10 +298,10 @@ class Logs:
         )  # fmt: skip
 
 
-def description(path: pathlib.Path) -> tuple[Layout, dict[str, list[int]], dict[str, list[int]]] | None:
-    """Return the layout and the odd ends that :func:`write` left, or None if it left none."""
+def description(path: pathlib.Path) -> tuple[Layout | None, dict[str, list[int]], dict[str, list[int]]]:
+    """Return the layout and the odd ends that :func:`write` left, None and no ends if it left none."""
     if not path.exists():
-        return None
+        return None, {}, {}
     stored = read_json(path)
     try:
         layout = Layout.from_json(stored["layout"], str(path))

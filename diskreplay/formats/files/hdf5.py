@@ -7,7 +7,7 @@ import functools
 import importlib
 import math
 import pathlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import h5py
@@ -25,6 +25,8 @@ MAX_ENTRIES = 1 << 16
 """The most entries of an array that is not a column: names, counts, a flag."""
 MAX_LINKS = 16
 """The most soft links that lead to each other."""
+MAX_GROUPS = 100
+"""The most groups in each other."""
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, NotImplementedError, MemoryError)
 """The errors of h5py and HDF5 for a damaged file; MemoryError is a damaged size, of an attribute or a string."""
 damage = functools.partial(untrusted.damage, errors=DAMAGE)
@@ -132,11 +134,8 @@ def _check_filters(plan: h5py.h5p.PropDCID, where: str) -> None:
             )
 
 
-# Finding groups and arrays. Links into other files are refused, not followed.
-
-
 def find(group: h5py.Group, path: str, where: str, depth: int = 0) -> Any:
-    """Return the group or array at a path, or None if there is nothing."""
+    """Return the group or array at a path, or None if there is nothing; raise InputError for links into other files."""
     found: Any = group
     with damage(f"{where}: {path!r}"):
         for name in filter(None, path.split("/")):
@@ -154,82 +153,6 @@ def find(group: h5py.Group, path: str, where: str, depth: int = 0) -> Any:
             else:
                 raise InputError(f"{where}: {path!r} is a link into another file or into itself, which is not followed")
     return found
-
-
-def keys(group: h5py.Group, where: str) -> list[str]:
-    """Return the names in a group."""
-    with damage(where):
-        return [key if isinstance(key, str) else key.decode(errors="replace") for key in group]
-
-
-def subgroup(group: h5py.Group, key: str, where: str) -> h5py.Group:
-    """Return the group ``key``; raise InputError if there is none."""
-    found = find(group, key, where)
-    if not isinstance(found, h5py.Group):
-        raise InputError(f"{where}: the group {key!r} is missing")
-    return found
-
-
-def dataset(group: h5py.Group, key: str, where: str) -> Hdf5Array:
-    """Return the array ``key``; raise InputError if there is none."""
-    found = find(group, key, where)
-    if not isinstance(found, h5py.Dataset):
-        raise InputError(f"{where}: the array {key!r} is missing")
-    return _opened_array(found, f"{where}: {key}")
-
-
-def openers(
-    group: h5py.Group, where: str, root: str = "", skipped: Collection[str] = ()
-) -> tuple[dict[str, Callable[[], Hdf5Array]], list[str]]:
-    """Return functions that open the arrays below a group, each group once, by name, and the names of attributes.
-
-    An array is not looked at before it is opened. What is none, or cannot be found, raises InputError then.
-
-    Args:
-        group: the group.
-        where: the name of it in errors.
-        root: the name that the others begin with: ``root/array``, ``root.attrs/attribute``.
-        skipped: names that are passed over, with all below them.
-    """
-    found: dict[str, Callable[[], Hdf5Array]] = {}
-    attributes: list[str] = []
-    seen = set()
-
-    def walk(group: h5py.Group, path: str) -> None:
-        seen.add(group.id)
-        for key in keys(group, where):
-            name = f"{path}/{key}" if path else key
-            if name in skipped:
-                continue
-            try:
-                node = find(group, key, where)
-                attributes.extend(f"{name}.attrs/{each}" for each in _attributes(node, where))
-            except InputError:
-                node = None
-            if isinstance(node, h5py.Group):
-                if node.id not in seen:
-                    walk(node, name)
-            else:
-                found[name] = functools.partial(dataset, group, key, where)
-
-    with damage(where):  # groups in groups without end
-        attributes.extend(f"{root}.attrs/{each}" for each in _attributes(group, where))
-        walk(group, root)
-    return found, attributes
-
-
-def _attributes(node: Any, where: str) -> list[str]:
-    with damage(f"{where}: its attributes"):
-        return list(node.attrs) if node is not None and h5py.h5a.get_num_attrs(node.id) else []
-
-
-def attribute(group: h5py.Group, key: str, where: str) -> Any:
-    """Return an attribute, or None if there is none."""
-    with damage(f"{where}: the attribute {key!r}"):
-        return group.attrs.get(key)
-
-
-# A file as a container
 
 
 class Hdf5File:
@@ -253,9 +176,12 @@ class Hdf5File:
             if not isinstance(node, h5py.Group):
                 found.append(path)
                 return
+            if path.count("/") > MAX_GROUPS:
+                raise InputError(f"{self._where} is damaged: it has more than {MAX_GROUPS} groups in each other")
             seen.add(node.id)
             prefix = f"{path}/" if path else ""
-            for key in keys(node, self._where):
+            for key in node:
+                key = key if isinstance(key, str) else key.decode(errors="replace")
                 try:
                     below = find(node, key, self._where)
                 except InputError:  # a link that is not followed
@@ -265,18 +191,22 @@ class Hdf5File:
                 elif not isinstance(below, h5py.Group) or below.id not in seen:
                     walk(below, prefix + key)
 
-        with damage(self._where):  # groups in groups without end
+        with damage(self._where):
             walk(self._file, "")
         return found
 
     def array(self, name: str) -> Hdf5Array:
-        return dataset(self._file, name, self._where)
+        found = find(self._file, name, self._where)
+        if not isinstance(found, h5py.Dataset):
+            raise InputError(f"{self._where}: the array {name!r} is missing")
+        return _opened_array(found, f"{self._where}: {name}")
 
     def value(self, name: str) -> Any:
         path, attribute_of, key = name.rpartition(ATTRIBUTES)
-        if attribute_of:
-            return attribute(find(self._file, path, self._where), key, self._where)
-        return self.array(name).value()
+        if not attribute_of:
+            return self.array(name).value()
+        with damage(f"{self._where}: the attribute {name!r}"):
+            return find(self._file, path, self._where).attrs.get(key)
 
 
 @contextlib.contextmanager

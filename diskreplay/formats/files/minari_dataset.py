@@ -10,7 +10,8 @@
 4. Minari takes every Discrete space for int64; the values keep their dtype.
 5. The environment's specification is ``env_spec``, as text: ``recover_environment()`` makes the environment of it.
 6. What comes in has the spaces of its metadata, in the dtypes that its arrays have. A flag before an episode's end ends
-   an episode there, too. Infos of the first episode that are numbers, one a step, become columns.
+   an episode there, too. Infos of the first episode that are numbers or texts, one a step, become columns.
+   ``provenance["minari"]["text"]`` has the names of those that are texts, ragged columns of code points.
 7. All files, keys of metadata, arrays and attributes of a dataset are its names. Those of episodes are shown with a
    ``*`` in place of the number.
 """
@@ -23,7 +24,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -34,15 +35,18 @@ from diskreplay import spaces
 from diskreplay.buffers.provenance import checked
 from diskreplay.engine.facts import checked as checked_facts
 from diskreplay.errors import InputError
-from diskreplay.formats.core.choice import Choice
-from diskreplay.formats.core.episodes import array_slice, episode_ends, episodes_source, reshaped
-from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, flags, length, native
+from diskreplay.formats.core.choice import AS_IT_IS, Choice
+from diskreplay.formats.core.container import Container, is_attribute
+from diskreplay.formats.core.convention import Convention
+from diskreplay.formats.core.episodes import array_slice, episodes_source
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, length, native
 from diskreplay.formats.core.layout import Layout, check_bounds, column_name, infer_space, map_leaves
 from diskreplay.formats.core.names import Names, files_below
 from diskreplay.formats.core.output import final_path
+from diskreplay.formats.core.runs import steps_of
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json
-from diskreplay.schema import ACTION, DTYPES, OBS
+from diskreplay.schema import ACTION, DTYPES, OBS, TERMINATED, TRUNCATED
 
 VERSION = "0.5.4"
 """The first release of Minari that reads what is written here."""
@@ -53,20 +57,24 @@ READ = ("data_format", "total_episodes", "observation_space", "action_space", LA
 """The keys of a dataset's metadata that are read, beside those of its origin."""
 FOLLOWING = ("total_steps", "jpeg_encoding", "minari_version", "dataset_size")
 """The keys that say nothing that the arrays do not say."""
-OF_EPISODES = ("id", "total_steps", "seed", LAYOUT)
+KEYS = ("id", "total_steps", "seed", LAYOUT)
 """The keys of an episode's metadata that are read."""
 RESETS = "infos of resets"
 """The name of the entries 0 of columns for an import."""
-NUMBERED = {"hdf5": re.compile(r"^(episode_)\d+(?=[/.])"), "arrow": re.compile(r"^((?:data/)?)\d+(?=/)")}
-"""What the names of an episode begin with in each storage."""
+FLAGS = {TERMINATED: "terminations", TRUNCATED: "truncations"}
 TUPLE_ENTRY = {"hdf5": "_index_{}", "arrow": "{}"}
 """The names of a Tuple's parts in each storage."""
+TABLES = {
+    "hdf5": Convention({}, episode=r"episode_(?P<episode>0|[1-9][0-9]*)(?P<name>/.+|\.attrs/.+)", label="episode_{}"),
+    "arrow": Convention({}, episode=r"(data/)?(?P<episode>0|[1-9][0-9]*)(?P<name>/.+)", label="{}"),
+}
+"""Which names are those of an episode in each storage."""
+TOLD_OF = {"hdf5": ".attrs/", "arrow": f"{METADATA}/"}
+"""What the names of an episode's metadata begin with."""
 BAD_SPACE = (KeyError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RecursionError)
 ID = re.compile(r"([-\w/]+/)?[-\w]+-v\d+")
 
 Array = NDArray[Any]
-Arrays = Mapping[str, Callable[[], ArrayLike | None]]
-"""Functions that open the arrays of an episode by path, such as ``observations/camera``; None is what is not read."""
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
@@ -205,57 +213,6 @@ def refuse_parquet(path: pathlib.Path) -> None:
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class Metadata:
-    """The facts that a dataset tells of itself.
-
-    Attributes:
-        storage: a key of ``TUPLE_ENTRY``.
-        episodes: their number.
-        declared: the layout with the spaces that it names; what dtypes and columns there are, only the arrays say.
-        layout: the whole layout, which :func:`write_metadata` left; None where others wrote the dataset.
-        provenance: the origin of the steps, as others wrote it.
-        names: the names in the dataset; those of its metadata that are read are taken.
-    """
-
-    storage: str
-    episodes: int
-    declared: Layout
-    layout: Layout | None
-    provenance: Mapping[str, Any]
-    names: Names
-
-
-def read_metadata(path: pathlib.Path, storage: str, choice: Choice) -> Metadata:
-    """Return the metadata; raise InputError for another storage, or if something is missing.
-
-    ``declared`` and ``layout`` are of the observations and columns that are chosen.
-    """
-    file = data_directory(path) / METADATA
-    if not file.is_file():
-        raise InputError(f"{str(path)!r} is no dataset of Minari 0.5: it has no data/{METADATA}")
-    found = read_json(file)
-    try:
-        kind, count = str(found["data_format"]), declared_count(found["total_episodes"], "total_episodes")
-    except (KeyError, TypeError, InputError) as error:
-        raise InputError(f"{file}: is no description of a dataset of Minari 0.5: {error!r}") from error
-    if kind != storage:
-        ours = {"hdf5": "minari", "arrow": "minari-arrow"}.get(kind)
-        advice = f"name the format {ours} (--format)" if ours else "save it as hdf5 or arrow with Minari first"
-        raise InputError(f"{str(path)!r} is of Minari's storage {kind!r}, not {storage!r}; {advice}")
-    declared = Layout(_stored_space(found, "observation_space", file), _stored_space(found, "action_space", file))
-    layout = Layout.from_json(found[LAYOUT], str(file)).only(choice.columns) if LAYOUT in found else None
-    provenance = _provenance(found)
-    names = Names(files_below(path), lambda name: NUMBERED[storage].sub(r"\1*", name))
-    described = file.relative_to(path).as_posix()
-    names.add(*(f"{described}/{key}" for key in filled(found)))
-    origin = {*TOLD, "env_spec"}  # which our layout has, or the provenance if it can hold them
-    if layout is None:
-        origin &= {*provenance, *provenance.get("minari", ())}
-    names.take(described, *(f"{described}/{key}" for key in (*READ, *FOLLOWING, *origin)))
-    return Metadata(storage, count, declared, layout, provenance, names)
-
-
 def _provenance(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return what Minari's metadata tell of a dataset's origin, without what is not JSON."""
     found: dict[str, Any] = {}
@@ -310,115 +267,135 @@ def _facts(where: str, stored: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-@dataclasses.dataclass(frozen=True)
-class StoredEpisodes:
-    """The episodes of a dataset, by number, as their storage has them.
+class Dataset:
+    """A dataset, of which the metadata are read.
+
+    Args:
+        path: the dataset.
+        storage: a key of :data:`TABLES`.
+        choice: what the caller says.
 
     Attributes:
-        where: the name of the dataset in errors.
-        arrays_root, told_root: what the names of an episode's arrays, and of its metadata, begin with; they have ``{}``
-            in place of the number.
-        arrays: all arrays of an episode; their names are added to those of the dataset.
-        steps: the steps that it declares.
-        told: its metadata, at least the keys :data:`OF_EPISODES`.
+        data: the place of the metadata.
+        episodes: their number.
+        declared: the layout with the spaces that the metadata name; what dtypes and columns there are, only the arrays
+            say.
+        names: the names in the dataset.
+
+    Raises InputError for another storage, or if something is missing.
     """
 
-    where: str
-    arrays_root: str
-    told_root: str
-    arrays: Callable[[int], Arrays]
-    steps: Callable[[int], int]
-    told: Callable[[int], Mapping[str, Any]]
+    _container: Container
 
+    def __init__(self, path: pathlib.Path, storage: str, choice: Choice) -> None:
+        self.data, self._storage, self._choice, self._table = data_directory(path), storage, choice, TABLES[storage]
+        file = self.data / METADATA
+        if not file.is_file():
+            raise InputError(f"{str(path)!r} is no dataset of Minari 0.5: it has no data/{METADATA}")
+        found = read_json(file)
+        try:
+            kind, self.episodes = str(found["data_format"]), declared_count(found["total_episodes"], "total_episodes")
+        except (KeyError, TypeError, InputError) as error:
+            raise InputError(f"{file}: is no description of a dataset of Minari 0.5: {error!r}") from error
+        if kind != storage:
+            ours = {"hdf5": "minari", "arrow": "minari-arrow"}.get(kind)
+            advice = f"name the format {ours} (--format)" if ours else "save it as hdf5 or arrow with Minari first"
+            raise InputError(f"{str(path)!r} is of Minari's storage {kind!r}, not {storage!r}; {advice}")
+        observations, actions = (_stored_space(found, key, file) for key in ("observation_space", "action_space"))
+        self.declared = Layout(observations, actions)
+        self._layout = Layout.from_json(found[LAYOUT], str(file)).only(choice.columns) if LAYOUT in found else None
+        self._provenance = _provenance(found)
+        self.names, name = Names(files_below(path), self._table.shown), file.relative_to(path).as_posix()
+        self.names.add(*(f"{name}/{key}" for key in filled(found)))
+        origin = {*TOLD, "env_spec"}  # which our layout has, or the provenance if it can hold them
+        if self._layout is None:
+            origin &= {*self._provenance, *self._provenance.get("minari", ())}
+        self.names.take(name, *(f"{name}/{key}" for key in (*READ, *FOLLOWING, *origin)))
 
-def source(metadata: Metadata, stored: StoredEpisodes, choice: Choice) -> Source:
-    """Return a dataset as a source."""
-    numbers, layout, names = range(metadata.episodes), metadata.layout, metadata.names
-    if layout is not None:
-        columns = {name: f"infos/{name}" for name in layout.columns}
-    else:
-        columns = _columns(metadata, stored, choice)
-    declared = metadata.declared.only(tuple(filter(choice.wants, metadata.declared.obs)))
-    paths = leaf_paths(declared, metadata.storage)
+    def source(self, container: Container, where: str) -> Source:
+        """Return all episodes, which are in a container, as a source; ``where`` is its name in errors."""
+        self._container, self._where, numbers = container, where, range(self.episodes)
+        self.names.add(*container.names())
+        self._each = self._table.split(container.names())
+        for number in numbers:
+            if number not in self._each:
+                raise InputError(f"{where}: the group {self._table.label.format(number)!r} is missing")
+        layout, choice = self._layout, self._choice
+        self._columns = self._fitting() if layout is None else {name: f"infos/{name}" for name in layout.columns}
+        self._chosen = self.declared.only(tuple(filter(choice.wants, self.declared.obs)))
+        self._paths = {**leaf_paths(self._chosen, self._storage), **FLAGS}
+        if layout is None:
+            layout = _as_stored(self._chosen, self._opened(0, None)) if numbers else self._chosen
+            origin, texts = self._provenance, sorted(layout.ragged_columns)
+            if texts:
+                origin = {**origin, "minari": {**origin.get("minari", {}), "text": texts}}
+            layout = dataclasses.replace(layout, provenance=origin)
+        told = [self._told(number) for number in numbers]
+        found = episodes_source(where, numbers, [count for count, _ in told], self._opened, layout, self.names)
+        facts = tuple(facts for count, facts in told if count)
+        return dataclasses.replace(found, facts=facts if any(facts) else ())
 
-    def opened(number: int, layout: Layout | None) -> FlatArrays:
-        arrays, where = stored.arrays(number), f"{stored.where}, episode {number}"
+    def _array(self, number: int, path: str) -> ArrayLike:
+        name = self._each[number].get(path)
+        if name is None:
+            raise InputError(f"{self._where}, episode {number}: the array {path!r} is missing")
+        self.names.take(name)
+        return self._container.array(name)
 
-        def array(path: str) -> ArrayLike:
-            found = arrays[path]() if path in arrays else None
-            if found is None:
-                raise InputError(f"{where}: the array {path!r} is missing")
-            names.take(stored.arrays_root.format(number) + path)
-            return found
+    def _told(self, number: int) -> tuple[int, dict[str, Any]]:
+        """Return the steps that an episode declares, or has rewards for, and its facts."""
+        where, own, root = f"{self._where}, episode {number}", self._each[number], TOLD_OF[self._storage]
+        names = {key: own[root + key] for key in KEYS if root + key in own}
+        stored = {key: self._container.value(name) for key, name in names.items()}
+        facts = _facts(where, stored)
+        self.names.take(*(name for key, name in names.items() if key != "seed" or key in facts))
+        if "total_steps" in stored:
+            return declared_count(stored["total_steps"], f"{where}: total_steps"), facts
+        return length(where, "rewards", self._array(number, "rewards")), facts
 
-        infos = {name: array(path) for name, path in columns.items()}
-        episode = _episode(where, array, declared, paths, infos)
-        entries = len(episode.last) + 1
-        if metadata.layout is None and any(tuple(info.shape[:1]) == (entries,) for info in infos.values()):
-            names.add(RESETS)
-        return dataclasses.replace(episode, layout=layout)
+    def _fitting(self) -> dict[str, str]:
+        """Return the paths of the chosen infos of the first episode that become columns, by name.
 
-    if layout is None:
-        layout = _as_stored(declared, opened(0, None)) if numbers else declared
-        layout = dataclasses.replace(layout, provenance=metadata.provenance)
-    lengths = [stored.steps(number) for number in numbers]
-    found = episodes_source(stored.where, numbers, lengths, opened, layout, names)
-    every = [_facts(f"{stored.where}, episode {number}", stored.told(number)) for number in numbers]
-    for number, told in enumerate(every):
-        kept = [key for key in OF_EPISODES if key != "seed" or key in told]
-        names.take(*(stored.told_root.format(number) + key for key in kept))
-    facts = tuple(told for told, steps in zip(every, lengths, strict=True) if steps)
-    return dataclasses.replace(found, facts=facts if any(facts) else ())
+        Raises InputError for a choice of what is not there, or is no column.
+        """
+        own, choice = self._each.get(0, {}), self._choice
+        infos: dict[str, str] = {}
+        for path in own:
+            if path.startswith("infos/") and not is_attribute(path):
+                infos.setdefault(column_name(path.removeprefix("infos/")), path)
+        choice.check_columns(self.declared.obs, infos)
+        count = self._told(0)[0] if infos else 0
 
+        def fits(path: str) -> bool:
+            try:
+                array = self._container.array(own[path])
+            except InputError:
+                if choice.columns is not None:
+                    raise
+                return False
+            fine = tuple(array.shape[:1]) in ((count,), (count + 1,)) and 0 not in array.shape[1:]
+            fine = fine and native(array.dtype).name in DTYPES
+            if not fine and choice.columns is not None:
+                raise InputError(f"{self._where}: {path!r} has no number, text, or array of numbers, for each step")
+            return fine
 
-def _columns(metadata: Metadata, stored: StoredEpisodes, choice: Choice) -> dict[str, str]:
-    """Return the paths of the chosen infos of the first episode that become columns, by name.
+        return {name: path for name, path in infos.items() if choice.wants(name) and fits(path)}
 
-    Raises InputError for a choice of what is not there, or is no column.
-    """
-    arrays = stored.arrays(0) if metadata.episodes else {}
-    infos: dict[str, str] = {}
-    for path in arrays:
-        if path.startswith("infos/"):
-            infos.setdefault(column_name(path.removeprefix("infos/")), path)
-    choice.check_columns(metadata.declared.obs, infos)
-    count, columns = stored.steps(0) if infos else 0, {}
-    for name, path in infos.items():
-        array = arrays[path]() if choice.wants(name) else None
-        fits = array is not None and tuple(array.shape[:1]) in ((count,), (count + 1,)) and 0 not in array.shape[1:]
-        if array is not None and fits and native(array.dtype).name in DTYPES:
-            columns[name] = path
-        elif choice.columns is not None and choice.wants(name):
-            raise InputError(f"{stored.where}: {path!r} has no number, or array of numbers, for each step")
-    return columns
-
-
-def _episode(
-    where: str, array: Callable[[str], ArrayLike], declared: Layout, paths: Mapping[str, str],
-    infos: Mapping[str, ArrayLike],
-) -> FlatArrays:  # fmt: skip
-    """Return one episode: ``paths`` says where the leaves are, and ``array`` opens them."""
-    count = length(where, "rewards", array("rewards"))
-    obs = {name: reshaped(array(paths[name]), shape) for name, (shape, _) in declared.obs.items()}
-    for name, values in obs.items():
-        check_length(where, name, values, count + 1, "steps and the end")
-    action = {name: reshaped(array(paths[name]), shape) for name, (shape, _) in declared.action.items()}
-    terminated, truncated = (flags(where, key, array(key), count) for key in ("terminations", "truncations"))
-    last = episode_ends(terminated, truncated)
-    arrays_of_steps = FlatArrays(
-        where, {name: array_slice(values, 0, count) for name, values in obs.items()}, action, terminated, truncated,
-        last, array("rewards"), {name: _of_steps(info, count) for name, info in infos.items()},
-    )  # fmt: skip
-    if last[:-1].any():  # several episodes, each with an observation after its last step
-        following = {name: array_slice(values, 1, count + 1) for name, values in obs.items()}
-        return dataclasses.replace(arrays_of_steps, next_obs=following)
-    finals = {name: array_slice(values, count, count + 1) for name, values in obs.items()}
-    return dataclasses.replace(arrays_of_steps, finals=finals if count else None)
-
-
-def _of_steps(infos: ArrayLike, count: int) -> ArrayLike:
-    """Return infos without those of the reset."""
-    return array_slice(infos, 1, count + 1) if tuple(infos.shape[:1]) == (count + 1,) else infos
+    def _opened(self, number: int, layout: Layout | None) -> FlatArrays:
+        """Return one episode."""
+        where, obs = f"{self._where}, episode {number}", self._chosen.obs
+        arrays = {name: self._array(number, path) for name, path in self._paths.items()}
+        reward = self._array(number, "rewards")
+        count = length(where, "rewards", reward)
+        for name, array in arrays.items():
+            check_length(where, name, array, count + (name in obs), "steps and the end" if name in obs else "steps")
+        columns = {name: self._array(number, path) for name, path in self._columns.items()}
+        for name, array in columns.items():
+            if tuple(array.shape[:1]) == (count + 1,):
+                columns[name] = array_slice(array, 1, count + 1)
+                self.names.add(*([RESETS] if self._layout is None else []))
+        found, _ = steps_of(where, arrays, self._paths, self._table, AS_IT_IS, self._chosen)
+        return dataclasses.replace(found, reward=reward, extra=columns, layout=layout)
 
 
 def _as_stored(declared: Layout, first: FlatArrays) -> Layout:

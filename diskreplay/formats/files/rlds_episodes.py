@@ -111,7 +111,7 @@ def source(path: pathlib.Path, choice: Choice) -> Source:
 def _by_name(path: pathlib.Path, found: Mapping[str, ReadableFeature | None], ours: bool, choice: Choice) -> Features:
     """Return the chosen features by name; raise InputError if they are not those of steps."""
     named: dict[str, ReadableFeature] = {}
-    left: list[str] = []
+    every: dict[str, str] = {}
     for key, feature in found.items():
         if feature is None:
             continue
@@ -122,13 +122,11 @@ def _by_name(path: pathlib.Path, found: Mapping[str, ReadableFeature | None], ou
             name = {"observation": OBS}.get(root, root) + slash + rest
         elif name not in (REWARD, *RLDS_OWN) and not ours:
             name = column_name(name)
-        if not (root in (ACTION, REWARD, *RLDS_OWN) or name[0] == "/" or choice.wants(name)):
-            left.append(name)
-            continue
-        if name in named:
-            raise InputError(f"{path}: {key} and {named[name].key} would be one column of a store, {name!r}")
-        named[name] = feature
-    every = dict.fromkeys([*named, *left], "")
+        every[name] = key
+        if root in (ACTION, REWARD, *RLDS_OWN) or name[0] == "/" or choice.wants(name):
+            if name in named:
+                raise InputError(f"{path}: {key} and {named[name].key} would be one column of a store, {name!r}")
+            named[name] = feature
     if "is_last" not in named or not leaves_of(every, OBS) or not leaves_of(named, ACTION):
         raise InputError(f"{path}: RLDS has steps with is_last, observation and action; here are {', '.join(found)}")
     obs = leaves_of(every, OBS)
