@@ -211,14 +211,10 @@ class _Dataset:
         self._layout = self._described()
         if not every and self._layout is None:
             raise InputError(f"{self._where!r} holds no {files.kind.title}")
-        first = files.every[:1]
-        fitting = (
-            one
-            for file in first
-            for one in conventions
-            if one.matches(file, files.open(file), choice, set(every[file]))
-        )
-        found = next(fitting, conventions[-1])
+        found = conventions[-1]
+        for file in files.every[:1]:
+            there, container = set(every[file]), files.open(file)
+            found = next((one for one in conventions if one.matches(file, container, choice, there)), found)
         self._convention = found if choice.align is None else dataclasses.replace(found, align=choice.align)
         files.names.shown = self._shown
         for file, names in every.items():

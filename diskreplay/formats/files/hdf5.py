@@ -161,6 +161,8 @@ class Hdf5File:
     def __init__(self, file: h5py.File, where: str) -> None:
         self._file, self._where = file, where
         self._names: list[str] = []
+        self._folder: tuple[str, Any] = "", file
+        """The group that was looked into last, by its path."""
 
     def names(self) -> list[str]:
         if not self._names:
@@ -196,7 +198,10 @@ class Hdf5File:
         return found
 
     def array(self, name: str) -> Hdf5Array:
-        found = find(self._file, name, self._where)
+        folder, _, last = name.rpartition("/")
+        if folder != self._folder[0]:
+            self._folder = folder, find(self._file, folder, self._where)
+        found = find(self._folder[1], last, self._where)
         if not isinstance(found, h5py.Dataset):
             raise InputError(f"{self._where}: the array {name!r} is missing")
         return _opened_array(found, f"{self._where}: {name}")
