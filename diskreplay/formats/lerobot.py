@@ -65,7 +65,7 @@ from diskreplay.formats.files.lerobot_meta import (
     DatasetMeta,
 )
 from diskreplay.formats.files.lerobot_output import DatasetWriter
-from diskreplay.formats.files.parquet_array import ParquetArray, Texts, texts_of
+from diskreplay.formats.files.parquet_array import ParquetArray, Texts
 from diskreplay.index.episodes import Episode
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
 
@@ -100,8 +100,6 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
         described = described.only(choice.columns)
         names.take(*lerobot_meta.NUMBERED)  # facts or texts say again what is none of its columns
     wanted = _wanted(meta, keys, choice)
-    texts = {name: texts_of(meta.data, key) for key, name in keys.items()
-             if name in wanted and meta.features[key]["dtype"] == "string"}  # fmt: skip
     arrays: dict[str, ArrayLike] = {}
     for key, name in keys.items():
         if name in wanted | {*FLAGGED} and meta.features[key]["dtype"] in KINDS:
@@ -111,10 +109,11 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
                 arrays[name] = (mp4.DecodedFrames if choice.decoded else mp4.PacketRows)(clips, meta.fps)
                 names.take(*(clip.file.relative_to(path).as_posix() for clip in clips))
             else:
-                known = _shaped(meta, key, name, described)
-                arrays[name] = ParquetArray(meta.data, key, len(last), known, texts=texts.get(name))
+                known, text = _shaped(meta, key, name, described), meta.features[key]["dtype"] == "string"
+                arrays[name] = ParquetArray(meta.data, key, len(last), known, text=text)
     terminated, truncated = _flags(where, arrays, last)
     arrays = {name: array for name, array in arrays.items() if name in wanted}
+    texts = {name: found for name, array in arrays.items() if (found := getattr(array, "texts", None)) is not None}
     for root, begin in ((OBS, lerobot_meta.OBSERVATION), (ACTION, ACTION)):
         if not leaves_of(arrays, root):
             raise InputError(f"{where}: a store needs a feature that begins with {begin!r}, and info.json has none")

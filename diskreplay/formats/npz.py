@@ -74,7 +74,7 @@ def _key(layout: Layout, name: str) -> str:
 def _written(layout: Layout) -> dict[str, str]:
     keys = {name: _key(layout, name) for name in layout.step_shapes}
     keys |= {name.replace(OBS, FINAL_OBS, 1): f"final_{name}" for name in layout.obs}
-    return {**keys, "/last": "last", **{f"{OFFSETS}/{name}": f"{OFFSETS}/{key}" for name, key in keys.items()}}
+    return {**keys, "/last": "last", **{f"{OFFSETS}/{name}": f"offsets/{key}" for name, key in keys.items()}}
 
 
 def _unclear(path: pathlib.Path, container: Container) -> bool:

@@ -22,70 +22,46 @@ column                   of               from
 2. Images, uint8 with 1, 3 or 4 channels as the last axis or with none, are PNG, as Hugging Face's ``Image`` has them:
    a struct of ``bytes`` and ``path``. With the compressions "zstd" and "none" they are raw bytes in C order.
 3. The schema's metadata hold the layout (``diskreplay``), and what ``datasets`` is to decode (``huggingface``).
-
 4. Texts are strings.
 
 What comes in is a file, or a directory of them, read in the natural order of their names; those below ``data`` where
-there is such a directory. It needs ``action``, observations, and either ``episode_index`` or flags. ``episode_index``
-and ``frame_index`` must ascend without gaps, over all files. Texts in observations and actions are Text spaces of the
-characters that occur; others are ragged columns of code points, with their names in ``provenance["parquet"]["text"]``.
+there is such a directory. It needs ``action``, observations, and ``episode_index``, ``frame_index`` or flags. The first
+two must ascend without gaps, over all files. Texts in observations and actions are Text spaces of the characters that
+occur; others are ragged columns of code points, with their names in ``provenance["parquet"]["text"]``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from diskreplay.errors import InputError
-from diskreplay.formats.core.choice import WHOLE, Choice, named_kind
-from diskreplay.formats.core.ends import DONE, TELLING, EndsUnknown, ends_of
-from diskreplay.formats.core.episodes import single_integers
-from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
-from diskreplay.formats.core.format import Format, Holds
-from diskreplay.formats.core.layout import Layout, Shape, column_name, infer_text, read_description
-from diskreplay.formats.core.names import Names, files_below, numbered
-from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.array_reader import array_format
+from diskreplay.formats.core.container import Container
+from diskreplay.formats.core.convention import FINAL_OBS, LAYOUT, Convention
+from diskreplay.formats.core.ends import DONE
+from diskreplay.formats.core.flat import FlatArrays
+from diskreplay.formats.core.format import Holds
+from diskreplay.formats.core.layout import Layout, Shape, infer_text
 from diskreplay.formats.core.transitions import Source, Transitions
-from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
-from diskreplay.formats.files import images
-from diskreplay.formats.files.arrow import damage, number_array, text_array
-from diskreplay.formats.files.minari_dataset import refuse_parquet
-from diskreplay.formats.files.parquet_array import ParquetArray, Texts
-from diskreplay.formats.files.parquet_table import ParquetTable, table_files
+from diskreplay.formats.files import images, parquet_table
+from diskreplay.formats.files.arrow import number_array, text_array
+from diskreplay.formats.files.parquet_array import ParquetArray
+from diskreplay.formats.files.parquet_table import DESCRIPTION, METADATA, check_order, whole_numbers
 from diskreplay.ragged import Lists
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
 
 GROUP_BYTES = 32 << 20
 """The number of decoded bytes of a row group."""
 COMPRESSIONS = {"png": "zstd", "zstd": "zstd", "none": "none"}
-DESCRIPTION = b"diskreplay"
 EPISODE, FRAME, INDEX = "/episode", "/frame", "/index"
 """The names here of what is not a column of a store: no column can have such a name."""
-PLACES = {EPISODE: "episode_index", FRAME: "frame_index", INDEX: "index", DONE: "next.done"}
+PLACES = {EPISODE: "episode_index", FRAME: "frame_index", INDEX: parquet_table.INDEX, DONE: "next.done"}
 FLAGS = {REWARD: "next.reward", TERMINATED: "next.terminated", TRUNCATED: "next.truncated"}
-ENDS = (TERMINATED, TRUNCATED)
-TOLD = {REWARD, *ENDS, *PLACES, *TELLING}
-"""Our names of what is always read, beside the action."""
-FINAL = "next_obs"
-ROOTS = {
-    "observation": OBS, "observations": OBS, OBS: OBS, "action": ACTION, "actions": ACTION, "final_observation": FINAL,
-}  # fmt: skip
-SYNONYMS = {
-    "rewards": REWARD, "terminals": TERMINATED, "terminal": TERMINATED, "terminations": TERMINATED,
-    "timeouts": TRUNCATED, "truncations": TRUNCATED, "done": DONE, "dones": DONE,
-    REWARD: REWARD, TERMINATED: TERMINATED, TRUNCATED: TRUNCATED,
-    **{key: name for name, key in (*FLAGS.items(), *PLACES.items())},
-}  # fmt: skip
-
-Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
@@ -94,46 +70,25 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     import pyarrow.parquet as pq
 
     layout, keys, png = source.layout, _keys(source.layout), compression == "png"
-    schema, numbers = _schema(layout, keys, png), _RowNumbers()
+    schema = _schema(layout, keys, png)
     waiting: list[Any] = []
-    size = 0
+    size = at = episode = first = 0
     with pq.ParquetWriter(target, schema, compression=COMPRESSIONS[compression]) as out:
-
-        def write_group() -> None:
-            out.write_table(pa.concat_tables(waiting), row_group_size=1 << 30)
-            waiting.clear()
-
         for steps in source.blocks():
             columns = _arrow(steps, layout, keys, png)
-            columns |= {PLACES[name]: pa.array(values, pa.int64()) for name, values in numbers.next(steps.last).items()}
-            columns[PLACES[DONE]] = pa.array(steps.last)
+            rows, number = at + np.arange(len(steps)), np.cumsum(steps.last) - steps.last
+            starts = np.append(first, rows[steps.last] + 1)
+            told = {EPISODE: episode + number, FRAME: rows - starts[number], INDEX: rows, DONE: steps.last}
+            columns |= {PLACES[name]: pa.array(values) for name, values in told.items()}
+            at, episode, first = at + len(steps), episode + int(steps.last.sum()), int(starts[-1])
             waiting.append(pa.table([columns[field.name] for field in schema], schema=schema))
             lists = [values.values.nbytes for values in steps.columns().values() if isinstance(values, Lists)]
             size += len(steps) * layout.step_bytes + sum(lists)
             if size >= GROUP_BYTES:
-                write_group()
-                size = 0
+                out.write_table(pa.concat_tables(waiting), row_group_size=1 << 30)
+                waiting, size = [], 0
         if waiting:
-            write_group()
-
-
-class _RowNumbers:
-    """A counter that numbers episodes, their steps, and all rows, over any blocks of steps."""
-
-    def __init__(self) -> None:
-        self._episode = self._frame = self._index = 0
-
-    def next(self, last: Array) -> dict[str, Array]:
-        """Return the numbers of the next rows; ``last`` says which of them end an episode."""
-        number = np.cumsum(last) - last
-        starts = np.concatenate([[0], np.flatnonzero(last) + 1])
-        frame = np.arange(len(last)) - starts[number]
-        frame[number == 0] += self._frame
-        found = {EPISODE: self._episode + number, FRAME: frame, INDEX: self._index + np.arange(len(last))}
-        ended = bool(last[-1])
-        self._episode, self._frame = self._episode + int(number[-1]) + ended, 0 if ended else int(frame[-1]) + 1
-        self._index += len(last)
-        return found
+            out.write_table(pa.concat_tables(waiting), row_group_size=1 << 30)
 
 
 def _shapes(layout: Layout) -> dict[str, Shape]:
@@ -143,24 +98,14 @@ def _shapes(layout: Layout) -> dict[str, Shape]:
     return {**found, **{_final(name): shape for name, shape in layout.obs.items()}, **layout.columns}
 
 
-def _ragged(layout: Layout) -> set[str]:
-    """Return our names of the ragged columns, with final observations."""
-    return layout.ragged | {_final(name) for name in layout.ragged & layout.obs.keys()}
-
-
 def _final(name: str) -> str:
-    """Return our name of the final observations of a leaf: ``next_obs/camera`` for ``obs/camera``."""
-    return name.replace(OBS, FINAL, 1)
-
-
-def _own(name: str) -> str:
-    """Return the name of the leaf of final observations, and any other name as it is."""
-    return name.replace(FINAL, OBS, 1) if leaves_of({name: name}, FINAL) else name
+    """Return our name of the final observations of a leaf: ``.final_obs/camera`` for ``obs/camera``."""
+    return name.replace(OBS, FINAL_OBS, 1)
 
 
 def _keys(layout: Layout) -> dict[str, str]:
     """Return the Parquet column of each of ours; names that meet get a dot."""
-    roots = {OBS: "observation", FINAL: "final_observation"}
+    roots = {OBS: "observation", FINAL_OBS: "final_observation"}
     keys = dict(PLACES)
     for name in _shapes(layout):
         root, _, rest = name.partition("/")
@@ -175,26 +120,25 @@ def _keys(layout: Layout) -> dict[str, str]:
 def _schema(layout: Layout, keys: Mapping[str, str], png: bool) -> Any:
     import pyarrow as pa
 
-    fields, pictures, finals = [], {}, {_final(name) for name in layout.obs}
-    ragged, texts = _ragged(layout), layout.texts
+    fields, pictures, finals = [], {}, {_final(name): name for name in layout.obs}
+    ragged, texts = layout.ragged, layout.texts
     for name, (shape, dtype) in _shapes(layout).items():
-        if _own(name) in texts:
+        own = finals.get(name, name)
+        if own in texts:
             kind = pa.string()
-        elif name in ragged or not images.is_image(shape, dtype):
+        elif own in ragged or not images.is_image(shape, dtype):
             kind = pa.from_numpy_dtype(dtype)
             for length in reversed(shape):
                 kind = pa.list_(kind, -1 if name in finals else length)
-            kind = pa.list_(kind) if name in ragged else kind
+            kind = pa.list_(kind) if own in ragged else kind
         elif png:
             kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
             pictures[keys[name]] = {"_type": "Image"}
         else:
             kind = pa.binary()
         fields.append(pa.field(keys[name], kind))
-    fields += [pa.field(PLACES[name], pa.int64()) for name in (EPISODE, FRAME, INDEX)]
-    fields.append(pa.field(PLACES[DONE], pa.bool_()))
-    described = {"layout": layout.to_json(), "keys": dict(keys)}
-    metadata = {DESCRIPTION: json.dumps(described).encode()}
+    fields += [pa.field(key, pa.bool_() if name == DONE else pa.int64()) for name, key in PLACES.items()]
+    metadata = {METADATA: json.dumps({"layout": layout.to_json(), "keys": dict(keys)}).encode()}
     if pictures:
         metadata[b"huggingface"] = json.dumps({"info": {"features": pictures}}).encode()
     return pa.schema(fields, metadata)
@@ -232,152 +176,41 @@ def _values(values: Any, png: bool, text: bool, sized: bool = True) -> Any:
     return pa.StructArray.from_arrays([pictures, pa.nulls(len(values), pa.string())], ["bytes", "path"])
 
 
-@reader
-def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
-    """Open a file, or a directory of files, as a source, as the module's docstring says."""
-    refuse_parquet(path)
-    table = ParquetTable.of(path)
-    where, count = table.where, table.count
-    check_size(where, (count,), 1, lambda: stored_bytes(path))
-    layout, described = _description(table.schemas[0], where) if not choice.map else (None, {})
-    layout = None if layout is None else layout.only(choice.columns)
-    keys = _meanings(table, described, choice)
-    for key in keys.values():
-        table.check_column(key)
-    texts = {name: one for name, key in keys.items() if name not in TOLD and (one := table.texts(key)) is not None}
-    shapes, ragged = ({}, set[str]()) if layout is None else (_shapes(layout), _ragged(layout))
-
-    def array(name: str, present: Array | None = None) -> ParquetArray:
-        rows = count if present is None else int(present.sum())
-        known, some = shapes.get(name), name in ragged
-        return ParquetArray(table.files, keys[name], rows, known, present, some, texts.get(name))
-
-    told = {name: flags(where, keys[name], array(name), count) for name in (*ENDS, DONE) if name in keys}
-    told |= {name: table.numbers(keys[name]) for name in TELLING if name in keys}
-    if EPISODE in keys:
-        table.check_order(keys[EPISODE], keys.get(FRAME), np.zeros(count, bool))
-    try:
-        ends = ends_of(where, told, keys, count, choice=choice)
-    except EndsUnknown as error:
-        raise InputError(f"{error}; {table.by_hand()}") from error
-    if EPISODE not in keys:
-        table.check_order(None, keys.get(FRAME), ends.last)
-    obs, action = ({name: array(name) for name in leaves_of(keys, root)} for root in (OBS, ACTION))
-    if not obs or not action:
-        raise InputError(
-            f"{where}: must have the columns observation and action (--map obs=NAME says which); {table.by_hand()}"
-        )
-    finals = {name: array(name, ends.last) for name in leaves_of(keys, FINAL)}
-    columns = {name: array(name) for name in keys if name not in {*obs, *action, *finals, *TOLD}}
-    found = FlatArrays(
-        where, obs, action if layout is not None else single_integers(action), ends.terminated, ends.truncated,
-        ends.last, array(REWARD) if REWARD in keys else None, columns,
-        finals={name.replace(FINAL, OBS, 1): array for name, array in finals.items()} or None,
-        layout=layout, names=_names(path, table, keys),
-    ).source()  # fmt: skip
-    if layout is None:
-        found = dataclasses.replace(found, layout=_with_texts(found.layout, texts))
-    yield dataclasses.replace(found, notes=ends.notes)
+def _prepared(arrays: dict[str, Any], container: Container) -> dict[str, Any]:
+    """Return the arrays, whose rows must be in order; where only steps are numbered, the first ones begin episodes."""
+    episode, frame = arrays.get(EPISODE), arrays.get(FRAME)
+    check_order(episode, frame)
+    return arrays if episode is not None or frame is None else {"/first": whole_numbers(frame) == 0, **arrays}
 
 
-def _names(path: pathlib.Path, table: ParquetTable, keys: Mapping[str, str]) -> Names:
-    """Return the names of all columns, and of all files if there are several, without those that are read."""
-    names = Names([*table.kinds, *(files_below(path) if path.is_dir() else ())], numbered)
-    names.take(
-        *(key for name, key in keys.items() if name != INDEX),
-        *(file.relative_to(path).as_posix() for file in table.files),
-    )
-    for key in filter(None, [keys.get(INDEX)]):
-        with contextlib.suppress(InputError):
-            if (np.diff(table.numbers(key)) == 1).all():
-                names.take(key)  # the order of the rows tells it
-    return names
-
-
-def _with_texts(layout: Layout, texts: Mapping[str, Texts]) -> Layout:
+def _with_texts(layout: Layout, arrays: FlatArrays) -> Layout:
     """Return an inferred layout with spaces of texts, and with the names of columns of texts in its provenance."""
     found = {}
-    for name in texts.keys() & {*layout.obs, *layout.action}:
-        each = [texts[one] for one in (name, _final(name)) if one in texts]
-        found[name] = infer_text("".join(one.charset for one in each), max(one.longest for one in each))
-    columns = [name for name in layout.columns if name in texts]
+    for name, array in {**arrays.obs, **arrays.action}.items():
+        each = [one.texts for one in (array, (arrays.finals or {}).get(name)) if isinstance(one, ParquetArray)]
+        if texts := [one for one in each if one is not None]:
+            found[name] = infer_text("".join(one.charset for one in texts), max(one.longest for one in texts))
+    columns = [name for name, array in arrays.extra.items() if isinstance(array, ParquetArray) and array.texts]
     provenance = {"parquet": {"text": columns}} if columns else {}
     return dataclasses.replace(layout.with_texts(found), provenance=provenance)
 
 
-def _description(schema: Any, where: str) -> tuple[Layout | None, dict[str, str]]:
-    """Return the layout and the columns' names that :func:`write` left, or None and nothing if it did not."""
-    stored = (schema.metadata or {}).get(DESCRIPTION)
-    if stored is None:
-        return None, {}
-    return read_description(parse_json(stored, where), where)
-
-
-def _meanings(table: ParquetTable, described: Mapping[str, str], choice: Choice) -> dict[str, str]:
-    """Return the Parquet column of each of our names that is to be read; what the caller maps goes first."""
-    kind, ends = named_kind(choice.ends) if choice.ends not in (None, WHOLE) else ("", "")
-    told = {ends: f"/{kind}"} if ends else {}
-    for name, key in (*choice.map.items(), *((kind, key) for key in told)):
-        if key not in table.kinds:
-            raise InputError(f"{table.where}: there is no column {key!r} for {name}; {table.by_hand()}")
-    found = dict(choice.map)
-    for key in table.kinds:
-        name = told.get(key) or described.get(key) or SYNONYMS.get(key) or _meaning(key)
-        if key in choice.map.values() or not table.is_readable(key) or any(_meet(name, one) for one in choice.map):
-            continue
-        if name in found:
-            raise InputError(f"{table.where}: the columns {found[name]!r} and {key!r} both are its {name}")
-        found[name] = key
-    optional = {name: _own(name) for name in found if name not in TOLD and not leaves_of({name: name}, ACTION)}
-    own = [name for name, column in optional.items() if name == column]
-    choice.check_columns(leaves_of(dict.fromkeys(own), OBS), [name for name in own if name.partition("/")[0] != OBS])
-    found = {name: key for name, key in found.items() if name not in optional or choice.wants(optional[name])}
-    for one, other in itertools.permutations(found, 2):
-        if other.startswith(f"{one}/"):
-            raise InputError(
-                f"{table.where}: the column {found[other]!r} is a part of {found[one]!r}, which is an array"
-            )
-    return found
-
-
-def _meet(one: str, other: str) -> bool:
-    """Tell whether two names are the same, or one is a part of the other."""
-    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
-
-
-def _meaning(key: str) -> str:
-    root, _, rest = key.partition(".")
-    if root in ROOTS:
-        return "/".join([ROOTS[root], *filter(None, rest.split("."))])
-    return column_name(key)
-
-
-def recognise(path: pathlib.Path) -> bool:
-    """Tell whether a path is Parquet with actions and observations, as far as can be told without pyarrow.
-
-    A LeRobotDataset, whose rows are not all of it, has a format of its own.
-    """
-    if (path / "meta" / "info.json").is_file():
-        return False
-    try:
-        import pyarrow.parquet as pq
-    except ImportError:
-        return bool(table_files(path)) if path.exists() else False
-    files = table_files(path) if path.exists() else []
-    try:
-        with damage(path):
-            names = pq.read_schema(files[0]).names if files else []
-    except (InputError, OSError):
-        return False
-    return {OBS, ACTION} <= {ROOTS.get(name.partition(".")[0]) for name in names}
+TABLE = Convention(
+    {"observation": OBS, "observations": OBS, OBS: OBS, "action": ACTION, "actions": ACTION,
+     "final_observation": FINAL_OBS, **dict.fromkeys(("next.reward", "reward", "rewards"), REWARD),
+     **dict.fromkeys(("next.terminated", "terminated", "terminals", "terminal", "terminations"), TERMINATED),
+     **dict.fromkeys(("next.truncated", "truncated", "timeouts", "truncations"), TRUNCATED),
+     **dict.fromkeys(("next.done", "done", "dones"), DONE),
+     "episode_index": EPISODE, "frame_index": FRAME, "index": "", DESCRIPTION: LAYOUT},
+    separator=".", columns=True, written=_keys, prepared=_prepared, described=_with_texts,
+)  # fmt: skip
 
 
 FORMATS = (
-    Format(
-        "parquet", "Parquet for Hugging Face datasets: one row a step", "file",
+    array_format(
+        "parquet", "Parquet for Hugging Face datasets: one row a step", "file", parquet_table.KIND, (TABLE,),
         Holds(
             next_obs=False, dtypes=frozenset(name for name in DTYPES if not name.startswith("complex")), ragged=True
-        ), recognise, read, write, tuple(COMPRESSIONS), ("pyarrow",), "arrow",
-        told=frozenset({"map", "ends", "max_episode_steps"}),
+        ), write, tuple(COMPRESSIONS), requires=("pyarrow",), extra="arrow",
     ),
 )  # fmt: skip

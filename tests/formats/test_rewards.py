@@ -132,7 +132,7 @@ def test_in_datasets(format: str, odd: dict[int, float], said: str, left: list[i
     path = dataset(format, tmp_path, odd)
     read = formats.get(format).read
     assert read is not None
-    said_of_arrays = f"in row {min(odd)}" if format in ("npz", "d4rl") else said
+    said_of_arrays = f"in row {min(odd)}" if format in ("npz", "d4rl", "parquet") else said
     with (
         pytest.raises(InputError, match=rf"{said_of_arrays}; --allow-loss leaves such episodes out"),
         read(path) as refused,

@@ -29,7 +29,7 @@ from diskreplay.formats.core.episodes import widest
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, Joined, leaves_of
 from diskreplay.formats.core.format import TOLD, Format, Holds, Write
 from diskreplay.formats.core.layout import Layout
-from diskreplay.formats.core.names import Names, files_below
+from diskreplay.formats.core.names import Names, files_below, numbered
 from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.refusing import by_hand, listed, shapes_in
@@ -50,6 +50,7 @@ class Files:
         kind: of its files.
         every: its files, in order.
         several: True if the dataset is a folder of them.
+        beside: the names of files beside them.
         names: the names in all of them, and which were asked for.
     """
 
@@ -57,7 +58,8 @@ class Files:
         self.path, self.kind = path, kind
         self.several = is_folder(path, kind)
         self.every = files_of(path, kind)
-        self.names = Names(_others(path, set(self.every)) if self.several else ())
+        self.beside = set(_others(path, {part for file in self.every for part in kind.parts(file)}))
+        self.names = Names(self.beside)
         self._opened: pathlib.Path | None = None
         self._stack = contextlib.ExitStack()
         self._container: Container | None = None
@@ -138,17 +140,20 @@ def fits(format: Format, path: pathlib.Path, choice: Choice) -> bool:
 
 
 def _matches(kind: Kind, conventions: Sequence[Convention], path: pathlib.Path, choice: Choice = AS_IT_IS) -> bool:
-    for file in files_of(path, kind)[:1]:
+    for file in files_of(path, kind)[:1] if kind.folders or kind.recognise(path) else ():
         if kind.recognise(file):
-            facts = file.stat()
-            names = _names(kind, file, facts.st_size, facts.st_mtime_ns, facts.st_ino)
-            with kind.opened(file) as container:
-                return any(one.matches(file, container, choice, names) for one in conventions)
+            facts = [(part, part.stat()) for part in kind.parts(file)]
+            try:
+                names = _names(kind, file, *((part, one.st_size, one.st_mtime_ns, one.st_ino) for part, one in facts))
+                with kind.opened(file) as container:
+                    return any(one.matches(file, container, choice, names) for one in conventions)
+            except ModuleNotFoundError:
+                return True  # the user is told what to install before it is read
     return False
 
 
 @functools.lru_cache(maxsize=4)
-def _names(kind: Kind, file: pathlib.Path, *facts: int) -> frozenset[str]:
+def _names(kind: Kind, file: pathlib.Path, *facts: Any) -> frozenset[str]:
     """Return the names in a file, which many formats look at before one of them reads it; ``facts`` tell it changed."""
     with kind.opened(file) as container:
         return frozenset(container.names())
@@ -234,10 +239,10 @@ class _Dataset:
 
     def _shown(self, name: str) -> str:
         """Return a name with ``*`` in place of what is numbered: files, and episodes in them."""
-        if not self._files.several:
-            return self._convention.shown(name)
-        file, _, rest = name.partition("/")
-        return f"*/{self._convention.shown(rest)}" if self._files.path / file in self._files.every else name
+        if name in self._files.beside:
+            return numbered(name)
+        own = name.partition("/")[2] if self._files.several else name
+        return "*/" * self._files.several + self._convention.shown(own)
 
     def _found(self, chain: Sequence[pathlib.Path], every: Mapping[pathlib.Path, Sequence[str]]) -> Iterator[Run]:
         """Yield the runs in files that go on in each other, after what the files say of themselves."""
@@ -247,7 +252,7 @@ class _Dataset:
         split = self._convention.split(every[first])
         outside = split.pop(None, {})
         for name in outside:
-            if self._layout is None and self._convention.names.get(name) == LAYOUT:
+            if self._layout is None and not self._choice.map and self._convention.names.get(name) == LAYOUT:
                 told = Asked(self._files, first).value(name)
                 told = told.get("layout") if isinstance(told, dict) else told
                 self._layout = Layout.from_json(str(told) if isinstance(told, np.ndarray) else told, str(first))
@@ -284,6 +289,7 @@ class _Dataset:
         if layout is None:
             origin = self._convention.provenance(Asked(self._files, runs[0].files[0]), self._where)
             described = dataclasses.replace(described, action_space=widest(actions), provenance=origin)
+            described = self._convention.described(described, arrays)
 
         def blocks() -> Iterator[Transitions]:
             for run in runs:
@@ -299,7 +305,7 @@ class _Dataset:
         run, choice = self._runs[0], self._choice
         found = self._convention.names_of(run.names, self._layout, choice, run.where)
         choice.check_columns(leaves_of(found, OBS), list(filter(is_column, found)))
-        found = {ours: theirs for ours, theirs in found.items() if self._is_wanted(ours)}
+        found, chosen = {ours: theirs for ours, theirs in found.items() if self._is_wanted(ours)}, choice.columns or ()
         roots = {ours.partition("/")[0]: theirs for ours, theirs in found.items()} | found
         for root in self._convention.required:
             if root not in roots and not (root == TERMINATED and choice.tells):
@@ -316,7 +322,7 @@ class _Dataset:
 
         return {
             ours: theirs for ours, theirs in found.items()
-            if not (is_column(ours) and self._convention.guessed(theirs)) or fits(theirs)
+            if not (is_column(ours) and self._convention.guessed(theirs)) or ours in chosen or fits(theirs)
         }  # fmt: skip
 
     def _is_wanted(self, ours: str) -> bool:

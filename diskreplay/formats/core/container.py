@@ -1,4 +1,4 @@
-"""Named arrays in one file or folder, whatever holds them: HDF5, Zarr, NPZ."""
+"""Named arrays in one file or folder, whatever holds them: HDF5, Zarr, NPZ, Parquet."""
 
 from __future__ import annotations
 
@@ -85,6 +85,8 @@ class Kind:
         recognise: tells whether a path is one.
         opened: opens it; raises InputError if it is none, or damaged.
         loads, item: how Python opens one, and takes an array from it.
+        parts: returns the files that are read of one, or folders of such.
+        folders: whether a folder of them is recognised as a dataset.
     """
 
     title: str
@@ -92,6 +94,8 @@ class Kind:
     opened: Callable[[pathlib.Path], AbstractContextManager[Container]]
     loads: str
     item: str = "f[{!r}][:]"
+    parts: Callable[[pathlib.Path], Iterable[pathlib.Path]] = lambda path: (path,)
+    folders: bool = True
 
 
 def is_attribute(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 A :class:`Convention` is the table of one layout. :meth:`Convention.names_of` applies it to the names in a file, after
 what the caller says. Our names are those of a store's columns (``obs/camera``, ``action``, ``reward``,
-``terminated``), and some of arrays that become no column: ``next_obs``, ``final_obs`` and those of
+``terminated``), and some of arrays that become no column: ``next_obs``, ``.final_obs`` and those of
 :mod:`diskreplay.formats.core.ends`.
 
 The three ways in which arrays lie against each other:
@@ -26,10 +26,12 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import AS_IT_IS, WHOLE, Choice, named_kind
 from diskreplay.formats.core.container import Container, is_attribute
 from diskreplay.formats.core.ends import CUT, DISCOUNT, DONE, TELLING
+from diskreplay.formats.core.flat import FlatArrays
 from diskreplay.formats.core.layout import Layout, column_name
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
-NEXT_OBS, FINAL_OBS, OFFSETS, EXTRA = "next_obs", "final_obs", "offsets", "extra"
+NEXT_OBS, FINAL_OBS, OFFSETS, EXTRA = "next_obs", ".final_obs", ".offsets", "extra"
+"""Our names of what is no column of a store: none can be called so."""
 LAYOUT = "/layout"
 """Our name of the text in which an export left the layout."""
 ROOTS = (OBS, ACTION, NEXT_OBS, FINAL_OBS, OFFSETS)
@@ -38,8 +40,8 @@ TOLD = (TERMINATED, TRUNCATED, DONE, DISCOUNT, *TELLING)
 """Our names of what :func:`~diskreplay.formats.core.ends.ends_of` takes."""
 SPECIAL = (*TOLD, CUT, LAYOUT)
 
-ALIASES = {"done": DONE, "dones": DONE}
-"""Our names as a caller may spell them."""
+ALIASES = {"done": DONE, "dones": DONE, "final_obs": FINAL_OBS, "offsets": OFFSETS}
+"""Our names, or roots of them, as a caller may spell them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Convention:
     Attributes:
         names: our name of each of theirs, or of each group of theirs (``"observations": "obs"`` also says
             ``observations/qpos``, ``"data/*": "obs"`` each array right below ``data``); :data:`EXTRA` for columns.
+        separator: what stands between the parts of their names.
         marks: names that are there in this layout, which tell it from others.
         absent: names that are never there.
         tells: something in it tells where episodes end, or the caller says so.
@@ -69,12 +72,14 @@ class Convention:
         missing: what to say where observations are missing.
         prepared: makes the arrays of a run ready, by our names, with its container at hand.
         own: names of what an export leaves besides, which the layout says again.
+        described: returns an inferred layout with what the arrays say besides.
         provenance: returns the origin of the steps that a container tells.
         check: raises InputError for a container that says it is of another version.
         chains: returns the files of each run of steps, in order; each file is a run of its own if None.
     """
 
     names: Mapping[str, str]
+    separator: str = "/"
     marks: frozenset[str] = frozenset()
     absent: frozenset[str] = frozenset()
     tells: bool = False
@@ -94,6 +99,7 @@ class Convention:
     missing: str = ""
     prepared: Callable[[dict[str, Any], Container], dict[str, Any]] = lambda arrays, container: arrays
     own: tuple[str, ...] = ()
+    described: Callable[[Layout, FlatArrays], Layout] = lambda layout, arrays: layout
     provenance: Callable[[Container, str], dict[str, Any]] = lambda container, where: {}
     check: Callable[[Container, str], None] = lambda container, where: None
     chains: Callable[[Sequence[pathlib.Path]], list[list[pathlib.Path]]] | None = None
@@ -166,6 +172,10 @@ class Convention:
                     f"--map {ours.strip('/')}={theirs}"
                 )
             found[ours] = theirs
+        found.pop(LAYOUT, None)
+        for ours, theirs in found.items():
+            if whole := found.get(ours.rpartition("/")[0]):
+                raise InputError(f"{where}: {theirs!r} is a part of {whole!r}, which is an array")
         return found
 
     def _chosen(self, names: Collection[str], choice: Choice, where: str) -> dict[str, str]:
@@ -177,21 +187,22 @@ class Convention:
             wanted.append((f"/{kind}", name))
         for ours, spelled in wanted:
             theirs = re.sub(r".*\*/|_\*", "", spelled)  # as what was not read is shown: data/demo_*/states
-            below = [name for name in names if name == theirs or name.startswith(f"{theirs}/")]
+            below = [name for name in names if name == theirs or name.startswith(theirs + self.separator)]
             if not below:
                 there = ", ".join(sorted(name for name in names if not is_attribute(name)))
                 raise InputError(
                     f"{where}: there is no array {spelled!r} for {ours.strip('/')}; there are {there[:500]}"
                 )
+            root, slash, part = ours.partition("/")
             for name in below:
-                full = ALIASES.get(ours, ours) + name[len(theirs) :]
+                full = ALIASES.get(root, root) + slash + part + name[len(theirs) :].replace(self.separator, "/")
                 found[name] = column_name(full) if is_column(full) else full
         return found
 
     def _meanings(self, names: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
         """Return our name of each name that has one; what the caller gave displaces what the table says."""
         taken = set(given.values())
-        displaced = {ours.partition("/")[0] for ours in taken if ours.partition("/")[0] in (OBS, ACTION, NEXT_OBS)}
+        displaced = {ours.partition("/")[0] for ours in taken if ours.partition("/")[0] in ROOTS}
         found = dict(given)
         for name in names:
             ours = None if name in given else self._meaning(name)
@@ -203,13 +214,13 @@ class Convention:
         """Return our name of an array, or None if it has none."""
         if is_attribute(name):
             return self.names.get(name) or None
-        for end in [len(name), *(at for at in range(len(name) - 1, 0, -1) if name[at] == "/")]:
+        for end in [len(name), *(at for at in range(len(name) - 1, 0, -1) if name[at] == self.separator)]:
             ours = self.names.get(name[:end])
             if ours is None:
                 continue
             if not ours:
                 return None
-            rest = name[end:].lstrip("/")
+            rest = "/".join(filter(None, name[end:].split(self.separator)))
             if ours == EXTRA:
                 return column_name(rest or name)
             if rest and ours not in ROOTS:
@@ -223,7 +234,7 @@ class Convention:
 
     def guessed(self, name: str) -> bool:
         """Tell whether an array has its meaning only because it has no other."""
-        return not any(name == key or name.startswith(f"{key}/") for key in self.names)
+        return not any(name == key or name.startswith(key + self.separator) for key in self.names)
 
     def spelling(self, theirs: str, full: str, number: int | None) -> str:
         """Return a name as it stands in a numbered episode: as in the episode, or with the number in it."""

@@ -6,7 +6,7 @@ They are those of D4RL, Gymnasium, Stable-Baselines (``episode_starts``), Tiansh
 
 from __future__ import annotations
 
-from diskreplay.formats.core.convention import EXTRA, FINAL_OBS, NEXT_OBS
+from diskreplay.formats.core.convention import EXTRA, FINAL_OBS, NEXT_OBS, OFFSETS
 from diskreplay.formats.core.ends import DONE
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
@@ -19,6 +19,6 @@ NAMES = {
     "timeouts": TRUNCATED, "truncations": TRUNCATED, "truncated": TRUNCATED, "dones": DONE, "done": DONE,
     "final_obs": FINAL_OBS, "last": "/last", "episode_starts": "/first", "episode_ends": "/ends",
     "episode_lengths": "/lengths", "traj_lengths": "/lengths", "step_type": "/step_type", "step_types": "/step_type",
-    "infos": EXTRA, "info": EXTRA, "extra": EXTRA, "offsets": "offsets",
+    "infos": EXTRA, "info": EXTRA, "extra": EXTRA, "offsets": OFFSETS,
 }  # fmt: skip
 """Our name of each of theirs."""

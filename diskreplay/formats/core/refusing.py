@@ -26,10 +26,10 @@ def shapes_in(container: Container, names: Iterable[str]) -> Iterator[tuple[str,
         if not is_attribute(name):
             try:
                 array = container.array(name)
+                found = name, tuple(array.shape), str(array.dtype)
             except InputError:
-                yield name, (), "unreadable"
-            else:
-                yield name, tuple(array.shape), str(array.dtype)
+                found = name, (), "unreadable"
+            yield found
 
 
 def listed(shapes: Shapes) -> str:

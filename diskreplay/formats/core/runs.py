@@ -89,6 +89,7 @@ def steps_of(
         {name.replace(root, OBS, 1): array for name, array in leaves_of(arrays, root).items()} or None
         for root in (NEXT_OBS, FINAL_OBS)
     )
+    finals = finals and {name: _at_ends(array, ends.last) for name, array in finals.items()}
     columns = {name: array for name, array in arrays.items() if is_column(name)}
     if longer:
         every, obs = obs, {name: array_slice(array, 0, count) for name, array in obs.items()}
@@ -160,6 +161,13 @@ def _again(array: ArrayLike) -> ArrayLike:
     """Return an array that is read beside itself: one that is read forwards only is opened again."""
     again = getattr(array, "again", None)
     found: ArrayLike = array if again is None else again()
+    return found
+
+
+def _at_ends(array: ArrayLike, last: Array) -> ArrayLike:
+    """Return final observations, one an episode: of an array with a place for each row those at the ends."""
+    among = getattr(array, "among", None)
+    found: ArrayLike = array if among is None else among(last)
     return found
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -37,52 +39,81 @@ class ParquetArray:
         files: the files, in order.
         key: the key of the column.
         count: rows in them that are wanted.
-        known: shape and dtype; found from the first row if None.
+        known: shape and dtype; found from the first row, when they are asked for, if None.
         present: ``(rows,)`` bool: which rows have a value, others being null; all of them if None.
         ragged: True if rows are lists of any size of values that are ``known``.
-        texts: what :func:`texts_of` says of a column of texts, whose rows are their code points; None for others.
-
-    Attributes:
-        row_bytes: the bytes of a row of a ragged column on average, else None.
+        text: True for a column of texts, whose rows are their code points.
     """
 
     def __init__(
         self, files: Sequence[pathlib.Path], key: str, count: int, known: Shape | None = None,
-        present: Array | None = None, ragged: bool = False, texts: Texts | None = None,
+        present: Array | None = None, ragged: bool = False, text: bool = False,
     ) -> None:  # fmt: skip
-        if texts is not None:
-            known, ragged = CODE_POINTS, True
-        self._files, self._key, self._known, self._present = files, key, known, present
-        self._size, self._ragged, self._texts = 1, ragged, texts
+        self.files, self.key, self._count, self._present = files, key, count, present
+        self._known, self._ragged = (CODE_POINTS, True) if text else (known, ragged)
+        self._size, self._text, self._strict = 1, text, False
         self._begin()
-        if known is None:
-            first = self._some(1) if count else np.empty(0, np.float32)
-            known = first.shape[1:], first.dtype
-        self.dtype = known[1]
-        self.shape = (count, *known[0])
-        item = int(np.prod(known[0], dtype=np.int64)) * self.dtype.itemsize
-        items = 0 if not ragged else self._items(item) if texts is None else texts.characters
-        self.row_bytes = items * item // max(1, count) + 1 if ragged else None
+
+    def among(self, present: Array) -> ParquetArray:
+        """Return the same column as one that has values in some rows, ``(rows,)`` bool, and none in the others."""
+        count = int(present.sum())
+        return ParquetArray(self.files, self.key, count, self._known, present, self._ragged, self._text)
+
+    @functools.cached_property
+    def _value(self) -> Shape:
+        """The shape and dtype of a value; only once they are known all rows are checked, some MB at a time."""
+        for path in self.files:
+            _check_column(path, self.key, self._text)
+        found = self._known
+        if found is None:
+            first = self._some(1) if self._count else np.empty(0, np.float32)
+            found = first.shape[1:], first.dtype
+        self._strict = True
+        item = math.prod(found[0]) * found[1].itemsize
         self._size = max(1, min(1 << 16, BLOCK_BYTES // max(1, self.row_bytes or item)))
         self._begin()
+        return found
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._count, *self._value[0]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._value[1]
+
+    @functools.cached_property
+    def row_bytes(self) -> int | None:
+        """The bytes of a row of a ragged column on average, None for others."""
+        if not self._ragged:
+            return None
+        assert self._known is not None
+        item = math.prod(self._known[0]) * self._known[1].itemsize
+        items = self._items(item) if self.texts is None else self.texts.characters
+        return items * item // max(1, self._count) + 1
+
+    @functools.cached_property
+    def texts(self) -> Texts | None:
+        """The facts of a column of texts, None for others."""
+        return texts_of(self.files, self.key) if self._text else None
 
     @property
     def where(self) -> str:
-        return f"{self._files[0] if len(self._files) == 1 else self._files[0].parent}: {self._key}"
+        return f"{self.files[0] if len(self.files) == 1 else self.files[0].parent}: {self.key}"
 
     def _items(self, item_bytes: int) -> int:
         """Return the number of items in all lists; raise InputError if the files cannot hold so many."""
         import pyarrow.parquet as pq
 
         found = 0
-        for path in self._files:
+        for path in self.files:
             with damage(path), pq.ParquetFile(path) as file:
                 groups = [file.metadata.row_group(at) for at in range(file.num_row_groups)]
             for column in (group.column(at) for group in groups for at in range(group.num_columns)):
-                if column.path_in_schema.startswith(f"{self._key}."):
+                if column.path_in_schema.startswith(f"{self.key}."):
                     check_chunk(self.where, (column.num_values,), item_bytes)
                     found += column.num_values
-        check_size(self.where, (found,), item_bytes, lambda: sum(path.stat().st_size for path in self._files))
+        check_size(self.where, (found,), item_bytes, lambda: sum(path.stat().st_size for path in self.files))
         return found
 
     def _begin(self) -> None:
@@ -95,18 +126,17 @@ class ParquetArray:
         import pyarrow.parquet as pq
 
         done = 0
-        for path in self._files:
+        for path in self.files:
             with damage(path), pq.ParquetFile(path) as file:
                 groups = range(file.num_row_groups)  # one by one: Arrow keeps what it has read of all that it is given
-                _check_column(path, file.schema_arrow, self._key, texts=self._texts is not None)
                 for batch in itertools.chain.from_iterable(
-                    file.iter_batches(self._size, [group], [self._key], use_threads=False) for group in groups
+                    file.iter_batches(self._size, [group], [self.key], use_threads=False) for group in groups
                 ):
                     column = batch.column(0)
                     if isinstance(column, pa.ExtensionArray):
                         column = column.storage
                     present: Any = True if self._present is None else self._present[done : done + len(column)]
-                    if (column.is_valid().to_numpy(zero_copy_only=False) != present).any():
+                    if self._strict and (column.is_valid().to_numpy(zero_copy_only=False) != present).any():
                         raise InputError(
                             f"{self.where}: has rows without a value, or with one where none belongs; --columns leaves "
                             "it out"
@@ -121,7 +151,7 @@ class ParquetArray:
 
         assert self._known is not None
         shape, dtype = self._known
-        if self._texts is not None:
+        if self._text:
             return code_points(self.where, (text.encode() for text in column.to_pylist()))[:]
         if not _is_list(column.type):
             raise InputError(f"{self.where}: has values of {column.type}, not lists of {dtype} {shape}")
@@ -232,8 +262,7 @@ def texts_of(files: Sequence[pathlib.Path], key: str) -> Texts:
     charset: set[str] = set()
     longest = characters = 0
     for path in files:
-        with damage(path):
-            _check_column(path, pq.read_schema(path), key, texts=True)
+        _check_column(path, key, texts=True)
         with damage(path), pq.ParquetFile(path, read_dictionary=[key]) as file:
             for batch in itertools.chain.from_iterable(
                 file.iter_batches(1 << 16, [group], [key], use_threads=False) for group in range(file.num_row_groups)
@@ -247,8 +276,14 @@ def texts_of(files: Sequence[pathlib.Path], key: str) -> Texts:
     return Texts("".join(sorted(charset)), longest, characters)
 
 
-def _check_column(path: pathlib.Path, schema: Any, key: str, texts: bool) -> None:
+def _check_column(path: pathlib.Path, key: str, texts: bool) -> None:
     """Raise InputError unless a file has one column of a key, of texts, or of numbers or images."""
+    import pyarrow.parquet as pq
+
+    with damage(path):
+        schema = pq.read_schema(path)
+    if key not in schema.names:
+        raise InputError(f"{str(path)!r} has no column {key!r}, as others have; leave it out (--columns)")
     if schema.names.count(key) != 1 or not (is_text if texts else is_readable)(schema.field(key).type):
         raise InputError(f"{str(path)!r} has no one column {key!r} of {'texts' if texts else 'numbers or images'}")
 

@@ -1,21 +1,33 @@
-"""The rows of one or several Parquet files as one table: which columns there are, and whether rows are in order."""
+"""The rows of one or several Parquet files as one table: a container of its columns, whose rows must be in order."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
+import itertools
 import pathlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.container import ATTRIBUTES, Kind
+from diskreplay.formats.core.layout import Shape, read_description
 from diskreplay.formats.core.order import natural
-from diskreplay.formats.core.refusing import by_hand, listed
+from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
 from diskreplay.formats.files.arrow import damage, is_text
-from diskreplay.formats.files.parquet_array import ParquetArray, Texts, is_parquet, is_readable, texts_of
+from diskreplay.formats.files.minari_dataset import refuse_parquet
+from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_readable
+from diskreplay.schema import OBS
+
+METADATA = b"diskreplay"
+"""The name in a schema's metadata of the description that an export leaves."""
+DESCRIPTION = f"{ATTRIBUTES}diskreplay"
+INDEX = "index"
+"""The column that numbers all rows."""
 
 Array = NDArray[Any]
 
@@ -33,110 +45,120 @@ def table_files(path: pathlib.Path) -> list[pathlib.Path]:
     return sorted(kept, key=lambda file: natural(file.relative_to(path).as_posix()))
 
 
-@dataclasses.dataclass(frozen=True)
+def _recognise(path: pathlib.Path) -> bool:
+    """Tell whether a path is a table; the rows of a LeRobotDataset are not all of it, so that it has its own format."""
+    return not (path / "meta" / "info.json").is_file() and path.exists() and bool(table_files(path))
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path) -> Iterator[ParquetTable]:
+    """Open a table; raise InputError for anything else."""
+    refuse_parquet(path)
+    yield ParquetTable(path)
+
+
+KIND = Kind(
+    "Parquet table", _recognise, opened, "pyarrow.parquet.read_table({!r})", "numpy.stack(f[{!r}].to_numpy())",
+    table_files, folders=False,
+)  # fmt: skip
+
+
 class ParquetTable:
-    """Some Parquet files.
+    """Some Parquet files as a container; its columns are read forwards, each for itself."""
 
-    Attributes:
-        where: the name of the table in errors.
-        files: the files, in order.
-        schemas: the schema of each.
-        counts: the rows of each.
-    """
-
-    where: str
-    files: Sequence[pathlib.Path]
-    schemas: Sequence[Any]
-    counts: Sequence[int]
-
-    @classmethod
-    def of(cls, path: pathlib.Path) -> ParquetTable:
-        """Return the table at a path; raise InputError if there is none."""
+    def __init__(self, path: pathlib.Path) -> None:
         import pyarrow.parquet as pq
 
-        files, schemas, counts = table_files(path), [], []
-        if not files:
+        self._path, self._files, self._schemas, self._count = path, table_files(path), list[Any](), 0
+        if not self._files:
             raise InputError(f"{str(path)!r} is no Parquet file")
-        for file in files:
-            with damage(file), pq.ParquetFile(file) as opened:
-                schemas.append(opened.schema_arrow)
-                counts.append(opened.metadata.num_rows)
-        return cls(str(path), files, schemas, counts)
+        for file in self._files:
+            with damage(file), pq.ParquetFile(file) as found:
+                self._schemas.append(found.schema_arrow)
+                self._count += found.metadata.num_rows
+        check_size(str(path), (self._count,), 1, lambda: stored_bytes(path))
+        self._kinds = {field.name: field.type for schema in reversed(self._schemas) for field in schema}
+        self._metadata = self._schemas[0].metadata or {}
+        self._arrays: dict[str, ParquetArray] = {}
 
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
+    def names(self) -> list[str]:
+        """Return the columns, but for numbers of rows that the rows' order says again, and the description's name."""
+        columns = dict.fromkeys(key for schema in self._schemas for key in schema.names)
+        with contextlib.suppress(InputError):
+            if INDEX in columns and (np.diff(whole_numbers(self.array(INDEX))) == 1).all():
+                del columns[INDEX]
+        return [*[DESCRIPTION] * (METADATA in self._metadata), *columns]
+
+    def array(self, name: str) -> ParquetArray:
+        kind = self._kinds.get(name)
+        if kind is None or not (is_readable(kind) or is_text(kind)):
+            found = "is missing" if kind is None else f"holds {kind}, neither numbers, texts nor images"
+            raise InputError(f"{self._path}: the column {name!r} {found}")
+        if name not in self._arrays:
+            known, ragged = self._described.get(name, (None, False))
+            self._arrays[name] = ParquetArray(self._files, name, self._count, known, None, ragged, is_text(kind))
+        return self._arrays[name]
+
+    def value(self, name: str) -> Any:
+        if name == DESCRIPTION:
+            return parse_json(self._metadata.get(METADATA), str(self._path))
+        return self.array(name)[slice(None)]
 
     @functools.cached_property
-    def kinds(self) -> Mapping[str, Any]:
-        """The Arrow type of each column, in the first of the files that have it."""
-        found: dict[str, Any] = {}
-        for schema in self.schemas:
-            found |= {field.name: field.type for field in schema if field.name not in found}
-        return found
+    def _described(self) -> Mapping[str, tuple[Shape, bool]]:
+        """The shape and dtype of values, and whether they are ragged, of the columns that an export described."""
+        if METADATA not in self._metadata:
+            return {}
+        layout, names = read_description(self.value(DESCRIPTION), str(self._path))
+        shapes = layout.step_shapes
+        ours = {
+            key: name if name in shapes else re.sub(r"^(next|\.final)_obs", OBS, name) for key, name in names.items()
+        }
+        return {key: (shapes[name], name in layout.ragged) for key, name in ours.items() if name in shapes}
 
-    def by_hand(self) -> str:
-        """Return what is there, for an error, and the line of Python that imports it."""
-        shapes = [(name, (self.count,), str(kind)) for name, kind in self.kinds.items()]
-        line = by_hand(self.files[0], "pyarrow.parquet.read_table({!r})", "numpy.stack(f[{!r}].to_numpy())", shapes)
-        return f"there are {listed(shapes)}; {line}"
 
-    def is_text(self, key: str) -> bool:
-        return is_text(self.kinds[key])
+def whole_numbers(array: ParquetArray) -> Array:
+    """Return a column of whole numbers, int64 ``(count,)``, whatever their type; raise InputError for others."""
+    count, values = array.shape[0], np.asarray(array[slice(None)])
+    with np.errstate(invalid="ignore"):
+        found: Array = values.astype(np.int64)
+    if values.size != count or (found != values).any():
+        raise InputError(f"{array.where} must be one whole number a row")
+    return found.reshape(count)
 
-    def is_readable(self, key: str) -> bool:
-        return is_readable(self.kinds[key]) or self.is_text(key)
 
-    def check_column(self, key: str) -> None:
-        """Raise InputError unless all files have a column."""
-        for file, schema in zip(self.files, self.schemas, strict=True):
-            if key not in schema.names:
-                raise InputError(f"{str(file)!r} has no column {key!r}, as others have; leave it out (--columns)")
+def check_order(episode: ParquetArray | None, frame: ParquetArray | None) -> None:
+    """Raise InputError for the first row that is not where its numbers say.
 
-    def texts(self, key: str) -> Texts | None:
-        """Return the facts of a column of texts, and None for others."""
-        return texts_of(self.files, key) if self.is_text(key) else None
+    Args:
+        episode: the column that numbers episodes: by one more from one to the next.
+        frame: the column that numbers the steps of each episode from 0.
+    """
+    columns = [array for array in (episode, frame) if array is not None and array.shape[0]]
+    numbers = {array.key: whole_numbers(array) for array in columns}
+    if not columns:
+        return
+    first, steps = numbers[columns[0].key], numbers[columns[-1].key]
+    step = first[1:] == 0 if episode is None else np.diff(first)
+    wrong = np.append(False, ~np.isin(step, (0, 1)))
+    if frame is not None:
+        wrong |= steps != np.append(0, np.where(step == 0, steps[:-1] + 1, 0))
+    if wrong.any():
+        raise InputError(_not_in_order(columns[0], numbers, int(np.argmax(wrong))))
 
-    def numbers(self, key: str) -> Array:
-        """Return a column of whole numbers, int64 ``(count,)``, whatever their type; raise InputError for others."""
-        values = ParquetArray(self.files, key, self.count)[slice(None)]
-        with np.errstate(invalid="ignore"):
-            found: Array = values.astype(np.int64)
-        if values.size != self.count or (found != values).any():
-            raise InputError(f"{self.where}: {key} must be one whole number a row")
-        return found.reshape(self.count)
 
-    def check_order(self, episode: str | None, frame: str | None, last: Array) -> None:
-        """Raise InputError for the first row that is not where its numbers say.
+def _not_in_order(column: ParquetArray, numbers: Mapping[str, Array], row: int) -> str:
+    """Return what is wrong with a row whose numbers do not follow those of the row before."""
+    import pyarrow.parquet as pq
 
-        Args:
-            episode: the column that numbers episodes: by one more from one to the next.
-            frame: the column that numbers the steps of each episode from 0.
-            last: ``(count,)`` bool: which rows end an episode, where no column numbers them.
-        """
-        begins, wrong = np.append(True, last[:-1])[: self.count], np.zeros(self.count, bool)
-        if episode is not None and self.count:
-            step = np.diff(self.numbers(episode))
-            begins[1:], wrong[1:] = step != 0, (step != 0) & (step != 1)
-        if frame is not None:
-            starts = np.flatnonzero(begins)
-            place = np.arange(self.count)
-            wrong |= self.numbers(frame) != place - starts[np.cumsum(begins) - 1]
-        if wrong.any():
-            raise InputError(self._not_in_order(int(np.argmax(wrong)), [key for key in (episode, frame) if key]))
-
-    def _not_in_order(self, row: int, keys: Sequence[str]) -> str:
-        """Return what is wrong with a row whose numbers do not follow those of the row before."""
-        stops = np.cumsum(self.counts)
-        at = int(np.searchsorted(stops, row, side="right"))
-        first = row - (int(stops[at]) - self.counts[at])
-        numbers = {key: self.numbers(key) for key in keys}
-        has, after = (
-            " and ".join(f"{key} {each[one]}" for key, each in numbers.items()) if one >= 0 else "nothing"
-            for one in (row, row - 1)
-        )
-        by = ", ".join(f'("{key}", "ascending")' for key in keys)
-        return (
-            f"{str(self.files[at])!r}: row {first:,} has {has}, after {after}: they must ascend without gaps, steps "
-            f"from 0 on. If no row is missing, sort them with pyarrow: table.sort_by([{by}])"
-        )
+    starts = [0, *itertools.accumulate(pq.read_metadata(file).num_rows for file in column.files)]
+    at = int(np.searchsorted(starts, row, side="right")) - 1
+    has, after = (
+        " and ".join(f"{key} {each[one]}" for key, each in numbers.items()) if one >= 0 else "nothing"
+        for one in (row, row - 1)
+    )
+    by = ", ".join(f'("{key}", "ascending")' for key in numbers)
+    return (
+        f"{str(column.files[at])!r}: row {row - starts[at]:,} has {has}, after {after}: they must ascend without gaps, "
+        f"steps from 0 on. If no row is missing, sort them with pyarrow: table.sort_by([{by}])"
+    )
