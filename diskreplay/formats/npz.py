@@ -30,7 +30,7 @@ from __future__ import annotations
 import json
 import pathlib
 
-from diskreplay.formats.core.array_reader import LAYOUT_FILE, array_format, recognising
+from diskreplay.formats.core.array_reader import LAYOUT_FILE, array_format, matches
 from diskreplay.formats.core.array_writer import write_flat
 from diskreplay.formats.core.container import Container
 from diskreplay.formats.core.convention import FINAL_OBS, LAYOUT, OFFSETS, Convention
@@ -92,11 +92,11 @@ EPISODES = Convention(
 
 def _in_folder(path: pathlib.Path) -> bool:
     """Tell whether a path is a directory of NPZ files, or of our layout alone."""
-    return path.is_dir() and (recognising(KIND, (EPISODES,))(path) or [*path.iterdir()] == [path / LAYOUT_FILE])
+    return path.is_dir() and (matches(KIND, (EPISODES,), path) or [*path.iterdir()] == [path / LAYOUT_FILE])
 
 
 def _is_file(path: pathlib.Path) -> bool:
-    return path.is_file() and recognising(KIND, (FLAT,))(path)
+    return path.is_file() and matches(KIND, (FLAT,), path)
 
 
 FORMATS = (

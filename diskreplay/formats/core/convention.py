@@ -225,10 +225,6 @@ class Convention:
         """Tell whether an array has its meaning only because it has no other."""
         return not any(name == key or name.startswith(f"{key}/") for key in self.names)
 
-    def spelling(self, theirs: str, full: str, number: int | None) -> str:
-        """Return a name as it stands in a numbered episode: as in the episode, or with the number in it."""
-        return theirs if number is None or full.endswith(theirs) else self.shown(full).replace("*", str(number))
-
     def spelled(self, ours: str) -> str:
         """Return how the layout calls an array first of all."""
         return next((theirs for theirs, name in self.names.items() if name == ours), ours)

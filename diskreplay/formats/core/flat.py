@@ -70,30 +70,32 @@ class ListedArray:
 
 
 class Joined:
-    """Arrays one after another as one, each opened when entries of it are read.
+    """Arrays one after another as one.
 
     Args:
         where: the name of the array in errors.
-        parts: the arrays, for their shapes and dtypes.
-        opened: opens each of them.
+        parts: the arrays.
+        opened: opens the array of a number when entries of it are read; if None, ``parts`` stay open.
     """
 
-    def __init__(self, where: str, parts: Sequence[ArrayLike], opened: Sequence[Callable[[], ArrayLike]]) -> None:
+    def __init__(
+        self, where: str, parts: Sequence[ArrayLike], opened: Callable[[int], ArrayLike] | None = None
+    ) -> None:  # fmt: skip
         first = parts[0]
         for part in parts:
             if part.shape[1:] != first.shape[1:] or native(part.dtype) != native(first.dtype):
                 raise InputError(f"{where}: holds {part.dtype} {part.shape[1:]}, after {first.dtype} {first.shape[1:]}")
         self._stops = np.cumsum([length(where, "an array", part) for part in parts]).tolist()
-        self._opened = opened
+        self._opened = opened or parts.__getitem__
         self.shape, self.dtype = (int(self._stops[-1]), *first.shape[1:]), native(first.dtype)
 
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(self.shape[0])
         found = [np.empty((0, *self.shape[1:]), self.dtype)]
         begin = 0
-        for end, opened in zip(self._stops, self._opened, strict=True):
+        for number, end in enumerate(self._stops):
             if begin < stop and start < end:
-                found.append(_values(opened(), slice(max(start, begin) - begin, min(stop, end) - begin)))
+                found.append(_values(self._opened(number), slice(max(start, begin) - begin, min(stop, end) - begin)))
             begin = end
         return np.concatenate(found)
 

@@ -26,6 +26,7 @@ from diskreplay.formats.core.episodes import array_slice, reshaped, single_integ
 from diskreplay.formats.core.flat import (
     ArrayLike,
     FlatArrays,
+    Joined,
     ListedArray,
     check_length,
     chunks_of,
@@ -43,14 +44,9 @@ FLAGS = (TERMINATED, TRUNCATED, DONE)
 
 
 def steps_of(
-    where: str,
-    given: Arrays,
-    keys: Mapping[str, str],
-    convention: Convention,
-    choice: Choice,
-    layout: Layout | None,
+    where: str, given: Arrays, keys: Mapping[str, str], convention: Convention, choice: Choice, layout: Layout | None,
     unclear: bool = False,
-) -> tuple[FlatArrays, tuple[str, ...]]:
+) -> tuple[FlatArrays, tuple[str, ...]]:  # fmt: skip
     """Return the steps of a run, and what was taken for granted, in sentences.
 
     Args:
@@ -93,46 +89,30 @@ def steps_of(
     if longer:
         every, obs = obs, {name: array_slice(array, 0, count) for name, array in obs.items()}
         if following is None and not np.array_equal(np.flatnonzero(ends.last), [count - 1]):
-            following = {name: array_slice(_again(array), 1, count + 1) for name, array in every.items()}
+            # what is read forwards only is opened again, for it is read beside itself
+            beside = {name: getattr(array, "again", lambda array=array: array)() for name, array in every.items()}
+            following = {name: array_slice(array, 1, count + 1) for name, array in beside.items()}
         elif following is None:
             finals = {name: array_slice(array, count, count + 1) for name, array in every.items()}
     terminated, truncated = ends.terminated, ends.truncated
     if moved:
         terminated, truncated = (np.append(each[1:], False)[:count] for each in (terminated, truncated))
-        reward = None if reward is None else Later(reward)
+        reward = None if reward is None else _later(where, keys[REWARD], reward)
         if convention.align == "previous":
-            action = {name: Later(array) for name, array in action.items()}
-            columns = {name: Later(array) for name, array in columns.items()}
+            action, columns = (
+                {name: _later(where, keys[name], array) for name, array in each.items()} for each in (action, columns)
+            )
     found = FlatArrays(
         where, obs, action, terminated, truncated, ends.last, reward, columns, following, finals, layout, bare=moved
     )
     return found, ends.notes
 
 
-@dataclasses.dataclass(frozen=True)
-class Later:
-    """An array of which each entry is the next one; the last entry, which has none, is its own."""
-
-    base: ArrayLike
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.base.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.base.dtype
-
-    @property
-    def chunks(self) -> tuple[int, ...] | None:
-        return getattr(self.base, "chunks", None)
-
-    def __getitem__(self, rows: slice) -> Array:
-        count = self.shape[0]
-        start, stop, _ = rows.indices(count)
-        values = np.asarray(self.base[slice(min(start + 1, max(0, count - 1)), min(stop + 1, count))])
-        missing = max(0, stop - start) - len(values)
-        return np.concatenate([values, values[-1:]]) if missing == 1 and len(values) else values[: max(0, stop - start)]
+def _later(where: str, key: str, array: ArrayLike) -> ArrayLike:
+    """Return an array of which each entry is the next one; the last entry, which has none, is its own."""
+    count = length(where, key, array)
+    parts = [array_slice(array, min(1, count), count), array_slice(array, max(0, count - 1), count)]
+    return Joined(f"{where}: {key}", parts)
 
 
 def _with_lists(where: str, arrays: Arrays) -> dict[str, ArrayLike]:
@@ -154,13 +134,6 @@ def _shaped(arrays: dict[str, ArrayLike], layout: Layout | None) -> dict[str, Ar
     for root in (NEXT_OBS, FINAL_OBS):
         shapes |= {name.replace(OBS, root, 1): shape for name, shape in layout.obs.items()}
     return {name: reshaped(array, shapes[name][0]) if name in shapes else array for name, array in arrays.items()}
-
-
-def _again(array: ArrayLike) -> ArrayLike:
-    """Return an array that is read beside itself: one that is read forwards only is opened again."""
-    again = getattr(array, "again", None)
-    found: ArrayLike = array if again is None else again()
-    return found
 
 
 def _told(where: str, name: str, key: str, array: ArrayLike, count: int, closed: bool) -> Array:
