@@ -14,6 +14,7 @@ from diskreplay.formats.core.flat import leaves_of
 from diskreplay.formats.core.format import Format
 from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.refusing import Shapes, by_hand, call, listed, shapes_in
+from diskreplay.formats.core.untrusted import begins
 
 LOOKED_AT = 100
 """The most entries of a folder that are looked at to find a dataset in it."""
@@ -35,7 +36,7 @@ def unknown(path: pathlib.Path, formats: Sequence[Format], choice: Choice = AS_I
                 nearest = _nearest([format for format in formats if format.container is kind], shapes)
                 holds = f"{where} holds {listed(shapes) or 'no array'}; {_mapped(choice, shapes)}"
                 return f"{said}:{holds}{nearest}; {by_hand(file, kind.loads, kind.item, shapes)}"
-    if path.is_file() and _begins(path, PICKLE):
+    if begins(path, PICKLE):
         given = ["obs=f['observations']", "action=f['actions']", "terminated=f['terminals']"]
         line = call(given, f"pickle.load(open({str(path)!r}, 'rb'))")
         return (
@@ -48,14 +49,9 @@ def unknown(path: pathlib.Path, formats: Sequence[Format], choice: Choice = AS_I
 
 def _mapped(choice: Choice, shapes: Shapes) -> str:
     """Return which of the names that the caller gave is not there."""
-    there = [name for name, _, _ in shapes]
-    wrong = [theirs for theirs in choice.map.values() if not leaves_of(dict.fromkeys(there), theirs)]
+    there = dict.fromkeys(name for name, _, _ in shapes)
+    wrong = [theirs for theirs in choice.map.values() if not leaves_of(there, theirs)]
     return f"there is no {wrong[0]!r} to map; " if wrong else ""
-
-
-def _begins(path: pathlib.Path, begin: bytes) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(begin)) == begin
 
 
 def _below(path: pathlib.Path, formats: Sequence[Format]) -> str:

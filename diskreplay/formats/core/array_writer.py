@@ -46,7 +46,6 @@ def write_episodes(
         place: returns the name of an episode's array, by the number of the episode.
         stored: returns values as they stand in a file.
     """
-    append = _appender(out, {})
     for episode in episode_blocks(source.blocks()):
         if not episode.start:
             append = _appender(out, {ours: place(episode.number, name) for ours, name in names.items()}, stored)

@@ -57,7 +57,6 @@ class Convention:
         episode: matches the name of an array of a numbered episode, with the groups ``episode`` and ``name``, and maybe
             ``leaf``; empty if a file is not divided.
         label: what one is called in errors.
-        empty: a name that tells a dataset of numbered episodes which has none.
         count: the array that says how many numbered episodes are read.
         length: the attribute of an episode that says how many steps it has.
         single: the part of the observations that stands for them all if it is the only one.
@@ -68,7 +67,7 @@ class Convention:
         written: the name in the file of each of our names, for a layout that an export left; relative to an episode.
         missing: what to say where observations are missing.
         prepared: makes the arrays of a run ready, by our names, with its container at hand.
-        own: names of what an export leaves besides, which the layout says again.
+        own: names of what an export leaves besides, which the layout says again; any tells a dataset without episodes.
         provenance: returns the origin of the steps that a container tells.
         check: raises InputError for a container that says it is of another version.
         chains: returns the files of each run of steps, in order; each file is a run of its own if None.
@@ -82,7 +81,6 @@ class Convention:
     columns: bool = False
     episode: str = ""
     label: str = "episode {}"
-    empty: str = ""
     count: str = ""
     length: str = ""
     single: str = ""
@@ -127,7 +125,7 @@ class Convention:
         split = self.split(names)
         own = split.pop(None, {})
         if self.episode:
-            return bool(split or self.empty in names or self.marks)
+            return bool(split or self.marks or names & {*self.own})
         found = self.names_in(own, choice)
         untold = self.tells and not (choice.tells or choice.map) and found.isdisjoint({*TOLD} - {TRUNCATED})
         required = {name for name in self.required if name != TERMINATED or not choice.tells}

@@ -133,7 +133,7 @@ def last_rows(where: str, kind: str, values: Array, count: int) -> Array:
             raise InputError(f"{where}: ragged lengths: has {len(numbers):,} entries for {count:,} steps")
         return _by_type(where, numbers) if kind == "step_type" else _by_number(where, numbers)
     if kind == "first" and flags:
-        return _before(numbers == 1)
+        return np.append(numbers[1:] == 1, True)[:count]
     if kind == "lengths":
         if (numbers < 0).any() or numbers.sum() != count:
             raise InputError(f"{where}: ragged lengths: {int(numbers.sum()):,} rows in all, for {count:,} steps")
@@ -145,12 +145,6 @@ def last_rows(where: str, kind: str, values: Array, count: int) -> Array:
     last = np.zeros(count, bool)
     last[rows] = True
     return last
-
-
-def _before(first: Array) -> Array:
-    """Return the rows before the first ones of episodes, and the very last."""
-    found: Array = np.append(first[1:], True)[: len(first)]
-    return found
 
 
 def _numbered(where: str, kind: str, numbers: Array, count: int) -> Array:

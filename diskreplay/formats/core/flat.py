@@ -118,11 +118,6 @@ def utf8(name: str, rows: Lists) -> list[bytes]:
         raise InputError(f"{name} holds numbers that are no text, as the format would have them: {error}") from error
 
 
-def listed(where: str, values: Any) -> Any:
-    """Return values of steps as an array: themselves, unless they are Lists."""
-    return ListedArray(where, *values.parts) if isinstance(values, Lists) else values
-
-
 @dataclasses.dataclass(frozen=True)
 class FlatArrays:
     """The arrays of a dataset.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.container import ATTRIBUTES, Kind
-from diskreplay.formats.core.untrusted import check_chunk, check_size, stored_bytes
+from diskreplay.formats.core.untrusted import begins, check_chunk, check_size, stored_bytes
 from diskreplay.formats.files.hdf5_output import Output
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -64,10 +64,7 @@ def opened(path: pathlib.Path) -> Iterator[h5py.File]:
 
 def is_hdf5(path: pathlib.Path) -> bool:
     """Tell whether a file begins as HDF5 does."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+    return begins(path, MAGIC)
 
 
 class Hdf5Array:
@@ -79,11 +76,15 @@ class Hdf5Array:
         self.shape: tuple[int, ...] = data.shape or ()
         self.dtype: np.dtype[Any] = data.dtype
         self.chunks: tuple[int, ...] | None = data.chunks
+        plan = data.id.get_create_plist()
+        if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
+            raise InputError(f"{where}: its values lie in other files, which are not read")
+        _check_filters(plan, where)
         check_size(where, self.shape, self.dtype.itemsize, lambda: stored_bytes(pathlib.Path(data.file.filename)))
         check_chunk(where, self.chunks or (), self.dtype.itemsize)
         if self.dtype.kind == "O" and data.id.get_offset() is not None:
             self._check_lengths(data.id.get_offset(), data.id.get_storage_size(), math.prod(self.shape))
-        elif self.dtype.kind == "O" and self.chunks and not data.id.get_create_plist().get_nfilters():
+        elif self.dtype.kind == "O" and self.chunks and not plan.get_nfilters():
             for chunk in map(data.id.get_chunk_info, range(data.id.get_num_chunks())):
                 self._check_lengths(chunk.byte_offset, chunk.size, math.prod(self.chunks))
 
@@ -108,16 +109,6 @@ class Hdf5Array:
             raise InputError(f"{self.where}: has {math.prod(self.shape):,} entries, where {MAX_ENTRIES:,} are read")
         with damage(self.where):
             return self._data[()]
-
-
-def _opened_array(data: h5py.Dataset, where: str) -> Hdf5Array:
-    """Return an array; raise InputError for values that lie in other files."""
-    with damage(where):
-        plan = data.id.get_create_plist()
-        if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
-            raise InputError(f"{where}: its values lie in other files, which are not read")
-        _check_filters(plan, where)
-        return Hdf5Array(data, where)
 
 
 def _check_filters(plan: h5py.h5p.PropDCID, where: str) -> None:
@@ -166,36 +157,27 @@ class Hdf5File:
 
     def names(self) -> list[str]:
         if not self._names:
-            self._names = self._found()
+            with damage(self._where):
+                self._names = list(self._below(self._file, "", set()))
         return self._names
 
-    def _found(self) -> list[str]:
-        found: list[str] = []
-        seen = set()
-
-        def walk(node: Any, path: str) -> None:
-            found.extend(f"{path}{ATTRIBUTES}{key}" for key in node.attrs)
-            if not isinstance(node, h5py.Group):
-                found.append(path)
-                return
-            if path.count("/") > MAX_GROUPS:
-                raise InputError(f"{self._where} is damaged: it has more than {MAX_GROUPS} groups in each other")
-            seen.add(node.id)
-            prefix = f"{path}/" if path else ""
-            for key in node:
-                key = key if isinstance(key, str) else key.decode(errors="replace")
-                try:
-                    below = find(node, key, self._where)
-                except InputError:  # a link that is not followed
-                    below = None
-                if below is None:
-                    found.append(prefix + key)
-                elif not isinstance(below, h5py.Group) or below.id not in seen:
-                    walk(below, prefix + key)
-
-        with damage(self._where):
-            walk(self._file, "")
-        return found
+    def _below(self, node: Any, path: str, seen: set[Any]) -> Iterator[str]:
+        yield from (f"{path}{ATTRIBUTES}{key}" for key in node.attrs)
+        if not isinstance(node, h5py.Group):
+            yield path
+            return
+        if path.count("/") > MAX_GROUPS:
+            raise InputError(f"{self._where} is damaged: it has more than {MAX_GROUPS} groups in each other")
+        seen.add(node.id)
+        for key in node:
+            name = key if isinstance(key, str) else key.decode(errors="replace")
+            full, below = f"{path}/{name}" if path else name, None
+            with contextlib.suppress(InputError):  # of a link that is not followed
+                below = find(node, name, self._where)
+            if below is None:
+                yield full
+            elif not isinstance(below, h5py.Group) or below.id not in seen:
+                yield from self._below(below, full, seen)
 
     def array(self, name: str) -> Hdf5Array:
         folder, _, last = name.rpartition("/")
@@ -204,7 +186,9 @@ class Hdf5File:
         found = find(self._folder[1], last, self._where)
         if not isinstance(found, h5py.Dataset):
             raise InputError(f"{self._where}: the array {name!r} is missing")
-        return _opened_array(found, f"{self._where}: {name}")
+        where = f"{self._where}: {name}"
+        with damage(where):
+            return Hdf5Array(found, where)
 
     def value(self, name: str) -> Any:
         path, attribute_of, key = name.rpartition(ATTRIBUTES)
