@@ -44,7 +44,6 @@ class Jpegs(images.EncodedImages):
 
 
 def _prepared(arrays: dict[str, ArrayLike], container: Container) -> dict[str, ArrayLike]:
-    """Return the arrays with JPEGs decoded."""
     names = set(container.names())
     if COMPRESSED not in names or not container.value(COMPRESSED):
         return arrays

@@ -73,7 +73,6 @@ TABLE = Convention(
 FORMATS = (
     array_format(
         "diffusion-policy", "diffusion_policy: a Zarr v2 hierarchy of flat arrays", "directory", zarr_arrays.KIND,
-        (TABLE,),
-        Holds(final_obs=False, next_obs=False), write, zarr_arrays.COMPRESSIONS,
+        (TABLE,), Holds(final_obs=False, next_obs=False), write, zarr_arrays.COMPRESSIONS,
     ),
 )  # fmt: skip

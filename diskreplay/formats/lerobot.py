@@ -215,7 +215,7 @@ def _flags(where: str, arrays: Mapping[str, ArrayLike], last: Array) -> tuple[Ar
     if TERMINATED in arrays and TRUNCATED in arrays:
         terminated, truncated = (flags(where, name, arrays[name], len(last)) for name in (TERMINATED, TRUNCATED))
         return terminated, truncated
-    done = next((name for name in (DONE, SUCCESS) if name in arrays), None)
+    done = next((name for name in FLAGGED if name in arrays), None)
     terminated = last & flags(where, done or DONE, arrays[done] if done else None, len(last))
     return terminated, last & ~terminated
 

@@ -67,12 +67,8 @@ def write_episodes(source: Source, target: pathlib.Path, compression: str) -> No
             write_flat(layout, [steps], out, names)
 
 
-def _key(layout: Layout, name: str) -> str:
-    return f"extra/{name}" if name in layout.columns else name
-
-
 def _written(layout: Layout) -> dict[str, str]:
-    keys = {name: _key(layout, name) for name in layout.step_shapes}
+    keys = {name: f"extra/{name}" if name in layout.columns else name for name in layout.step_shapes}
     keys |= {name.replace(OBS, FINAL_OBS, 1): f"final_{name}" for name in layout.obs}
     return {**keys, "/last": "last", **{f"{OFFSETS}/{name}": f"{OFFSETS}/{key}" for name, key in keys.items()}}
 

@@ -48,7 +48,6 @@ def unknown(path: pathlib.Path, formats: Sequence[Format], choice: Choice = AS_I
 
 
 def _mapped(choice: Choice, shapes: Shapes) -> str:
-    """Return which of the names that the caller gave is not there."""
     there = dict.fromkeys(name for name, _, _ in shapes)
     wrong = [theirs for theirs in choice.map.values() if not leaves_of(there, theirs)]
     return f"there is no {wrong[0]!r} to map; " if wrong else ""
@@ -66,7 +65,6 @@ def _below(path: pathlib.Path, formats: Sequence[Format]) -> str:
 
 
 def _nearest(formats: Sequence[Format], shapes: Shapes) -> str:
-    """Return which table lacks the least, and what it lacks."""
     names = [name for name, _, _ in shapes]
 
     def lacks(table: Convention) -> list[str]:

@@ -281,7 +281,6 @@ class _Dataset:
         }  # fmt: skip
 
     def _is_wanted(self, ours: str) -> bool:
-        """Tell whether an array is read, by what the caller chose."""
         root, slash, rest = ours.partition("/")
         if root in (OBS, NEXT_OBS, FINAL_OBS):
             return self._choice.wants(OBS + slash + rest)
@@ -295,7 +294,6 @@ class _Dataset:
         return f"{run.where}: the array {self._convention.spelled(root)!r} is missing ({option} says which it is)"
 
     def _found_there(self, run: Run) -> str:
-        """Return what is in a run, and how it comes in by hand."""
         shapes, kind = list(shapes_in(self._files.open(run.files[0]), run.names.values())), self._files.kind
         return f"there are {listed(shapes) or 'none'}; {by_hand(run.files[0], kind.loads, kind.item, shapes)}"
 

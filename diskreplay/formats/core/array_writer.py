@@ -34,8 +34,7 @@ def write_flat(layout: Layout, blocks: Iterable[Transitions], out: Output, names
 
 
 def write_episodes(
-    source: Source, out: Output, names: Mapping[str, str], place: Callable[[int, str], str],
-    stored: Stored = lambda ours, values: values,
+    source: Source, out: Output, names: Mapping[str, str], place: Callable[[int, str], str], stored: Stored
 ) -> Iterator[EpisodeBlock]:  # fmt: skip
     """Write steps as numbered episodes, and yield the last block of each one that is whole.
 
@@ -88,8 +87,6 @@ def _appender(
 
 
 def _nothing(layout: Layout) -> Transitions:
-    """Return no steps."""
-
     def none(shapes: Mapping[str, Shape]) -> dict[str, Any]:
         arrays = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in shapes.items()}
         return {n: Lists(a, np.zeros(1, np.int64)) if n in layout.ragged else a for n, a in arrays.items()}

@@ -99,9 +99,8 @@ class Convention:
     def split(self, names: Iterable[str]) -> dict[int | None, dict[str, str]]:
         """Return the names in each numbered episode, each with its name in the file; those of none below None."""
         found: dict[int | None, dict[str, str]] = {}
-        pattern = re.compile(self.episode) if self.episode else None
         for name in names:
-            match = pattern.fullmatch(name) if pattern is not None else None
+            match = re.fullmatch(self.episode, name)
             if match is None:
                 found.setdefault(None, {})[name] = name
                 continue
@@ -112,7 +111,7 @@ class Convention:
 
     def shown(self, name: str) -> str:
         """Return a name with ``*`` in place of the number of its episode."""
-        match = re.fullmatch(self.episode, name) if self.episode else None
+        match = re.fullmatch(self.episode, name)
         if match is None:
             return name
         start, stop = match.span("episode")
@@ -167,7 +166,6 @@ class Convention:
         return found
 
     def _chosen(self, names: Collection[str], choice: Choice, where: str) -> dict[str, str]:
-        """Return our name of each array that the caller names."""
         found: dict[str, str] = {}
         wanted = list(choice.map.items())
         if choice.ends not in (None, WHOLE):
@@ -198,7 +196,6 @@ class Convention:
         return found
 
     def _meaning(self, name: str) -> str | None:
-        """Return our name of an array, or None if it has none."""
         if is_attribute(name):
             return self.names.get(name) or None
         for end in [len(name), *(at for at in range(len(name) - 1, 0, -1) if name[at] == "/")]:

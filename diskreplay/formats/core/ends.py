@@ -83,7 +83,7 @@ def ends_of(
     if closed and count:
         last[-1] = True
     notes = []
-    alone = terminated is not None and truncated is None and not tells and not closed
+    alone = truncated is None and not tells and not closed and (TERMINATED in told or DISCOUNT not in told)
     if DISCOUNT in told and terminated is None:
         terminated = last & (told[DISCOUNT].reshape(-1) == 0)
     if terminated is None and done is not None:
@@ -92,13 +92,11 @@ def ends_of(
             notes.append(
                 f"{keys[DONE]!r} alone ends episodes: as terminated; --map truncated={keys[DONE]} says otherwise"
             )
-            alone = not tells and not closed
     elif done is not None:
         last |= done
     if terminated is None and truncated is None and not tells:
         if not closed and choice.max_episode_steps is None:
             raise EndsUnknown(f"{where}: {_NOTHING}")
-        alone = not closed
         notes.append("no flags say how episodes end: each ends truncated")
     ended = np.zeros(count, bool) if terminated is None else terminated
     if alone:
@@ -128,7 +126,7 @@ def last_rows(where: str, kind: str, values: Array, count: int) -> Array:
     """
     numbers = _whole_numbers(where, values)
     flags = len(numbers) == count and bool(np.isin(numbers, (0, 1)).all())
-    if kind == "step_type" or kind == "episode":
+    if kind in ("step_type", "episode"):
         if len(numbers) != count:
             raise InputError(f"{where}: ragged lengths: has {len(numbers):,} entries for {count:,} steps")
         return _by_type(where, numbers) if kind == "step_type" else _by_number(where, numbers)

@@ -71,7 +71,6 @@ class Hdf5Writer(ChunkedOutput):
         self._check()
 
     def _filters(self, dtype: np.dtype[Any]) -> dict[str, Any]:
-        """Return the arguments of h5py's ``create_dataset``."""
         if self._compression == "none":
             return {}
         level = {"compression_opts": GZIP_LEVEL} if self._compression == "gzip" else {}

@@ -87,7 +87,6 @@ class NpyArray:
             return self._values(0, self.shape)
 
     def _values(self, start: int, shape: tuple[int, ...]) -> Array:
-        """Return values from an entry on."""
         size = math.prod(shape) * self.dtype.itemsize
         with damage(self.where):
             self._file = self._file or self._opened()

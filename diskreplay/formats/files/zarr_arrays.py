@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import lzma
 import pathlib
 import warnings
@@ -77,24 +78,22 @@ class ZarrHierarchy:
 
     def __init__(self, root: zarr.Group, path: pathlib.Path) -> None:
         self._root, self._path, self._stored = root, path, stored_bytes(path)
-        self._members: dict[str, Any] | None = None
 
+    @functools.cached_property
     def _nodes(self) -> dict[str, Any]:
-        if self._members is None:
-            with damage(str(self._path)):
-                self._members = {"": self._root, **dict(self._root.members(max_depth=None))}
-        return self._members
+        with damage(str(self._path)):
+            return {"": self._root, **dict(self._root.members(max_depth=None))}
 
     def names(self) -> list[str]:
         found = []
-        for path, node in self._nodes().items():
+        for path, node in self._nodes.items():
             found += [f"{path}{ATTRIBUTES}{key}" for key in node.attrs]
             if not isinstance(node, zarr.Group):
                 found.append(path)
         return found
 
     def array(self, name: str) -> ZarrArray:
-        node = self._nodes().get(name)
+        node = self._nodes.get(name)
         if node is None or isinstance(node, zarr.Group):
             raise InputError(f"{self._path}: the array {name!r} is missing")
         return ZarrArray(node, self._path, self._stored)
@@ -102,7 +101,7 @@ class ZarrHierarchy:
     def value(self, name: str) -> Any:
         path, attribute_of, key = name.rpartition(ATTRIBUTES)
         if attribute_of:
-            return self._nodes()[path].attrs[key] if path in self._nodes() else None
+            return self._nodes[path].attrs[key] if path in self._nodes else None
         return self.array(name)[slice(None)]
 
 
