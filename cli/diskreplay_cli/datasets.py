@@ -155,11 +155,10 @@ def export(
     from diskreplay.formats.selection import Selection
     from diskreplay.ops.convert import export as run
 
-    names = listed(columns)
     name = format_name or ENDINGS.get(pathlib.PurePath(out).suffix, "d4rl")
     with counting("exporting", written_to(out)) as update:
         result = run(
-            path, out, name, selection=Selection(episodes, min_return, envs, names, where),
+            path, out, name, selection=Selection(episodes, min_return, envs, listed(columns), where),
             allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task, progress=update,
         )  # fmt: skip
     if output.printed_json(result, as_json):

@@ -16,6 +16,7 @@ import dataclasses
 import os
 import pathlib
 import shlex
+import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -30,7 +31,7 @@ from diskreplay.formats.core.choice import Align, Choice
 from diskreplay.formats.core.format import Format, Loss, check_choice, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.output import replacing
-from diskreplay.formats.core.recorder import Added, add_facts, add_steps, settle_continuity, without_differing
+from diskreplay.formats.core.recorder import Added, add_facts, add_steps, without_differing
 from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selection, open_selected
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import Copy
@@ -45,7 +46,7 @@ from diskreplay.remote.objects import is_url
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Stack
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.store import FIRST_STREAM
+from diskreplay.storage.store import FIRST_STREAM, Store
 from diskreplay.views.transition import Transition
 
 PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
@@ -305,14 +306,10 @@ def notes(
     """Return what an import took for granted, a sentence each: of its reader, and the spaces that it inferred."""
     spaces = {"observations": observation_space, "actions": action_space}
     found = {"observations": source.layout.observation_space, "actions": source.layout.action_space}
-    inferred = [f"{what} {short(str(found[what]))}" for what, one in spaces.items() if source.inferred and one is None]
+    short = {what: textwrap.shorten(str(space), 160, placeholder="...") for what, space in found.items()}
+    inferred = [f"{what} {short[what]}" for what, one in spaces.items() if source.inferred and one is None]
     said = f"inferred from the values: {', '.join(inferred)}; --env ID takes an environment's spaces"
     return (*source.notes, said) if inferred else source.notes
-
-
-def short(text: str, most: int = 160) -> str:
-    """Return a text that is not too long for a line."""
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 @contextlib.contextmanager
@@ -369,7 +366,8 @@ def store_source(
                     added = rest.done + add_steps(buffer, steps, goes_on=rest.goes_on_within)
                 add_facts(buffer, source.facts, (added + newest.left).episodes)
                 evicted = added.steps - len(buffer.engine.appender.log)
-            settle_continuity(temporary, source.layout, added.differing)
+            if not added.differing and source.layout.continuity == "observations":
+                Store(str(temporary), LocalFiles()).write_continuity("observations")
             stream, resumed = FIRST_STREAM, rest.done.steps
     return stream, added + newest.left, evicted + newest.left.steps, resumed
 

@@ -59,7 +59,8 @@ class Files:
     def __init__(self, path: pathlib.Path, kind: Kind, stack: contextlib.ExitStack) -> None:
         self.path, self.kind, self.every = path, kind, files_of(path, kind)
         self.several = self.every != [path]
-        self.listed = Names(_others(path, set(self.every)) if self.several else ())
+        others, files = files_below(path) if self.several else (), set(self.every)
+        self.listed = Names(name for name in others if not {path / name, *(path / name).parents} & files)
         self._opened: pathlib.Path | None = None
         self._stack = stack
 
@@ -96,13 +97,6 @@ def files_of(path: pathlib.Path, kind: Kind) -> list[pathlib.Path]:
     below = sorted(path.iterdir(), key=lambda file: natural(file.name))
     endings = {file.suffix for file in below if kind.recognise(file)} - {""}
     return [file for file in below if file.suffix in endings or kind.recognise(file)]
-
-
-def _others(path: pathlib.Path, files: set[pathlib.Path]) -> Iterator[str]:
-    """Yield the names of all files of a folder but those that are read."""
-    for name in files_below(path):
-        if not {path / name, *(path / name).parents} & files:
-            yield name
 
 
 def matches(kind: Kind, tables: Sequence[Convention], path: pathlib.Path, choice: Choice = AS_IT_IS) -> bool:
