@@ -32,9 +32,11 @@ def unknown(path: pathlib.Path, formats: Sequence[Format], choice: Choice = AS_I
             if kind.recognise(file):
                 with kind.opened(file) as container:
                     shapes = list(shapes_in(container, container.names()))
+                there = dict.fromkeys(name for name, _, _ in shapes)
+                wrong = [f"there is no {each!r} to map; " for each in choice.map.values() if not leaves_of(there, each)]
                 where = "" if file == path else f" {file.name!r}"
                 nearest = _nearest([format for format in formats if format.container is kind], shapes)
-                holds = f"{where} holds {listed(shapes) or 'no array'}; {_mapped(choice, shapes)}"
+                holds = f"{where} holds {listed(shapes) or 'no array'}; {''.join(wrong[:1])}"
                 return f"{said}:{holds}{nearest}; {by_hand(file, kind.loads, kind.item, shapes)}"
     if begins(path, PICKLE):
         given = ["obs=f['observations']", "action=f['actions']", "terminated=f['terminals']"]
@@ -45,12 +47,6 @@ def unknown(path: pathlib.Path, formats: Sequence[Format], choice: Choice = AS_I
         )
     names = ", ".join(format.name for format in formats if format.read)
     return f"{said}; name one of {names} (--format)"
-
-
-def _mapped(choice: Choice, shapes: Shapes) -> str:
-    there = dict.fromkeys(name for name, _, _ in shapes)
-    wrong = [theirs for theirs in choice.map.values() if not leaves_of(there, theirs)]
-    return f"there is no {wrong[0]!r} to map; " if wrong else ""
 
 
 def _below(path: pathlib.Path, formats: Sequence[Format]) -> str:

@@ -164,7 +164,10 @@ class _Dataset:
         for file in files.every:
             every[file] = list(files.open(file).names())
             files.listed.add(*map(files.key, every[file]))
-        self._layout = self._described()
+        self._layout: Layout | None = None
+        if files.several and (described := files.path / LAYOUT_FILE).is_file():
+            files.listed.take(LAYOUT_FILE)
+            self._layout = Layout.from_json(read_text(described), str(described))
         if not every and self._layout is None:
             raise InputError(f"{self._where!r} holds no {files.kind.title}")
         found = conventions[-1]
@@ -177,14 +180,6 @@ class _Dataset:
         self._runs = [run for chain in chains for run in self._found(chain, every)]
         self._notes: dict[str, None] = {}
         self._unclear = bool(every) and all(found.unclear(file, files.open(file)) for file in files.every)
-
-    def _described(self) -> Layout | None:
-        """Return the layout that an export left beside the files of a folder."""
-        file = self._files.path / LAYOUT_FILE
-        if not self._files.several or not file.is_file():
-            return None
-        self._files.listed.take(LAYOUT_FILE)
-        return Layout.from_json(read_text(file), str(file))
 
     def _shown(self, name: str) -> str:
         """Return a name with ``*`` in place of what is numbered: files, and episodes in them."""

@@ -202,12 +202,10 @@ class Convention:
             ours = self.names.get(name[:end])
             if ours is None:
                 continue
-            if not ours:
-                return None
             rest = name[end:].lstrip("/")
             if ours == EXTRA:
                 return column_name(rest or name)
-            if rest and ours not in ROOTS:
+            if not ours or (rest and ours not in ROOTS):
                 return None
             return f"{ours}/{rest}" if rest else ours
         folder, _, last = name.rpartition("/")

@@ -206,23 +206,17 @@ class FlatArrays:
 
     def action_space(self) -> Any:
         """Return the space of the actions, by their shapes and, of integers, by their values."""
-        return infer_dict(
-            {
-                name.removeprefix(ACTION).removeprefix("/"): self._action_space(name, array)
-                for name, array in self.action.items()
-            }
-        )
+        leaves = {name: self._action_space(name, array) for name, array in self.action.items()}
+        return infer_dict({name.removeprefix(ACTION).removeprefix("/"): space for name, space in leaves.items()})
 
     def _action_space(self, name: str, array: ArrayLike) -> Any:
         dtype = native(array.dtype)
         if dtype.kind not in "iu" or is_ragged(array) or not array.shape:
             return _space(name, array)
         _space(name, array)  # what a store does not hold
-        parts = [part for part in chunks_of(array) if len(part)]
-        none = np.zeros(array.shape[1:], dtype)
-        low = np.min([part.min(axis=0) for part in parts], axis=0) if parts else none
-        high = np.max([part.max(axis=0) for part in parts], axis=0) if parts else none
-        return infer_choices(low, high, dtype)
+        parts = [part for part in chunks_of(array) if len(part)] or [np.zeros((1, *array.shape[1:]), dtype)]
+        low = np.min([part.min(axis=0) for part in parts], axis=0)
+        return infer_choices(low, np.max([part.max(axis=0) for part in parts], axis=0), dtype)
 
     def _spans(self) -> Iterator[slice]:
         """Yield ranges of steps of a few MB, whole chunks of the largest array."""
@@ -261,7 +255,7 @@ class FlatArrays:
             elif self.finals is None:
                 finals = None
             else:
-                finals = {name: _some(array, done, ends) for name, array in self.finals.items()}
+                finals = {name: _values(array, slice(done, done + ends)) for name, array in self.finals.items()}
             done += ends
             yield Timesteps(**columns, finals=finals, bare=self.bare)
 
@@ -294,13 +288,6 @@ def _values(array: ArrayLike, rows: slice) -> Any:
         return array[rows]
     found: Array = np.asarray(array[rows])
     return found.astype(native(found.dtype), copy=False)
-
-
-def _some(array: ArrayLike, start: int, count: int) -> Any:
-    """Return ``count`` entries from ``start`` on; of none nothing is read, for what is read forwards would go on."""
-    if count or is_ragged(array):
-        return _values(array, slice(start, start + count))
-    return np.empty((0, *array.shape[1:]), native(array.dtype))
 
 
 def length(where: str, name: str, array: ArrayLike) -> int:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
+from diskreplay.formats.core.flat import ArrayLike, chunks_of
 from diskreplay.formats.core.gaps import remaining
 from diskreplay.formats.core.transitions import Source
 
@@ -47,3 +49,21 @@ def without_unfinite(source: Source) -> Source:
         notes=(*source.notes, f"left out: {len(odd):,} episode{'s' * (len(odd) != 1)} with a reward that is not finite "
                f"(the first: step {step:,} of episode {episode:,})"),
     )  # fmt: skip
+
+
+def check_finite(where: str, key: str, reward: ArrayLike, last: NDArray[np.bool_], moved: bool) -> None:
+    """Raise InputError for a reward that is not finite; entries that belong to no step are not looked at."""
+    if len(reward.shape) == 0 or np.dtype(reward.dtype).kind != "f" or reward.shape[0] != len(last):
+        return  # checked where the steps are read
+    used = np.append(False, ~last[:-1])[: len(last)] if moved else np.ones(len(last), bool)
+    start = 0
+    for values in chunks_of(reward):
+        flat = values.reshape(len(values), -1)
+        wrong = np.flatnonzero(~np.isfinite(flat).all(axis=1) & used[start : start + len(values)])
+        if len(wrong):
+            at = int(wrong[0])
+            raise InputError(
+                f"{where}: the rewards must be finite, {key} has {flat[at, 0]} in row {start + at:,}; "
+                "--allow-loss leaves such episodes out"
+            )
+        start += len(values)

@@ -22,19 +22,10 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.convention import FINAL_OBS, NEXT_OBS, OFFSETS, TOLD, Convention, is_column
 from diskreplay.formats.core.ends import CUT, DISCOUNT, DONE, Ends, ends_of
-from diskreplay.formats.core.episodes import array_slice, reshaped, single_integers
-from diskreplay.formats.core.flat import (
-    ArrayLike,
-    FlatArrays,
-    Joined,
-    ListedArray,
-    check_length,
-    chunks_of,
-    flags,
-    leaves_of,
-    length,
-)
+from diskreplay.formats.core.episodes import array_slice, later, reshaped, single_integers
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, check_length, flags, leaves_of, length
 from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.rewards import check_finite
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 Array = NDArray[Any]
@@ -80,7 +71,7 @@ def steps_of(
         ends = _without_flag(where, keys[CUT], arrays[CUT], ends)
     reward = arrays.get(REWARD)
     if reward is not None and not choice.allow_loss:
-        _check_finite(where, keys[REWARD], reward, ends.last, moved)
+        check_finite(where, keys[REWARD], reward, ends.last, moved)
     following, finals = (
         {name.replace(root, OBS, 1): array for name, array in leaves_of(arrays, root).items()} or None
         for root in (NEXT_OBS, FINAL_OBS)
@@ -97,22 +88,15 @@ def steps_of(
     terminated, truncated = ends.terminated, ends.truncated
     if moved:
         terminated, truncated = (np.append(each[1:], False)[:count] for each in (terminated, truncated))
-        reward = None if reward is None else _later(where, keys[REWARD], reward)
+        reward = None if reward is None else later(where, keys[REWARD], reward)
         if convention.align == "previous":
             action, columns = (
-                {name: _later(where, keys[name], array) for name, array in each.items()} for each in (action, columns)
+                {name: later(where, keys[name], array) for name, array in each.items()} for each in (action, columns)
             )
     found = FlatArrays(
         where, obs, action, terminated, truncated, ends.last, reward, columns, following, finals, layout, bare=moved
     )
     return found, ends.notes
-
-
-def _later(where: str, key: str, array: ArrayLike) -> ArrayLike:
-    """Return an array of which each entry is the next one; the last entry, which has none, is its own."""
-    count = length(where, key, array)
-    parts = [array_slice(array, min(1, count), count), array_slice(array, max(0, count - 1), count)]
-    return Joined(f"{where}: {key}", parts)
 
 
 def _with_lists(where: str, arrays: Arrays) -> dict[str, ArrayLike]:
@@ -163,21 +147,3 @@ def _without_flag(where: str, key: str, array: ArrayLike, ends: Ends) -> Ends:
     truncated = ends.truncated.copy()
     truncated[cuts] = False
     return dataclasses.replace(ends, truncated=truncated)
-
-
-def _check_finite(where: str, key: str, reward: ArrayLike, last: Array, moved: bool) -> None:
-    """Raise InputError for a reward that is not finite; entries that belong to no step are not looked at."""
-    if len(reward.shape) == 0 or np.dtype(reward.dtype).kind != "f" or reward.shape[0] != len(last):
-        return  # checked where the steps are read
-    used = np.append(False, ~last[:-1])[: len(last)] if moved else np.ones(len(last), bool)
-    start = 0
-    for values in chunks_of(reward):
-        flat = values.reshape(len(values), -1)
-        wrong = np.flatnonzero(~np.isfinite(flat).all(axis=1) & used[start : start + len(values)])
-        if len(wrong):
-            at = int(wrong[0])
-            raise InputError(
-                f"{where}: the rewards must be finite, {key} has {flat[at, 0]} in row {start + at:,}; "
-                "--allow-loss leaves such episodes out"
-            )
-        start += len(values)

@@ -88,6 +88,8 @@ class NpyArray:
 
     def _values(self, start: int, shape: tuple[int, ...]) -> Array:
         size = math.prod(shape) * self.dtype.itemsize
+        if not size:  # nothing is read, for what is read forwards would go on
+            return np.empty(shape, native(self.dtype))
         with damage(self.where):
             self._file = self._file or self._opened()
             self._file.seek(self._begin + start * math.prod(self.shape[1:]) * self.dtype.itemsize)
