@@ -73,7 +73,7 @@ def _place(number: int, name: str) -> str:
     return f"{root}_{number}_{leaf}" if root == "observations" and leaf else f"{name}_{number}"
 
 
-def _stored(name: str, values: Array) -> Array:
+def _stored(name: str, values: Array, before: int) -> Array:
     if values.ndim == 1 and name.partition("/")[0] in (OBS, ACTION, REWARD):
         return values[:, None]
     return (

@@ -294,7 +294,7 @@ def import_dataset(
     return Imported(
         str(target), name, stream, added.steps, added.episodes, evicted, found.steps - added.steps,
         found.names.unread(), bytes_of(target), time.perf_counter() - started,
-        notes(found, observation_space, action_space),
+        found.notes if append else notes(found, observation_space, action_space),
         tuple(unfinished_imports(target)) if append else (), resumed, added.differing,
     )  # fmt: skip
 

@@ -36,7 +36,7 @@ from diskreplay.formats.core.refusing import by_hand, listed, shapes_in
 from diskreplay.formats.core.runs import steps_of
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import declared_count, read_text
-from diskreplay.schema import ACTION, DTYPES, OBS, TERMINATED
+from diskreplay.schema import ACTION, DTYPES, OBS
 
 LAYOUT_FILE = "layout.json"
 """The file beside those of a folder in which an export left the layout."""
@@ -301,8 +301,8 @@ class _Dataset:
         choice.check_columns(leaves_of(found, OBS), list(filter(is_column, found)))
         found = {ours: theirs for ours, theirs in found.items() if self._is_wanted(ours)}
         roots = {ours.partition("/")[0]: theirs for ours, theirs in found.items()} | found
-        for root in self._convention.required:
-            if root not in roots and not (root == TERMINATED and choice.tells):
+        for root in self._convention.needed(choice):
+            if root not in roots:
                 raise InputError(f"{self._missing(run, root)}; {self._found_there(run)}")
         container = self._files.open(run.files[0])
         count = tuple(container.array(run.names[roots[ACTION]]).shape[:1])

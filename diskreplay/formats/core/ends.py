@@ -36,6 +36,8 @@ Array = NDArray[Any]
 DONE, DISCOUNT, CUT = "/done", "/discount", "/cut"
 TELLING = tuple(f"/{kind}" for kind in (*KINDS, "ends"))
 """Our names of the arrays that tell where episodes end; no column has a slash in front."""
+WHOLE_EPISODES = ("/stops", "/ends", "/lengths", "/episode")
+"""Those that tell all of them."""
 
 
 class EndsUnknown(InputError):
@@ -76,10 +78,11 @@ def ends_of(
     """
     closed = closed or choice.ends == WHOLE
     terminated, truncated, done = (told.get(name) for name in (TERMINATED, TRUNCATED, DONE))
-    tells = [name for name in TELLING if name in told]
-    last = np.zeros(count, bool)
-    for name in tells:
-        last |= last_rows(f"{where}: {keys[name]}", name[1:], told[name], count)
+    tells = [name for name in TELLING if name in told and choice.ends != WHOLE]
+    parts = {name: last_rows(f"{where}: {keys[name]}", name[1:], told[name], count) for name in tells}
+    last = np.any([np.zeros(count, bool), *parts.values()], axis=0)
+    if any((rows != last).any() for name, rows in parts.items() if name in WHOLE_EPISODES):
+        raise InputError(f"{where}: {', '.join(keys[name] for name in tells)} tell different ends of episodes")
     if closed and count:
         last[-1] = True
     notes = []
@@ -109,6 +112,8 @@ def ends_of(
             raise EndsUnknown(f"{where}: {key!r} is never set, and there are no timeouts: {_NOTHING}")
         elif TERMINATED in told:
             notes.append(f"{key!r} alone ends episodes: there are no timeouts (--max-episode-steps N makes them)")
+    elif choice.max_episode_steps is not None:
+        notes.append("no time limit was needed (--max-episode-steps): the dataset tells all ends")
     last |= ended
     if truncated is None:
         truncated = last & ~ended
