@@ -91,9 +91,8 @@ class NpzWriter:
 
     def append(self, name: str, values: Array) -> None:
         if name not in self._waiting:
-            file: Any = self._stack.enter_context(
-                tempfile.SpooledTemporaryFile(WAITING_BYTES, dir=str(self._path.parent))
-            )
+            spooled = tempfile.SpooledTemporaryFile(WAITING_BYTES, dir=str(self._path.parent))  # noqa: SIM115
+            file: Any = self._stack.enter_context(spooled)
             self._waiting[name] = file, GzipWriter(file, values.shape[1:], values.dtype, level=1)
             self._stack.callback(self._waiting[name][1].close)
         self._waiting[name][1].append(values)
