@@ -40,6 +40,8 @@ from diskreplay.schema import ACTION, DTYPES, OBS
 
 LAYOUT_FILE = "layout.json"
 """The file beside those of a folder in which an export left the layout."""
+STRAYS = 4
+"""The files of a folder that are looked at to find its format: one that is no part of it may come first."""
 
 
 class Files:
@@ -138,16 +140,17 @@ def fits(format: Format, path: pathlib.Path, choice: Choice) -> bool:
 
 
 def _matches(kind: Kind, conventions: Sequence[Convention], path: pathlib.Path, choice: Choice = AS_IT_IS) -> bool:
-    for file in files_of(path, kind)[:1]:
+    for file in files_of(path, kind)[:STRAYS]:
         if kind.recognise(file):
             facts = file.stat()
             names = _names(kind, file, facts.st_size, facts.st_mtime_ns, facts.st_ino)
             with kind.opened(file) as container:
-                return any(one.matches(file, container, choice, names) for one in conventions)
+                if any(one.matches(file, container, choice, names) for one in conventions):
+                    return True
     return False
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=2 * STRAYS)
 def _names(kind: Kind, file: pathlib.Path, *facts: int) -> frozenset[str]:
     """Return the names in a file, which many formats look at before one of them reads it; ``facts`` tell it changed."""
     with kind.opened(file) as container:
@@ -212,7 +215,7 @@ class _Dataset:
         if not every and self._layout is None:
             raise InputError(f"{self._where!r} holds no {files.kind.title}")
         found = conventions[-1]
-        for file in files.every[:1]:
+        for file in files.every[STRAYS - 1 :: -1]:  # the first one that fits has the last word
             there, container = set(every[file]), files.open(file)
             found = next((one for one in conventions if one.matches(file, container, choice, there)), found)
         self._convention = found if choice.align is None else dataclasses.replace(found, align=choice.align)
@@ -331,7 +334,10 @@ class _Dataset:
             return f"{run.where}: {self._convention.missing}"
         name = root.strip("/")
         option = f"--ends {name}=NAME" if root.startswith("/") else f"--map {name}=NAME"
-        return f"{run.where}: the array {self._convention.spelled(root)!r} is missing ({option} says which it is)"
+        stray = "; move the file elsewhere if it is none of the dataset" if self._files.several else ""
+        return (
+            f"{run.where}: the array {self._convention.spelled(root)!r} is missing ({option} says which it is{stray})"
+        )
 
     def _found_there(self, run: Run) -> str:
         """Return what is in a run, and how it comes in by hand."""

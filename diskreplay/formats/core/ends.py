@@ -61,7 +61,7 @@ class Ends:
 
 def ends_of(
     where: str, told: Mapping[str, Array], keys: Mapping[str, str], count: int, *, closed: bool = False,
-    choice: Choice = AS_IT_IS, strict: bool = True,
+    choice: Choice = AS_IT_IS,
 ) -> Ends:  # fmt: skip
     """Return the ends of episodes among ``count`` rows.
 
@@ -72,7 +72,6 @@ def ends_of(
         count: the number of rows.
         closed: the rows are one episode, or several of which the last one ends with the rows.
         choice: what the caller says.
-        strict: refuse ``terminated`` that is never set where nothing else tells the ends.
 
     Raises InputError where nothing tells the ends, or what tells them cannot be.
     """
@@ -108,7 +107,7 @@ def ends_of(
         key = keys.get(TERMINATED) or keys.get(DONE)
         if choice.max_episode_steps is not None:
             last |= time_limits(ended, choice.max_episode_steps)
-        elif strict and not ended.any() and count:
+        elif not ended.any() and count:
             raise EndsUnknown(f"{where}: {key!r} is never set, and there are no timeouts: {_NOTHING}")
         elif TERMINATED in told:
             notes.append(f"{key!r} alone ends episodes: there are no timeouts (--max-episode-steps N makes them)")
@@ -117,7 +116,10 @@ def ends_of(
     last |= ended
     if truncated is None:
         truncated = last & ~ended
-    return Ends(ended, truncated, last | truncated, tuple(notes))
+    last = last | truncated
+    if count and not last.any():
+        notes.append("no end of an episode is set: all is one episode that goes on")
+    return Ends(ended, truncated, last, tuple(notes))
 
 
 _NOTHING = (
