@@ -273,6 +273,8 @@ def formats_(as_json: bool) -> None:
     for format in formats.every():
         output.print_wrapped(f"{format.name} ({table.ways(format)}, a {format.kind}): {format.title}")
         lacks = table.lacks(format)
+        if format.write is None:
+            continue
         output.print_wrapped(f"    cannot hold: {', '.join(lacks)}" if lacks else "    holds everything")
         if len(format.compressions) > 1:
             click.echo(f"    compression: {', '.join(format.compressions)}")

@@ -80,7 +80,7 @@ def guess(path: pathlib.Path, choice: Choice | None = None) -> Format:
     with naming(path):
         check_regular(path)
         found = [format for format in every() if format.read is not None and format.recognise(path)]
-        if not found and choice is not None and (choice.map or choice.ends):
+        if not found and choice is not None and (choice.map or choice.tells):
             named = [(format, format.container) for format in every() if format.container is not None]
             found = [format for format, kind in named if matches(kind, format.tables, path, choice)]
             found.sort(key=lambda format: path.is_dir() != (format.kind == "directory"))

@@ -73,7 +73,7 @@ def _place(number: int, name: str) -> str:
     return f"{root}_{number}_{leaf}" if root == "observations" and leaf else f"{name}_{number}"
 
 
-def _stored(name: str, values: Array) -> Array:
+def _stored(name: str, values: Array, before: int) -> Array:
     root = name.partition("/")[0]
     single = values.ndim == 1 and root in (OBS, ACTION, REWARD)
     return values[:, None] if single or (root == OBS and values.ndim == 3 and values.dtype == np.uint8) else values

@@ -39,7 +39,7 @@ from diskreplay.formats.core.flat_names import NAMES
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source, whole_episodes
-from diskreplay.formats.exorl import is_named_by_steps
+from diskreplay.formats.exorl import DREAMER, EXORL, is_named_by_steps
 from diskreplay.formats.files import npz_archive
 from diskreplay.formats.files.npz_archive import KIND
 from diskreplay.schema import ACTION, OBS, TERMINATED
@@ -92,7 +92,7 @@ def _in_folder(path: pathlib.Path) -> bool:
 
 
 def _is_file(path: pathlib.Path) -> bool:
-    return path.is_file() and matches(KIND, (FLAT,), path)
+    return path.is_file() and matches(KIND, (FLAT,), path) and not matches(KIND, (EXORL, DREAMER), path)
 
 
 FORMATS = (

@@ -76,7 +76,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
             out.put(f"data/demo_{episode.number}.attrs/num_samples", episode.stop)
 
 
-def _stored(name: str, values: Array) -> Array:
+def _stored(name: str, values: Array, before: int) -> Array:
     if name == ACTION and values.ndim == 1:
         return values[:, None]
     return values.astype(np.int64) if name == TERMINATED else values

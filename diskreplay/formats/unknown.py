@@ -67,11 +67,9 @@ def _nearest(formats: Sequence[Format], shapes: Shapes) -> str:
         found = set(table.names_in(names))
         return [table.spelled(root) for root in table.required if root not in found]
 
-    each = [
-        (format, lacks(table)) for format in formats for table in format.tables
-        if not table.episode and not table.marks and not table.tells
-    ]  # fmt: skip
-    format, missing = min(each, key=lambda pair: len(pair[1]))
+    tables = [(format, table) for format in formats for table in format.tables if not table.episode]
+    usual = [(format, table) for format, table in tables if not table.marks and not table.tells]
+    format, missing = min(((format, lacks(table)) for format, table in usual or tables), key=lambda pair: len(pair[1]))
     if not missing:
         return f"nearest is {format.name} (--format {format.name})"
     option = f"--format {format.name} --map OURS=THEIRS"

@@ -16,7 +16,6 @@ import dataclasses
 import os
 import pathlib
 import shlex
-import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -60,6 +59,9 @@ GROUPED = ("minari", "minari-arrow")
 
 MAX_FRAME_STACK = 1024
 """The most frames that a sample may stack."""
+
+MAX_SPACE = 160
+"""The most characters of a space that are printed."""
 
 WAITING_BYTES = 64 << 20
 """The most decoded bytes of steps that wait in memory until it is known that they are among the newest."""
@@ -295,7 +297,7 @@ def import_dataset(
     return Imported(
         str(target), name, stream, added.steps, added.episodes, evicted, found.steps - added.steps,
         found.names.unread(), bytes_of(target), time.perf_counter() - started,
-        notes(found, observation_space, action_space),
+        found.notes if append else notes(found, observation_space, action_space),
         tuple(unfinished_imports(target)) if append else (), resumed, added.differing,
     )  # fmt: skip
 
@@ -306,7 +308,8 @@ def notes(
     """Return what an import took for granted, a sentence each: of its reader, and the spaces that it inferred."""
     spaces = {"observations": observation_space, "actions": action_space}
     found = {"observations": source.layout.observation_space, "actions": source.layout.action_space}
-    short = {what: textwrap.shorten(str(space), 160, placeholder="...") for what, space in found.items()}
+    texts = {what: str(space) for what, space in found.items()}
+    short = {what: text if len(text) <= MAX_SPACE else f"{text[:MAX_SPACE]}..." for what, text in texts.items()}
     inferred = [f"{what} {short[what]}" for what, one in spaces.items() if source.inferred and one is None]
     said = f"inferred from the values: {', '.join(inferred)}; --env ID takes an environment's spaces"
     return (*source.notes, said) if inferred else source.notes

@@ -36,10 +36,12 @@ from diskreplay.formats.core.refusing import by_hand, listed, shapes_in
 from diskreplay.formats.core.runs import steps_of
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import declared_count, read_text
-from diskreplay.schema import ACTION, DTYPES, OBS, TERMINATED
+from diskreplay.schema import ACTION, DTYPES, OBS
 
 LAYOUT_FILE = "layout.json"
 """The file beside those of a folder in which an export left the layout."""
+STRAYS = 4
+"""The files of a folder that are looked at to find its format: one that is no part of it may come first."""
 
 
 class Files:
@@ -101,16 +103,17 @@ def files_of(path: pathlib.Path, kind: Kind) -> list[pathlib.Path]:
 
 def matches(kind: Kind, tables: Sequence[Convention], path: pathlib.Path, choice: Choice = AS_IT_IS) -> bool:
     """Tell whether a path holds a dataset of a kind that one of the tables fits, with what the caller says of it."""
-    for file in files_of(path, kind)[:1]:
+    for file in files_of(path, kind)[:STRAYS]:
         if kind.recognise(file):
             facts = file.stat()
             names = _names(kind, file, facts.st_size, facts.st_mtime_ns, facts.st_ino)
             with kind.opened(file) as container:
-                return any(one.matches(file, container, choice, names) for one in tables)
+                if any(one.matches(file, container, choice, names) for one in tables):
+                    return True
     return False
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=2 * STRAYS)
 def _names(kind: Kind, file: pathlib.Path, *facts: int) -> frozenset[str]:
     """Return the names in a file, which many formats look at before one of them reads it; ``facts`` tell it changed."""
     with kind.opened(file) as container:
@@ -171,7 +174,7 @@ class _Dataset:
         if not every and self._layout is None:
             raise InputError(f"{self._where!r} holds no {files.kind.title}")
         found = conventions[-1]
-        for file in files.every[:1]:
+        for file in files.every[STRAYS - 1 :: -1]:  # the first one that fits has the last word
             there, container = set(every[file]), files.open(file)
             found = next((one for one in conventions if one.matches(file, container, choice, there)), found)
         self._convention = found if choice.align is None else dataclasses.replace(found, align=choice.align)
@@ -251,8 +254,8 @@ class _Dataset:
         choice.check_columns(leaves_of(found, OBS), list(filter(is_column, found)))
         found = {ours: theirs for ours, theirs in found.items() if self._is_wanted(ours)}
         roots = {ours.partition("/")[0]: theirs for ours, theirs in found.items()} | found
-        for root in self._convention.required:
-            if root not in roots and not (root == TERMINATED and choice.tells):
+        for root in self._convention.needed(choice):
+            if root not in roots:
                 raise InputError(f"{self._missing(run, root)}; {self._found_there(run)}")
         container = self._files.open(run.files[0]).container
         count = tuple(container.array(run.names[roots[ACTION]]).shape[:1])
@@ -280,7 +283,10 @@ class _Dataset:
             return f"{run.where}: {self._convention.missing}"
         name = root.strip("/")
         option = f"--ends {name}=NAME" if root.startswith("/") else f"--map {name}=NAME"
-        return f"{run.where}: the array {self._convention.spelled(root)!r} is missing ({option} says which it is)"
+        stray = "; move the file elsewhere if it is none of the dataset" if self._files.several else ""
+        return (
+            f"{run.where}: the array {self._convention.spelled(root)!r} is missing ({option} says which it is{stray})"
+        )
 
     def _found_there(self, run: Run) -> str:
         shapes, kind = list(shapes_in(self._files.open(run.files[0]), run.names.values())), self._files.kind

@@ -127,9 +127,13 @@ class Convention:
             return bool(split or self.marks or names & {*self.own})
         found = self.names_in(own, choice)
         untold = self.tells and not (choice.tells or choice.map) and found.isdisjoint({*TOLD} - {TRUNCATED})
-        required = {name for name in self.required if name != TERMINATED or not choice.tells}
         described = any(self.names.get(name) == LAYOUT for name in own)
-        return (described or (found >= required and not untold)) and self.named(path, container)
+        there = described or (found >= {*self.needed(choice)} and not untold)
+        return there and self.named(path, container)
+
+    def needed(self, choice: Choice) -> list[str]:
+        """Return our names of what must be there, with what the caller says."""
+        return [name for name in self.required if name not in (TERMINATED, "/stops") or not choice.tells]
 
     def names_in(self, names: Collection[str], choice: Choice = AS_IT_IS) -> set[str]:
         """Return our names, whole and of their roots, of the arrays of a run."""
@@ -181,6 +185,8 @@ class Convention:
                 )
             for name in below:
                 full = ALIASES.get(ours, ours) + name[len(theirs) :]
+                if name in found:
+                    raise InputError(f"{where}: {name!r} cannot be both {found[name]} and {full}")
                 found[name] = column_name(full) if is_column(full) else full
         return found
 
@@ -188,10 +194,11 @@ class Convention:
         """Return our name of each name that has one; what the caller gave displaces what the table says."""
         taken = set(given.values())
         displaced = {ours.partition("/")[0] for ours in taken if ours.partition("/")[0] in (OBS, ACTION, NEXT_OBS)}
+        displaced |= set(TELLING) if not taken.isdisjoint(TELLING) else set()
         found = dict(given)
         for name in names:
             ours = None if name in given else self._meaning(name)
-            if ours is not None and ours not in taken and ours.partition("/")[0] not in displaced:
+            if ours is not None and ours not in taken and displaced.isdisjoint({ours, ours.partition("/")[0]}):
                 found[name] = ours
         return found
 

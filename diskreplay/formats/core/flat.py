@@ -20,7 +20,7 @@ from diskreplay.formats.core.layout import Layout, infer_choices, infer_dict, in
 from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Timesteps, Transitions, with_next_obs
 from diskreplay.ragged import Lists, offsets_of
-from diskreplay.schema import ACTION, OBS
+from diskreplay.schema import ACTION, DTYPES, OBS
 
 Array = NDArray[Any]
 Named = TypeVar("Named")
@@ -181,7 +181,7 @@ class FlatArrays:
             if leaves is not None and leaves.keys() != self.obs.keys():
                 raise InputError(
                     f"{self.where}: the {what} observations {', '.join(leaves)} are not the observations "
-                    f"{', '.join(self.obs)}"
+                    f"{', '.join(self.obs)}; whoever maps the ones maps the others (--map)"
                 )
         for name, array in (self.next_obs or {}).items():
             if tuple(array.shape) != tuple(self.obs[name].shape) or is_ragged(array) != is_ragged(self.obs[name]):
@@ -198,6 +198,9 @@ class FlatArrays:
     def _inferred(self) -> Layout:
         obs = {name.removeprefix(OBS).removeprefix("/"): _space(name, array) for name, array in self.obs.items()}
         columns = {name: (tuple(array.shape[1:]), native(array.dtype)) for name, array in self.extra.items()}
+        for name, (_, dtype) in columns.items():
+            if dtype.name not in DTYPES:
+                raise InputError(f"{self.where}: {name}: a store holds no values of {dtype}; --columns leaves it out")
         reward = np.dtype(np.float32) if self.reward is None else native(self.reward.dtype)
         if reward.kind != "f":
             reward = np.dtype(np.float32 if reward.itemsize <= 2 else np.float64)

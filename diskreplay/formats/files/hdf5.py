@@ -7,6 +7,7 @@ import functools
 import importlib
 import math
 import pathlib
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,11 +28,23 @@ MAX_LINKS = 16
 """The most soft links that lead to each other."""
 MAX_GROUPS = 100
 """The most groups in each other."""
-DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, NotImplementedError, MemoryError)
+DAMAGE = (
+    OSError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    NotImplementedError,
+    MemoryError,
+    zlib.error,
+)
 """The errors of h5py and HDF5 for a damaged file; MemoryError is a damaged size, of an attribute or a string."""
 damage = functools.partial(untrusted.damage, errors=DAMAGE)
 PLUGINS = {32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2"}
 """Filters that are no part of HDF5, by their registered numbers."""
+DEFLATE, SHUFFLE = 1, 2
+"""The numbers that HDF5 gives to these filters."""
 METADATA_BYTES = 1 << 20
 """The most bytes of a file's structure that HDF5 keeps, several times as much in RAM.
 
@@ -111,6 +124,44 @@ class Hdf5Array:
             return self._data[()]
 
 
+class Hdf5GzipArray(Hdf5Array):
+    """An array of gzip chunks of whole entries, inflated here.
+
+    HDF5 fills up a chunk that is too short with whatever memory holds, and takes all memory for one that never ends.
+    """
+
+    def __init__(self, data: h5py.Dataset, where: str, shuffled: bool) -> None:
+        super().__init__(data, where)
+        self._sizes: tuple[int, ...] = data.chunks
+        self._shuffled = shuffled and self.dtype.itemsize > 1
+        self._last: tuple[int, Array] = -1, np.empty(0)
+        """The first entry and the values of the chunk that was read last."""
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        parts = [np.empty((0, *self.shape[1:]), self.dtype)]
+        for first in range(start - start % self._sizes[0], stop, self._sizes[0]):
+            if self._last[0] != first:
+                self._last = first, self._inflated((first, *(0 for _ in self.shape[1:])))
+            parts.append(self._last[1][max(start - first, 0) : stop - first])
+        return np.concatenate(parts)
+
+    def _inflated(self, offset: tuple[int, ...]) -> Array:
+        size = math.prod(self._sizes) * self.dtype.itemsize
+        with damage(self.where):
+            if self._data.id.get_chunk_info_by_coord(offset).byte_offset is None:  # never written
+                return np.full(self._sizes, self._data.fillvalue, self.dtype)
+            left_out, data = self._data.id.read_direct_chunk(offset)
+            if left_out:  # filters that did this chunk no good
+                return np.asarray(self._data[offset[0] : offset[0] + self._sizes[0]])
+            found = zlib.decompressobj().decompress(data, size + 1)
+        if len(found) != size:
+            raise InputError(f"{self.where} is damaged: a chunk has {len(found)} bytes, where {size} are needed")
+        if self._shuffled:
+            found = np.frombuffer(found, np.uint8).reshape(self.dtype.itemsize, -1).T.tobytes()
+        return np.frombuffer(found, self.dtype).reshape(self._sizes)
+
+
 def _check_filters(plan: h5py.h5p.PropDCID, where: str) -> None:
     """Raise InputError for a compression whose plugin is not there; plugins of hdf5plugin are loaded if installed."""
     for number, _, _, name in map(plan.get_filter, range(plan.get_nfilters())):
@@ -188,6 +239,11 @@ class Hdf5File:
             raise InputError(f"{self._where}: the array {name!r} is missing")
         where = f"{self._where}: {name}"
         with damage(where):
+            plan, chunks = found.id.get_create_plist(), found.chunks
+            filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
+            whole = chunks is not None and found.shape and chunks[1:] == found.shape[1:]
+            if whole and found.dtype.kind in "biuf" and filters in ([DEFLATE], [SHUFFLE, DEFLATE]):
+                return Hdf5GzipArray(found, where, SHUFFLE in filters)
             return Hdf5Array(found, where)
 
     def value(self, name: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import zarr
 from numcodecs import Blosc
+from numcodecs.errors import UnknownCodecError
 from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
 
@@ -45,7 +46,12 @@ def damage(where: str) -> Iterator[None]:
     """Raise InputError for what Zarr and its codecs raise for a damaged hierarchy."""
     with untrusted.damage(where, DAMAGE), warnings.catch_warnings():
         warnings.simplefilter("ignore", ZarrUserWarning)  # of what lies beside and is no part of a hierarchy
-        yield
+        try:
+            yield
+        except UnknownCodecError as error:
+            raise InputError(
+                f"{where}: is compressed by a codec that is not installed here: {error.codec_id}"
+            ) from error
 
 
 def is_zarr(path: pathlib.Path) -> bool:
@@ -87,7 +93,8 @@ class ZarrHierarchy:
     def names(self) -> list[str]:
         found = []
         for path, node in self._nodes.items():
-            found += [f"{path}{ATTRIBUTES}{key}" for key in node.attrs]
+            with damage(f"{self._path}: {path}"):  # attributes that are no object
+                found += [f"{path}{ATTRIBUTES}{key}" for key in node.attrs]
             if not isinstance(node, zarr.Group):
                 found.append(path)
         return found
