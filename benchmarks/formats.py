@@ -232,7 +232,7 @@ def main() -> None:
     body = [
         harness.figures(figures(found, arguments.steps)),
         f"The D4RL file holds every frame twice, as `observations` and `next_observations`; raw frames would take "
-        f"{raw:.1f} GB. Export compresses chunks in threads, import reads ahead in one.",
+        f"{raw:.1f} GB. Import reads ahead in a thread.",
         format_table(found, arguments.steps, stored),
     ]
     packages = harness.versions("diskreplay", "numpy", "h5py", "zarr", "minari", "pyarrow")

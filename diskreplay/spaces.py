@@ -49,7 +49,7 @@ def discrete(n: int, start: int, dtype: np.dtype[Any]) -> gymnasium.Space[Any]:
     """Return a Discrete space of a dtype, or a Box of the same numbers if Gymnasium has no such Discrete."""
     if dtype == np.int64:
         return spaces.Discrete(n, start=start)
-    if not TYPED_DISCRETE:
+    if not TYPED_DISCRETE or n > np.iinfo(dtype).max:
         return spaces.Box(start, start + n - 1, (), cast(Any, dtype.type))
     kind: dict[str, Any] = {"dtype": dtype.type}
     return spaces.Discrete(n, start=start, **kind)

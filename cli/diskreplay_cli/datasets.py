@@ -155,11 +155,10 @@ def export(
     from diskreplay.formats.selection import Selection
     from diskreplay.ops.convert import export as run
 
-    names = listed(columns)
     name = format_name or ENDINGS.get(pathlib.PurePath(out).suffix, "d4rl")
     with counting("exporting", written_to(out)) as update:
         result = run(
-            path, out, name, selection=Selection(episodes, min_return, envs, names, where),
+            path, out, name, selection=Selection(episodes, min_return, envs, listed(columns), where),
             allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task, progress=update,
         )  # fmt: skip
     if output.printed_json(result, as_json):
@@ -274,6 +273,8 @@ def formats_(as_json: bool) -> None:
     for format in formats.every():
         output.print_wrapped(f"{format.name} ({table.ways(format)}, a {format.kind}): {format.title}")
         lacks = table.lacks(format)
+        if format.write is None:
+            continue
         output.print_wrapped(f"    cannot hold: {', '.join(lacks)}" if lacks else "    holds everything")
         if len(format.compressions) > 1:
             click.echo(f"    compression: {', '.join(format.compressions)}")

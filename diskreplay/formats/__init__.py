@@ -69,7 +69,7 @@ def guess(path: pathlib.Path, choice: Choice | None = None) -> Format:
 
     Raises InputError if none can.
     """
-    from diskreplay.formats.core.array_reader import fits
+    from diskreplay.formats.core.array_reader import matches
     from diskreplay.formats.core.choice import AS_IT_IS
     from diskreplay.formats.core.reader import naming
     from diskreplay.formats.core.untrusted import check_regular
@@ -80,8 +80,9 @@ def guess(path: pathlib.Path, choice: Choice | None = None) -> Format:
     with naming(path):
         check_regular(path)
         found = [format for format in every() if format.read is not None and format.recognise(path)]
-        if not found and choice is not None and (choice.map or choice.ends):
-            found = [format for format in every() if fits(format, path, choice)]
+        if not found and choice is not None and (choice.map or choice.tells):
+            named = [(format, format.container) for format in every() if format.container is not None]
+            found = [format for format, kind in named if matches(kind, format.tables, path, choice)]
             found.sort(key=lambda format: path.is_dir() != (format.kind == "directory"))
         if found:
             return found[0]

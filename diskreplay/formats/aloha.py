@@ -19,13 +19,10 @@ order that OpenCV gives them back in.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import InputError
 from diskreplay.formats.core.array_reader import array_format
 from diskreplay.formats.core.container import Container
 from diskreplay.formats.core.convention import Convention
@@ -36,36 +33,24 @@ from diskreplay.schema import ACTION, OBS
 COMPRESSED, LENGTHS = ".attrs/compress", "compress_len"
 
 
-@dataclasses.dataclass(frozen=True)
-class Jpegs:
+class Jpegs(images.EncodedImages):
     """Pictures ``(N, height, width, 3)`` of JPEGs ``(N, bytes)`` that are padded with zeros."""
 
-    base: ArrayLike
-    shape: tuple[int, ...]
-    where: str
-    dtype: Any = dataclasses.field(default_factory=lambda: np.dtype(np.uint8))
-
-    @classmethod
-    def of(cls, base: ArrayLike, where: str) -> Jpegs:
-        first = images.decoded([bytes(each) for each in base[slice(0, 1)]], where)
-        return cls(base, (base.shape[0], *first[0].shape) if first else (0, 1, 1, 3), where)
+    def __init__(self, where: str, base: ArrayLike) -> None:
+        super().__init__(where, lambda start, stop: [bytes(one) for one in base[start:stop]], base.shape[0])
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        each = images.decoded([bytes(one) for one in self.base[rows]], self.where)
-        if any(one.shape != self.shape[1:] for one in each):
-            raise InputError(f"{self.where}: has images of several sizes")
-        return np.stack(each)[..., ::-1] if each else np.empty((0, *self.shape[1:]), np.uint8)
+        return super().__getitem__(rows)[..., ::-1]
 
 
 def _prepared(arrays: dict[str, ArrayLike], container: Container) -> dict[str, ArrayLike]:
-    """Return the arrays with JPEGs decoded."""
     names = set(container.names())
     if COMPRESSED not in names or not container.value(COMPRESSED):
         return arrays
     if LENGTHS in names:
         container.array(LENGTHS)  # it repeats how long each one is before its zeros
     return {
-        name: Jpegs.of(array, name) if name.startswith(f"{OBS}/images/") and len(array.shape) == 2 else array
+        name: Jpegs(name, array) if name.startswith(f"{OBS}/images/") and len(array.shape) == 2 else array
         for name, array in arrays.items()
     }
 

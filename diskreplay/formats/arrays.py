@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
-from diskreplay.formats.core.ends import ends_of
+from diskreplay.formats.core.ends import EndsUnknown, ends_of
 from diskreplay.formats.core.flat import FlatArrays, flags
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
@@ -70,14 +70,15 @@ def from_arrays(
     }
     numbered = {"/first": first, "/lengths": lengths}
     told |= {name: np.asarray(values) for name, values in numbered.items() if values is not None}
-    if not told:
-        raise InputError(
-            f"{where}: nothing tells where episodes end; give one of terminated, truncated, last, first or lengths "
-            "(last=numpy.arange(N) == N - 1 says that all are one episode)"
-        )
     if last is not None:
         told.setdefault(TRUNCATED, np.zeros(count, bool))
-    ends = ends_of(where, told, {name: name.strip("/") for name in told}, count, strict=False)
+    try:
+        ends = ends_of(where, told, {name: name.strip("/") for name in told}, count)
+    except EndsUnknown as error:
+        raise InputError(
+            f"{where}: nothing tells where episodes end; give one of terminated, truncated, last, first or lengths "
+            f"(lengths=[{count}] says that all are one episode)"
+        ) from error
     further = {name: np.asarray(values) for name, values in (columns or {}).items()}
     rewards = None if reward is None else np.asarray(reward)
     following = None if next_obs is None else _leaves(next_obs, OBS)

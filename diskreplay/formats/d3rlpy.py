@@ -73,12 +73,10 @@ def _place(number: int, name: str) -> str:
     return f"{root}_{number}_{leaf}" if root == "observations" and leaf else f"{name}_{number}"
 
 
-def _stored(name: str, values: Array) -> Array:
-    if values.ndim == 1 and name.partition("/")[0] in (OBS, ACTION, REWARD):
-        return values[:, None]
-    return (
-        values[:, None] if name.partition("/")[0] == OBS and values.ndim == 3 and values.dtype == np.uint8 else values
-    )
+def _stored(name: str, values: Array, before: int) -> Array:
+    root = name.partition("/")[0]
+    single = values.ndim == 1 and root in (OBS, ACTION, REWARD)
+    return values[:, None] if single or (root == OBS and values.ndim == 3 and values.dtype == np.uint8) else values
 
 
 def _written(layout: Layout) -> dict[str, str]:
@@ -89,7 +87,8 @@ def _written(layout: Layout) -> dict[str, str]:
 
 
 def _check(container: Container, where: str) -> None:
-    version, _ = _text(container.value("version")), container.value("columns")
+    version, _ = container.value("version"), container.value("columns")
+    version = version.decode(errors="replace") if isinstance(version, bytes) else str(version)
     if version != VERSION:
         raise InputError(f"{where}: is of d3rlpy's version {version!r}; {VERSION} and 1.x are read")
     names = set(container.names())
@@ -105,10 +104,6 @@ def _check_first(container: Container, where: str) -> None:
             "there, and save it again with d3rlpy 1.x"
         )
     container.value("version")
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 TABLE = Convention(

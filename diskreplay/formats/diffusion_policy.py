@@ -65,7 +65,8 @@ def _written(layout: Layout) -> dict[str, str]:
 TABLE = Convention(
     {"data/action": ACTION, "data/reward": REWARD, "data/terminated": TERMINATED, "data/truncated": TRUNCATED,
      "data/*": OBS, "meta/episode_ends": "/stops", f".attrs/{ATTRIBUTE}": LAYOUT},
-    marks=frozenset({"meta/episode_ends"}), required=(OBS, ACTION, "/stops"), single=OBS,
+    named=lambda path, container: any(name.startswith("data/") for name in container.names()),
+    required=(OBS, ACTION, "/stops"), single=OBS,
     written=_written,
 )  # fmt: skip
 
@@ -73,7 +74,6 @@ TABLE = Convention(
 FORMATS = (
     array_format(
         "diffusion-policy", "diffusion_policy: a Zarr v2 hierarchy of flat arrays", "directory", zarr_arrays.KIND,
-        (TABLE,),
-        Holds(final_obs=False, next_obs=False), write, zarr_arrays.COMPRESSIONS,
+        (TABLE,), Holds(final_obs=False, next_obs=False), write, zarr_arrays.COMPRESSIONS,
     ),
 )  # fmt: skip

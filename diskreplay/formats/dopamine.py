@@ -93,10 +93,11 @@ class CheckpointWriter:
         self._folder, self._suffix, self._layout = folder, suffix, layout
         self._shapes = {OBS: layout.obs[OBS], ACTION: layout.action[ACTION], REWARD: ((), layout.reward_dtype)}
         self._shapes |= {**layout.columns, TERMINAL: ((), np.dtype(np.uint8))}
-        self._files = {
-            name: GzipWriter((folder / file_name(NAMES.get(name, name), suffix)).open("wb"), shape, dtype)
-            for name, (shape, dtype) in self._shapes.items()
-        }
+        self._files: dict[str, GzipWriter] = {}
+        self._opened = contextlib.ExitStack()  # which closes all, though the disk may be full
+        for name, (shape, dtype) in self._shapes.items():
+            file = (folder / file_name(NAMES.get(name, name), suffix)).open("wb")
+            self._files[name] = self._opened.enter_context(contextlib.closing(GzipWriter(file, shape, dtype)))
         self.rows = 0
         self.cut: list[int] = []
         self.both: list[int] = []
@@ -146,8 +147,7 @@ class CheckpointWriter:
         (self._folder / f"{name}_ckpt.{self._suffix}.gz").write_bytes(compressed(data))
 
     def close(self) -> None:
-        for file in self._files.values():
-            file.close()
+        self._opened.close()
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:

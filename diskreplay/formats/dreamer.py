@@ -25,16 +25,11 @@ import re
 from collections.abc import Sequence
 
 from diskreplay.formats.core.array_reader import array_format
-from diskreplay.formats.core.container import Container
 from diskreplay.formats.core.convention import Convention
 from diskreplay.formats.files.npz_archive import KIND
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED
 
 CHUNK = re.compile(r"(?P<time>[^-]+)-(?P<uuid>[^-]+)-(?P<successor>[^-]+)-(?P<length>\d+)\.npz")
-
-
-def _is_chunk(path: pathlib.Path, container: Container) -> bool:
-    return CHUNK.fullmatch(path.name) is not None
 
 
 def _chains(files: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
@@ -58,7 +53,8 @@ def _chains(files: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
 TABLE = Convention(
     {"action": ACTION, "reward": REWARD, "is_first": "/first", "is_last": "/last", "is_terminal": TERMINATED,
      "stepid": "", "*": OBS},
-    marks=frozenset({"action", "reward", "is_first"}), named=_is_chunk, closed=True, align="later", chains=_chains,
+    marks=frozenset({"action", "reward", "is_first"}), named=lambda path, container: bool(CHUNK.fullmatch(path.name)),
+    closed=True, align="later", chains=_chains,
 )  # fmt: skip
 FORMATS = (
     array_format("dreamer", "DreamerV3: a directory with an NPZ file for each chunk", "directory", KIND, (TABLE,)),

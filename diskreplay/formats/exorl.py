@@ -41,14 +41,8 @@ def is_named_by_steps(path: pathlib.Path, container: Container) -> bool:
     return bool(numbers and rows) and numbers[-1].lstrip("0") == str(rows[0] - 1).lstrip("0")
 
 
-def _is_dreamer(path: pathlib.Path, container: Container) -> bool:
-    told = {"is_first", "is_terminal", "discount"} & set(container.names())
-    return bool(told) and is_named_by_steps(path, container)
-
-
 def _check(container: Container, where: str) -> None:
-    path = pathlib.Path(where)
-    if not is_named_by_steps(path, container):
+    if not is_named_by_steps(pathlib.Path(where), container):
         count = container.array("action").shape[0]
         raise InputError(
             f"{where}: its name must end in its number of steps, {count - 1}, as ExORL, DrQ-v2 and DreamerV2 name "
@@ -64,7 +58,8 @@ EXORL = Convention(
 DREAMER = Convention(
     {"action": ACTION, "reward": REWARD, "discount": DISCOUNT, "is_first": "/first", "is_last": "/last",
      "is_terminal": TERMINATED, "*": OBS},
-    marks=frozenset({"action", "reward"}), named=_is_dreamer, closed=True, align="previous", check=_check,
+    marks=frozenset({"action", "reward"}), tells=True, named=is_named_by_steps, closed=True, align="previous",
+    check=_check,
 )  # fmt: skip
 
 

@@ -53,17 +53,7 @@ from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import parse_json, read_text
 from diskreplay.formats.files import images, lerobot_meta, lerobot_v2, mp4
 from diskreplay.formats.files.arrow import damage
-from diskreplay.formats.files.lerobot_meta import (
-    DESCRIPTION,
-    DONE,
-    EPISODE,
-    FRAME,
-    INDEX,
-    SUCCESS,
-    TASK,
-    TIMESTAMP,
-    DatasetMeta,
-)
+from diskreplay.formats.files.lerobot_meta import DESCRIPTION, DONE, EPISODE, FRAME, TASK, TIMESTAMP, DatasetMeta
 from diskreplay.formats.files.lerobot_output import DatasetWriter
 from diskreplay.formats.files.parquet_array import ParquetArray, Texts
 from diskreplay.index.episodes import Episode
@@ -75,7 +65,7 @@ CHECKED_ROWS = 1 << 16
 DEFAULT_FPS = 30
 KINDS = {*DTYPES, "video", "image", "string"}
 """The dtypes of features that are read."""
-FLAGGED = (DONE, SUCCESS)
+FLAGGED = (DONE, lerobot_meta.SUCCESS)
 """The features that say how an episode ended, whatever a caller leaves out."""
 CERTAIN = (ACTION, REWARD, TERMINATED, TRUNCATED)
 """The roots of names of what always comes in."""
@@ -214,7 +204,7 @@ def _flags(where: str, arrays: Mapping[str, ArrayLike], last: Array) -> tuple[Ar
     if TERMINATED in arrays and TRUNCATED in arrays:
         terminated, truncated = (flags(where, name, arrays[name], len(last)) for name in (TERMINATED, TRUNCATED))
         return terminated, truncated
-    done = next((name for name in (DONE, SUCCESS) if name in arrays), None)
+    done = next((name for name in FLAGGED if name in arrays), None)
     terminated = last & flags(where, done or DONE, arrays[done] if done else None, len(last))
     return terminated, last & ~terminated
 
@@ -233,7 +223,7 @@ def _ends(meta: DatasetMeta, names: Names) -> Array:
             names.add(*found.schema.to_arrow_schema().names)
             count += found.num_rows
         names.take(file.relative_to(meta.path).as_posix())
-    names.take(EPISODE, FRAME, TIMESTAMP, INDEX, *meta.documents, DESCRIPTION)
+    names.take(EPISODE, FRAME, TIMESTAMP, lerobot_meta.INDEX, *meta.documents, DESCRIPTION)
     last = np.zeros(sum(meta.lengths), bool)
     if count != len(last):
         raise InputError(f"{meta.path}: has {count:,} rows below data, and {len(last):,} steps of its episodes")
@@ -368,7 +358,7 @@ def losses(layout: Layout, episodes: Sequence[Episode], compression: str) -> lis
         found += [Loss(f"numbers {name!r} of tasks as they came", steps) for name, key in keys.items() if key == TASK]
     if origin and REWARD not in keys:
         found.append(Loss("rewards", sum(episode.length for episode in episodes if episode.total_reward)))
-    if origin and not {DONE, SUCCESS} & {*keys.values()}:
+    if origin and not {*FLAGGED} & {*keys.values()}:
         found.append(Loss("terminated", sum(episode.terminated for episode in episodes)))
     return [loss for loss in found if loss.count]
 

@@ -16,28 +16,29 @@ Nested spaces are nested groups; the parts of a Tuple are ``_index_<i>``. What a
 
 from __future__ import annotations
 
-import collections
 import functools
 import io
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import h5py
 import numpy as np
 
 from diskreplay.errors import InputError
+from diskreplay.formats.core.array_writer import write_episodes
 from diskreplay.formats.core.choice import Choice
-from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
+from diskreplay.formats.core.convention import FINAL_OBS
 from diskreplay.formats.core.flat import ArrayLike, code_points, utf8
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.reader import reader
-from diskreplay.formats.core.transitions import Source, nothing
+from diskreplay.formats.core.transitions import Source, nothing, whole
 from diskreplay.formats.files import hdf5, minari_dataset
 from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, created
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.ragged import Lists
+from diskreplay.schema import OBS, REWARD, TERMINATED, TRUNCATED
 
 STORAGE, MAIN = "hdf5", "main_data.hdf5"
 
@@ -46,44 +47,30 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Write a source to a new directory, as the module's docstring says."""
     data = target / "data"
     data.mkdir(parents=True)
-    paths, episodes = minari_dataset.leaf_paths(source.layout, STORAGE), 0
-    texts: dict[str, list[bytes]] = collections.defaultdict(list)
+    layout, count = source.layout, 0
+    names = minari_dataset.leaf_paths(layout, STORAGE)
+    names |= {name.replace(OBS, FINAL_OBS, 1): names[name] for name in layout.obs}  # behind the others
+    names |= {REWARD: "rewards", TERMINATED: "terminations", TRUNCATED: "truncations"}
+    names |= {name: f"infos/{name}" for name in layout.columns}
+
+    def stored(name: str, values: Any, before: int) -> Any:
+        if name in layout.columns and not before:
+            values = whole([nothing(values), values])
+        if not isinstance(values, Lists):
+            return values
+        texts = utf8(name, values)
+        if any(b"\0" in text for text in texts):
+            raise InputError(f"minari cannot hold {name}: HDF5 has no text with the character 0")
+        return np.array(texts, object)
+
     with created(data / MAIN, compression) as out:
-        for episode in episode_blocks(source.blocks()):
-            group = f"episode_{episode.number}"
-            for key, values in _entries(episode, paths):
-                if isinstance(values, Lists):
-                    texts[key] += utf8(key, values)
-                else:
-                    out.append(f"{group}/{key}", values)
-            if episode.ends:
-                out.end()
-                for key, each in texts.items():
-                    if any(b"\0" in text for text in each):
-                        raise InputError(f"minari cannot hold {key}: HDF5 has no text with the character 0")
-                    out.file.create_dataset(f"{group}/{key}", data=each, dtype=h5py.string_dtype())
-                texts.clear()
-                told = minari_dataset.told(source, episode.number)
-                out.file[group].attrs.update({"id": episode.number, "total_steps": episode.stop, **told})
-                episodes = episode.number + 1
-    minari_dataset.write_metadata(data, STORAGE, source, episodes)
-
-
-def _entries(episode: EpisodeBlock, paths: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    steps = episode.steps
-    for name, values in steps.obs.items():
-        yield paths[name], values
-        if episode.ends:
-            yield paths[name], steps.next_obs[name][-1:]
-    for name, values in steps.action.items():
-        yield paths[name], values
-    yield "rewards", steps.reward
-    yield "terminations", steps.terminated
-    yield "truncations", steps.truncated
-    for name, values in steps.extra.items():
-        if not episode.start:
-            yield f"infos/{name}", nothing(values)
-        yield f"infos/{name}", values
+        for episode in write_episodes(source, out, names, "episode_{}/{}".format, stored):
+            told = minari_dataset.told(source, episode.number)
+            out.file[f"episode_{episode.number}"].attrs.update(
+                {"id": episode.number, "total_steps": episode.stop, **told}
+            )
+            count = episode.number + 1
+    minari_dataset.write_metadata(data, STORAGE, source, count)
 
 
 @reader

@@ -30,7 +30,7 @@ from __future__ import annotations
 import json
 import pathlib
 
-from diskreplay.formats.core.array_reader import LAYOUT_FILE, array_format, recognising
+from diskreplay.formats.core.array_reader import LAYOUT_FILE, array_format, matches
 from diskreplay.formats.core.array_writer import write_flat
 from diskreplay.formats.core.container import Container
 from diskreplay.formats.core.convention import FINAL_OBS, LAYOUT, OFFSETS, Convention
@@ -39,7 +39,7 @@ from diskreplay.formats.core.flat_names import NAMES
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source, whole_episodes
-from diskreplay.formats.exorl import is_named_by_steps
+from diskreplay.formats.exorl import DREAMER, EXORL, is_named_by_steps
 from diskreplay.formats.files import npz_archive
 from diskreplay.formats.files.npz_archive import KIND
 from diskreplay.schema import ACTION, OBS, TERMINATED
@@ -67,12 +67,8 @@ def write_episodes(source: Source, target: pathlib.Path, compression: str) -> No
             write_flat(layout, [steps], out, names)
 
 
-def _key(layout: Layout, name: str) -> str:
-    return f"extra/{name}" if name in layout.columns else name
-
-
 def _written(layout: Layout) -> dict[str, str]:
-    keys = {name: _key(layout, name) for name in layout.step_shapes}
+    keys = {name: f"extra/{name}" if name in layout.columns else name for name in layout.step_shapes}
     keys |= {name.replace(OBS, FINAL_OBS, 1): f"final_{name}" for name in layout.obs}
     return {**keys, "/last": "last", **{f"{OFFSETS}/{name}": f"offsets/{key}" for name, key in keys.items()}}
 
@@ -92,11 +88,11 @@ EPISODES = Convention(
 
 def _in_folder(path: pathlib.Path) -> bool:
     """Tell whether a path is a directory of NPZ files, or of our layout alone."""
-    return path.is_dir() and (recognising(KIND, (EPISODES,))(path) or [*path.iterdir()] == [path / LAYOUT_FILE])
+    return path.is_dir() and (matches(KIND, (EPISODES,), path) or [*path.iterdir()] == [path / LAYOUT_FILE])
 
 
 def _is_file(path: pathlib.Path) -> bool:
-    return path.is_file() and recognising(KIND, (FLAT,))(path)
+    return path.is_file() and matches(KIND, (FLAT,), path) and not matches(KIND, (EXORL, DREAMER), path)
 
 
 FORMATS = (

@@ -76,7 +76,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
             out.put(f"data/demo_{episode.number}.attrs/num_samples", episode.stop)
 
 
-def _stored(name: str, values: Array) -> Array:
+def _stored(name: str, values: Array, before: int) -> Array:
     if name == ACTION and values.ndim == 1:
         return values[:, None]
     return values.astype(np.int64) if name == TERMINATED else values
@@ -137,7 +137,7 @@ def _check(container: Container, where: str) -> None:
 TABLE = Convention(
     {"obs": OBS, "next_obs": NEXT_OBS, "actions": ACTION, "rewards": REWARD, "dones": TERMINATED,
      "truncated": TRUNCATED, PLACE: LAYOUT},
-    episode=r"data/demo_(?P<episode>\d+)(?P<name>/.+|\.attrs/.+)", label="demo_{}", empty=ENV_ARGS,
+    episode=r"data/demo_(?P<episode>\d+)(?P<name>/.+|\.attrs/.+)", label="demo_{}",
     length=".attrs/num_samples", columns=True, single=FLAT, closed=True, written=_written, own=(ENV_ARGS, TOTAL),
     missing="has no observations; robomimic extracts them from states (dataset_states_to_obs)",
     provenance=_provenance, check=_check,

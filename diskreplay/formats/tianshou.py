@@ -40,29 +40,26 @@ SIZE, PLACES = ".attrs/_size", ".attrs/maxsize"
 
 def _prepared(arrays: dict[str, ArrayLike], container: Container) -> dict[str, ArrayLike]:
     """Return the arrays in the order of time, and how many entries each buffer has."""
-    spans = [list(each) for each in _buffers(container)]
     places = declared_count(container.value(PLACES), "maxsize")
+    spans = list(_buffers(container, places))
     for name, array in arrays.items():
         check_length("_meta", name, array, places, "places")
     if any(not 0 <= start <= stop <= places for each in spans for start, stop in each):
         raise InputError(f"its buffers have entries outside of their {places:,} places")
-    wanted = [span for each in spans for span in each]
-
-    def ordered(name: str, array: ArrayLike) -> ArrayLike:
-        parts = [array_slice(array, start, stop) for start, stop in wanted] or [array_slice(array, 0, 0)]
-        return Joined(name, parts, [lambda part=part: part for part in parts])  # type: ignore[misc]
-
+    wanted = [span for each in spans for span in each] or [(0, 0)]
     stops = np.cumsum([sum(stop - start for start, stop in each) for each in spans])
     return {
-        **{name: ordered(name, array) for name, array in arrays.items()},
+        **{
+            name: Joined(name, [array_slice(array, start, stop) for start, stop in wanted])
+            for name, array in arrays.items()
+        },
         "/stops": stops[np.diff(stops, prepend=0) > 0],
     }
 
 
-def _buffers(container: Container) -> Iterator[list[tuple[int, int]]]:
+def _buffers(container: Container, size: int) -> Iterator[list[tuple[int, int]]]:
     """Yield the places of each buffer's entries, oldest first: one span, or two where the ring has gone round."""
     names = set(container.names())
-    size = declared_count(container.value(PLACES), "maxsize")
     if "_offset" not in names:
         insertion = next((f".attrs/{name}" for name in ("_insertion_idx", "_index") if f".attrs/{name}" in names), SIZE)
         begin = declared_count(container.value(insertion), "the place of the next entry")

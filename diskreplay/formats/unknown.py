@@ -14,6 +14,7 @@ from diskreplay.formats.core.flat import leaves_of
 from diskreplay.formats.core.format import Format
 from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.refusing import Shapes, by_hand, call, listed, shapes_in
+from diskreplay.formats.core.untrusted import begins
 
 LOOKED_AT = 100
 """The most entries of a folder that are looked at to find a dataset in it."""
@@ -31,11 +32,13 @@ def unknown(path: pathlib.Path, formats: Sequence[Format], choice: Choice = AS_I
             if kind.recognise(file):
                 with kind.opened(file) as container:
                     shapes = list(shapes_in(container, container.names()))
+                there = dict.fromkeys(name for name, _, _ in shapes)
+                wrong = [f"there is no {each!r} to map; " for each in choice.map.values() if not leaves_of(there, each)]
                 where = "" if file == path else f" {file.name!r}"
                 nearest = _nearest([format for format in formats if format.container is kind], shapes)
-                holds = f"{where} holds {listed(shapes) or 'no array'}; {_mapped(choice, shapes)}"
+                holds = f"{where} holds {listed(shapes) or 'no array'}; {''.join(wrong[:1])}"
                 return f"{said}:{holds}{nearest}; {by_hand(file, kind.loads, kind.item, shapes)}"
-    if path.is_file() and _begins(path, PICKLE):
+    if begins(path, PICKLE):
         given = ["obs=f['observations']", "action=f['actions']", "terminated=f['terminals']"]
         line = call(given, f"pickle.load(open({str(path)!r}, 'rb'))")
         return (
@@ -44,18 +47,6 @@ def unknown(path: pathlib.Path, formats: Sequence[Format], choice: Choice = AS_I
         )
     names = ", ".join(format.name for format in formats if format.read)
     return f"{said}; name one of {names} (--format)"
-
-
-def _mapped(choice: Choice, shapes: Shapes) -> str:
-    """Return which of the names that the caller gave is not there."""
-    there = [name for name, _, _ in shapes]
-    wrong = [theirs for theirs in choice.map.values() if not leaves_of(dict.fromkeys(there), theirs)]
-    return f"there is no {wrong[0]!r} to map; " if wrong else ""
-
-
-def _begins(path: pathlib.Path, begin: bytes) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(begin)) == begin
 
 
 def _below(path: pathlib.Path, formats: Sequence[Format]) -> str:
@@ -70,18 +61,15 @@ def _below(path: pathlib.Path, formats: Sequence[Format]) -> str:
 
 
 def _nearest(formats: Sequence[Format], shapes: Shapes) -> str:
-    """Return which table lacks the least, and what it lacks."""
     names = [name for name, _, _ in shapes]
 
     def lacks(table: Convention) -> list[str]:
         found = set(table.names_in(names))
         return [table.spelled(root) for root in table.required if root not in found]
 
-    each = [
-        (format, lacks(table)) for format in formats for table in format.tables
-        if not table.episode and not table.marks and not table.tells
-    ]  # fmt: skip
-    format, missing = min(each, key=lambda pair: len(pair[1]))
+    tables = [(format, table) for format in formats for table in format.tables if not table.episode]
+    usual = [(format, table) for format, table in tables if not table.marks and not table.tells]
+    format, missing = min(((format, lacks(table)) for format, table in usual or tables), key=lambda pair: len(pair[1]))
     if not missing:
         return f"nearest is {format.name} (--format {format.name})"
     option = f"--format {format.name} --map OURS=THEIRS"

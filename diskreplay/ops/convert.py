@@ -30,7 +30,7 @@ from diskreplay.formats.core.choice import Align, Choice
 from diskreplay.formats.core.format import Format, Loss, check_choice, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.output import replacing
-from diskreplay.formats.core.recorder import Added, add_facts, add_steps, settle_continuity, without_differing
+from diskreplay.formats.core.recorder import Added, add_facts, add_steps, without_differing
 from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selection, open_selected
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import Copy
@@ -45,7 +45,7 @@ from diskreplay.remote.objects import is_url
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Stack
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.store import FIRST_STREAM
+from diskreplay.storage.store import FIRST_STREAM, Store
 from diskreplay.views.transition import Transition
 
 PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
@@ -59,6 +59,9 @@ GROUPED = ("minari", "minari-arrow")
 
 MAX_FRAME_STACK = 1024
 """The most frames that a sample may stack."""
+
+MAX_SPACE = 160
+"""The most characters of a space that are printed."""
 
 WAITING_BYTES = 64 << 20
 """The most decoded bytes of steps that wait in memory until it is known that they are among the newest."""
@@ -294,7 +297,7 @@ def import_dataset(
     return Imported(
         str(target), name, stream, added.steps, added.episodes, evicted, found.steps - added.steps,
         found.names.unread(), bytes_of(target), time.perf_counter() - started,
-        notes(found, observation_space, action_space),
+        found.notes if append else notes(found, observation_space, action_space),
         tuple(unfinished_imports(target)) if append else (), resumed, added.differing,
     )  # fmt: skip
 
@@ -305,14 +308,11 @@ def notes(
     """Return what an import took for granted, a sentence each: of its reader, and the spaces that it inferred."""
     spaces = {"observations": observation_space, "actions": action_space}
     found = {"observations": source.layout.observation_space, "actions": source.layout.action_space}
-    inferred = [f"{what} {short(str(found[what]))}" for what, one in spaces.items() if source.inferred and one is None]
+    texts = {what: str(space) for what, space in found.items()}
+    short = {what: text if len(text) <= MAX_SPACE else f"{text[:MAX_SPACE]}..." for what, text in texts.items()}
+    inferred = [f"{what} {short[what]}" for what, one in spaces.items() if source.inferred and one is None]
     said = f"inferred from the values: {', '.join(inferred)}; --env ID takes an environment's spaces"
     return (*source.notes, said) if inferred else source.notes
-
-
-def short(text: str, most: int = 160) -> str:
-    """Return a text that is not too long for a line."""
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 @contextlib.contextmanager
@@ -369,7 +369,8 @@ def store_source(
                     added = rest.done + add_steps(buffer, steps, goes_on=rest.goes_on_within)
                 add_facts(buffer, source.facts, (added + newest.left).episodes)
                 evicted = added.steps - len(buffer.engine.appender.log)
-            settle_continuity(temporary, source.layout, added.differing)
+            if not added.differing and source.layout.continuity == "observations":
+                Store(str(temporary), LocalFiles()).write_continuity("observations")
             stream, resumed = FIRST_STREAM, rest.done.steps
     return stream, added + newest.left, evicted + newest.left.steps, resumed
 

@@ -578,7 +578,6 @@ class Store:
 
 
 def _root_document(schema: Schema, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the store's own document."""
     attributes = {"format_version": schema.format_version, "schema": schema.to_json(), "settings": settings}
     return metadata.group_document(attributes)
 

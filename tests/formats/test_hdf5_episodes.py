@@ -76,7 +76,7 @@ def test_an_error_closes_the_file(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, "npz"])
 def test_memory_does_not_grow_with_an_episode(name: str, path: str, tmp_path: pathlib.Path) -> None:
     """80 MB of frames, or 40, all of one episode, pass out and in again; what Python and NumPy hold is a few blocks."""
     rows = 2000 // stride(2, "rows of a large store")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import subprocess
 import sys
@@ -47,14 +48,19 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("compression", ["gzip", "lzf", "none"])
-@pytest.mark.parametrize("name", ["d4rl", "d3rlpy", "robomimic", "minari"])
+@pytest.mark.parametrize(
+    ("name", "compression"),
+    [
+        *itertools.product(["d4rl", "d3rlpy", "robomimic", "minari"], ["gzip", "lzf", "none"]),
+        ("npz", "deflate"), ("npz", "none"), ("dopamine", "gzip"),
+    ],
+)  # fmt: skip
 def test_a_full_disk_is_an_error(name: str, compression: str, source: pathlib.Path, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     limits = ["0", "50", "4096", "100000", "1000000", "1500000"]
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(source), str(folder / "a"), name, compression, *limits],
+        [sys.executable, "-W", "error", "-c", SCRIPT, str(source), str(folder / "a"), name, compression, *limits],
         capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -318,11 +318,22 @@ def test_metadata_that_are_no_text(tmp_path: pathlib.Path) -> None:
     refused(dataset, "minari", "cannot be read")
 
 
-@pytest.mark.parametrize("compressor", [{"id": "zlib"}, {"id": "no such codec"}, {"id": 3}, [], {"id": "lzma"}])
-def test_codecs_of_zarr(compressor: Any, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("compressor", "said"),
+    [({"id": "zlib"}, "damaged"), ([], "damaged"), ({"id": "lzma"}, "damaged"),
+     ({"id": "no such codec"}, "is compressed by a codec that is not installed"), ({"id": 3}, "that is not installed")],
+)  # fmt: skip
+def test_codecs_of_zarr(compressor: Any, said: str, tmp_path: pathlib.Path) -> None:
     """zlib.error and others."""
     dataset = made(tmp_path, "diffusion-policy")
     edited(dataset / "data" / "terminated" / ".zarray", lambda document: document.update(compressor=compressor))
+    refused(dataset, "diffusion-policy", said)
+
+
+def test_attributes_of_zarr_that_are_none(tmp_path: pathlib.Path) -> None:
+    """TypeError."""
+    dataset = made(tmp_path, "diffusion-policy")
+    (dataset / ".zattrs").write_text("false")
     refused(dataset, "diffusion-policy", "damaged")
 
 

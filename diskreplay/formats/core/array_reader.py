@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -36,14 +36,16 @@ from diskreplay.formats.core.refusing import by_hand, listed, shapes_in
 from diskreplay.formats.core.runs import steps_of
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import declared_count, read_text
-from diskreplay.schema import ACTION, DTYPES, OBS, TERMINATED
+from diskreplay.schema import ACTION, DTYPES, OBS
 
 LAYOUT_FILE = "layout.json"
 """The file beside those of a folder in which an export left the layout."""
+STRAYS = 4
+"""The files of a folder that are looked at to find its format: one that is no part of it may come first."""
 
 
 class Files:
-    """The files of a dataset; the one that was used last is open.
+    """The files of a dataset, one of which is open, as a container; the names that it is asked for count as read.
 
     Attributes:
         path: the dataset.
@@ -51,63 +53,43 @@ class Files:
         every: its files, in order.
         several: True if the dataset is a folder of them.
         beside: the names of files beside them.
-        names: the names in all of them, and which were asked for.
+        listed: the names in all of them, and which are read.
+        container: the file that is open.
     """
 
-    def __init__(self, path: pathlib.Path, kind: Kind) -> None:
-        self.path, self.kind = path, kind
-        self.several = is_folder(path, kind)
-        self.every = files_of(path, kind)
-        self.beside = set(_others(path, {part for file in self.every for part in kind.parts(file)}))
-        self.names = Names(self.beside)
+    container: Container
+
+    def __init__(self, path: pathlib.Path, kind: Kind, stack: contextlib.ExitStack) -> None:
+        self.path, self.kind, self.every = path, kind, files_of(path, kind)
+        self.several = self.every != [path]
+        read = {part for file in self.every for part in kind.parts(file)}
+        others = files_below(path) if path.is_dir() and path not in read else ()
+        self.beside = {name for name in others if not {path / name, *(path / name).parents} & read}
+        self.listed = Names(self.beside)
         self._opened: pathlib.Path | None = None
-        self._stack = contextlib.ExitStack()
-        self._container: Container | None = None
+        self._stack = stack
 
-    def open(self, file: pathlib.Path) -> Container:
-        """Return a file, opened."""
-        if self._container is None or self._opened != file:
+    def open(self, file: pathlib.Path) -> Self:
+        """Open a file, and close the one before."""
+        if self._opened != file:
             self._stack.close()
-            self._container = self._stack.enter_context(self.kind.opened(file))
-            self._opened = file
-        return self._container
-
-    def key(self, file: pathlib.Path, name: str) -> str:
-        """Return the name of an array in the whole dataset."""
-        return f"{file.name}/{name}" if self.several else name
-
-    def ask(self, file: pathlib.Path, *names: str) -> Container:
-        """Return a file, of which these names are read."""
-        self.names.take(*(self.key(file, name) for name in names))
-        return self.open(file)
-
-    def __enter__(self) -> Self:
+            self.container, self._opened = self._stack.enter_context(self.kind.opened(file)), file
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+    def key(self, name: str) -> str:
+        """Return the name in the whole dataset of one in the open file."""
+        return f"{self._opened.name}/{name}" if self.several and self._opened else name
 
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """A file whose names count as read once they are asked for; see :class:`Container`."""
-
-    files: Files
-    file: pathlib.Path
-
-    def names(self) -> Sequence[str]:
-        return list(self.files.open(self.file).names())
+    def names(self) -> Iterable[str]:
+        return self.container.names()
 
     def array(self, name: str) -> ArrayLike:
-        return self.files.ask(self.file, name).array(name)
+        self.listed.take(self.key(name))
+        return self.container.array(name)
 
     def value(self, name: str) -> Any:
-        return self.files.ask(self.file, name).value(name)
-
-
-def is_folder(path: pathlib.Path, kind: Kind) -> bool:
-    """Tell whether a path is a directory that is no container of a kind itself."""
-    return path.is_dir() and not kind.recognise(path)
+        self.listed.take(self.key(name))
+        return self.container.value(name)
 
 
 def files_of(path: pathlib.Path, kind: Kind) -> list[pathlib.Path]:
@@ -115,44 +97,29 @@ def files_of(path: pathlib.Path, kind: Kind) -> list[pathlib.Path]:
 
     A file that is none, and is called as if it were one, is damaged: it is not passed over.
     """
-    if not is_folder(path, kind):
+    if not path.is_dir() or kind.recognise(path):
         return [path]
     below = sorted(path.iterdir(), key=lambda file: natural(file.name))
     endings = {file.suffix for file in below if kind.recognise(file)} - {""}
     return [file for file in below if file.suffix in endings or kind.recognise(file)]
 
 
-def _others(path: pathlib.Path, files: set[pathlib.Path]) -> Iterator[str]:
-    """Yield the names of all files of a folder but those that are read."""
-    for name in files_below(path):
-        if not {path / name, *(path / name).parents} & files:
-            yield name
-
-
-def recognising(kind: Kind, conventions: Sequence[Convention]) -> Callable[[pathlib.Path], bool]:
-    """Return a function that tells whether a path holds a dataset of a kind that one of the tables fits."""
-    return functools.partial(_matches, kind, conventions)
-
-
-def fits(format: Format, path: pathlib.Path, choice: Choice) -> bool:
-    """Tell whether a path holds a dataset of a format once the caller has said what its names are."""
-    return format.container is not None and _matches(format.container, format.tables, path, choice)
-
-
-def _matches(kind: Kind, conventions: Sequence[Convention], path: pathlib.Path, choice: Choice = AS_IT_IS) -> bool:
-    for file in files_of(path, kind)[:1] if kind.folders or kind.recognise(path) else ():
+def matches(kind: Kind, tables: Sequence[Convention], path: pathlib.Path, choice: Choice = AS_IT_IS) -> bool:
+    """Tell whether a path holds a dataset of a kind that one of the tables fits, with what the caller says of it."""
+    for file in files_of(path, kind)[:STRAYS] if kind.folders or kind.recognise(path) else ():
         if kind.recognise(file):
             facts = [(part, part.stat()) for part in kind.parts(file)]
             try:
                 names = _names(kind, file, *((part, one.st_size, one.st_mtime_ns, one.st_ino) for part, one in facts))
                 with kind.opened(file) as container:
-                    return any(one.matches(file, container, choice, names) for one in conventions)
+                    if any(one.matches(file, container, choice, names) for one in tables):
+                        return True
             except ModuleNotFoundError:
                 return True  # the user is told what to install before it is read
     return False
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=2 * STRAYS)
 def _names(kind: Kind, file: pathlib.Path, *facts: Any) -> frozenset[str]:
     """Return the names in a file, which many formats look at before one of them reads it; ``facts`` tell it changed."""
     with kind.opened(file) as container:
@@ -170,24 +137,14 @@ def array_format(
 
     @reader
     def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
-        with Files(path, container) as files:
-            yield _Dataset(files, tables, choice).source()
+        with contextlib.ExitStack() as stack:
+            yield _Dataset(Files(path, container, stack), tables, choice).source()
 
-    recognise = more.pop("recognise", recognising(container, tables))
+    recognise = more.pop("recognise", functools.partial(matches, container, tables))
     return Format(
-        name,
-        title,
-        kind,
-        holds,
-        recognise,
-        read,
-        write,
-        compressions,
-        container=container,
-        tables=tables,
-        told=frozenset(TOLD),
-        **more,
-    )
+        name, title, kind, holds, recognise, read, write, compressions, container=container, tables=tables,
+        told=frozenset(TOLD), **more,
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,30 +169,26 @@ class _Dataset:
 
     def __init__(self, files: Files, conventions: Sequence[Convention], choice: Choice) -> None:
         self._files, self._where, self._choice = files, str(files.path), choice
-        every = {file: list(files.open(file).names()) for file in files.every}
-        self._layout = self._described()
+        every: dict[pathlib.Path, list[str]] = {}
+        for file in files.every:
+            every[file] = list(files.open(file).names())
+            files.listed.add(*map(files.key, every[file]))
+        self._layout: Layout | None = None
+        if files.several and (described := files.path / LAYOUT_FILE).is_file():
+            files.listed.take(LAYOUT_FILE)
+            self._layout = Layout.from_json(read_text(described), str(described))
         if not every and self._layout is None:
             raise InputError(f"{self._where!r} holds no {files.kind.title}")
         found = conventions[-1]
-        for file in files.every[:1]:
+        for file in files.every[STRAYS - 1 :: -1]:  # the first one that fits has the last word
             there, container = set(every[file]), files.open(file)
             found = next((one for one in conventions if one.matches(file, container, choice, there)), found)
         self._convention = found if choice.align is None else dataclasses.replace(found, align=choice.align)
-        files.names.shown = self._shown
-        for file, names in every.items():
-            files.names.add(*(files.key(file, name) for name in names))
+        files.listed.shown = self._shown
         chains = found.chains(files.every) if found.chains is not None else [[file] for file in files.every]
         self._runs = [run for chain in chains for run in self._found(chain, every)]
         self._notes: dict[str, None] = {}
         self._unclear = bool(every) and all(found.unclear(file, files.open(file)) for file in files.every)
-
-    def _described(self) -> Layout | None:
-        """Return the layout that an export left beside the files of a folder."""
-        file = self._files.path / LAYOUT_FILE
-        if not self._files.several or not file.is_file():
-            return None
-        self._files.names.take(LAYOUT_FILE)
-        return Layout.from_json(read_text(file), str(file))
 
     def _shown(self, name: str) -> str:
         """Return a name with ``*`` in place of what is numbered: files, and episodes in them."""
@@ -247,22 +200,23 @@ class _Dataset:
     def _found(self, chain: Sequence[pathlib.Path], every: Mapping[pathlib.Path, Sequence[str]]) -> Iterator[Run]:
         """Yield the runs in files that go on in each other, after what the files say of themselves."""
         for file in chain:
-            self._convention.check(Asked(self._files, file), str(file))
+            self._convention.check(self._files.open(file), str(file))
         first = chain[0]
+        opened = self._files.open(first)
         split = self._convention.split(every[first])
         outside = split.pop(None, {})
         for name in outside:
             if self._layout is None and not self._choice.map and self._convention.names.get(name) == LAYOUT:
-                told = Asked(self._files, first).value(name)
+                told = opened.value(name)
                 told = told.get("layout") if isinstance(told, dict) else told
                 self._layout = Layout.from_json(str(told) if isinstance(told, np.ndarray) else told, str(first))
         if self._layout is not None:
-            self._files.ask(first, *(outside.keys() & set(self._convention.own)))
+            opened.listed.take(*map(opened.key, self._convention.own))
         if not self._convention.episode:
             yield Run(str(first if len(chain) == 1 else first.parent), chain, outside)
         numbers = sorted(number for number in split if number is not None)
         if self._convention.count in outside:
-            count = declared_count(Asked(self._files, first).value(self._convention.count), f"{first}: its episodes")
+            count = declared_count(opened.value(self._convention.count), f"{first}: its episodes")
             numbers = [number for number in numbers if number < count]
         for number in numbers:
             yield Run(f"{first}, {self._convention.label.format(number)}", chain, split[number], number)
@@ -287,7 +241,7 @@ class _Dataset:
                 actions.append(arrays.action_space())
         assert described is not None
         if layout is None:
-            origin = self._convention.provenance(Asked(self._files, runs[0].files[0]), self._where)
+            origin = self._convention.provenance(self._files.open(runs[0].files[0]), self._where)
             described = dataclasses.replace(described, action_space=widest(actions), provenance=origin)
             described = self._convention.described(described, arrays)
 
@@ -296,7 +250,7 @@ class _Dataset:
                 yield from self._opened(run, keys, described).source().blocks()
 
         return Source(
-            described, steps, blocks, episodes, names=self._files.names, notes=tuple(self._notes),
+            described, steps, blocks, episodes, names=self._files.listed, notes=tuple(self._notes),
             inferred=layout is None,
         )  # fmt: skip
 
@@ -307,10 +261,10 @@ class _Dataset:
         choice.check_columns(leaves_of(found, OBS), list(filter(is_column, found)))
         found, chosen = {ours: theirs for ours, theirs in found.items() if self._is_wanted(ours)}, choice.columns or ()
         roots = {ours.partition("/")[0]: theirs for ours, theirs in found.items()} | found
-        for root in self._convention.required:
-            if root not in roots and not (root == TERMINATED and choice.tells):
+        for root in self._convention.needed(choice):
+            if root not in roots:
                 raise InputError(f"{self._missing(run, root)}; {self._found_there(run)}")
-        container = self._files.open(run.files[0])
+        container = self._files.open(run.files[0]).container
         count = tuple(container.array(run.names[roots[ACTION]]).shape[:1])
 
         def fits(theirs: str) -> bool:
@@ -326,7 +280,6 @@ class _Dataset:
         }  # fmt: skip
 
     def _is_wanted(self, ours: str) -> bool:
-        """Tell whether an array is read, by what the caller chose."""
         root, slash, rest = ours.partition("/")
         if root in (OBS, NEXT_OBS, FINAL_OBS):
             return self._choice.wants(OBS + slash + rest)
@@ -337,10 +290,12 @@ class _Dataset:
             return f"{run.where}: {self._convention.missing}"
         name = root.strip("/")
         option = f"--ends {name}=NAME" if root.startswith("/") else f"--map {name}=NAME"
-        return f"{run.where}: the array {self._convention.spelled(root)!r} is missing ({option} says which it is)"
+        stray = "; move the file elsewhere if it is none of the dataset" if self._files.several else ""
+        return (
+            f"{run.where}: the array {self._convention.spelled(root)!r} is missing ({option} says which it is{stray})"
+        )
 
     def _found_there(self, run: Run) -> str:
-        """Return what is in a run, and how it comes in by hand."""
         shapes, kind = list(shapes_in(self._files.open(run.files[0]), run.names.values())), self._files.kind
         return f"there are {listed(shapes) or 'none'}; {by_hand(run.files[0], kind.loads, kind.item, shapes)}"
 
@@ -359,7 +314,7 @@ class _Dataset:
         if [name for name in keys if name.startswith(f"{OBS}/")] == [f"{OBS}{part}"]:
             arrays = {name.removesuffix(part): array for name, array in arrays.items()}
             keys = {name.removesuffix(part): theirs for name, theirs in keys.items()}
-        arrays = self._convention.prepared(arrays, Asked(self._files, run.files[0]))
+        arrays = self._convention.prepared(arrays, self._files.open(run.files[0]))
         keys = {name: name for name in arrays} | keys
         keys = {ours: self._spelled(theirs, run) for ours, theirs in keys.items()}
         try:
@@ -369,7 +324,7 @@ class _Dataset:
         self._notes |= dict.fromkeys(notes)
         declared = run.names.get(self._convention.length)
         if declared is not None:
-            count = declared_count(Asked(self._files, run.files[0]).value(declared), f"{run.where}: its length")
+            count = declared_count(self._files.open(run.files[0]).value(declared), f"{run.where}: its length")
             if count != len(found.last):
                 raise InputError(
                     f"{run.where}: ragged lengths: {count:,} steps are declared, there are {len(found.last):,}"
@@ -377,17 +332,15 @@ class _Dataset:
         return found
 
     def _spelled(self, theirs: str, run: Run) -> str:
-        """Return a name in a run as its error should have it."""
+        """Return a name in a run as its error should have it: as in the episode, or with the number in it."""
         full = self._runs[0].names.get(theirs, theirs)
-        return self._convention.spelling(theirs, full, run.number)
+        if run.number is None or full.endswith(theirs):
+            return theirs
+        return self._convention.shown(full).replace("*", str(run.number))
 
     def _array(self, run: Run, theirs: str) -> ArrayLike:
-        name = run.names[theirs]
-        parts = [self._files.ask(file, name).array(name) for file in run.files]
-        if len(parts) == 1:
-            return parts[0]
+        def opened(number: int) -> ArrayLike:
+            return self._files.open(run.files[number]).array(run.names[theirs])
 
-        def opened(file: pathlib.Path) -> ArrayLike:
-            return self._files.open(file).array(name)
-
-        return Joined(f"{run.where}: {theirs}", parts, [functools.partial(opened, file) for file in run.files])
+        parts = [opened(number) for number in range(len(run.files))]
+        return parts[0] if len(parts) == 1 else Joined(f"{run.where}: {theirs}", parts, opened)

@@ -21,21 +21,21 @@ from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.ragged import Lists
 from diskreplay.schema import OBS, TRUNCATED
 
-Stored = Callable[[str, Any], Any]
-"""A function that returns the values of one of our names as they stand in a file."""
+Stored = Callable[[str, Any, int], Any]
+"""A function that returns values as they stand in a file, by our name of them and how many steps came before them."""
 
 
 def write_flat(layout: Layout, blocks: Iterable[Transitions], out: Output, names: Mapping[str, str]) -> None:
     """Write steps one behind another; ``names`` says how each of our names is called."""
     append, done = _appender(out, names), 0
     for steps in itertools.chain([_nothing(layout)], blocks):  # so that no array is missing
-        append(by_name(steps, done))
+        append(steps, done)
         done += len(steps)
 
 
 def write_episodes(
     source: Source, out: Output, names: Mapping[str, str], place: Callable[[int, str], str],
-    stored: Stored = lambda ours, values: values,
+    stored: Stored = lambda ours, values, before: values,
 ) -> Iterator[EpisodeBlock]:  # fmt: skip
     """Write steps as numbered episodes, and yield the last block of each one that is whole.
 
@@ -46,11 +46,10 @@ def write_episodes(
         place: returns the name of an episode's array, by the number of the episode.
         stored: returns values as they stand in a file.
     """
-    append = _appender(out, {})
     for episode in episode_blocks(source.blocks()):
         if not episode.start:
             append = _appender(out, {ours: place(episode.number, name) for ours, name in names.items()}, stored)
-        append(by_name(episode.steps, episode.start))
+        append(episode.steps, episode.start)
         if episode.ends:
             out.end()
             yield episode
@@ -67,16 +66,17 @@ def by_name(steps: Transitions, before: int) -> dict[str, Any]:
 
 
 def _appender(
-    out: Output, names: Mapping[str, str], stored: Stored = lambda ours, values: values
-) -> Callable[[dict[str, Any]], None]:
+    out: Output, names: Mapping[str, str], stored: Stored = lambda ours, values, before: values
+) -> Callable[[Transitions, int], None]:
     """Return a function that appends what has a name; the items of ragged columns are counted from call to call."""
     items: dict[str, int] = {}
 
-    def append(found: dict[str, Any]) -> None:
+    def append(steps: Transitions, before: int) -> None:
+        found = by_name(steps, before)
         if CUT in names:  # the flag stands for the ends that have none, which are told apart by their numbers
-            found[TRUNCATED] = found[TRUNCATED] | (found["/last"] & ~found["terminated"])
+            found[TRUNCATED] = steps.truncated | (steps.last & ~steps.terminated)
         for ours in filter(names.__contains__, found):
-            values = stored(ours, found[ours])
+            values = stored(ours, found[ours], before)
             if isinstance(values, Lists):
                 name = names[f"{OFFSETS}/{ours}"]
                 out.append(name, values.offsets[name in items :] + items.get(name, 0))
@@ -89,8 +89,6 @@ def _appender(
 
 
 def _nothing(layout: Layout) -> Transitions:
-    """Return no steps."""
-
     def none(shapes: Mapping[str, Shape]) -> dict[str, Any]:
         arrays = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in shapes.items()}
         return {n: Lists(a, np.zeros(1, np.int64)) if n in layout.ragged else a for n, a in arrays.items()}

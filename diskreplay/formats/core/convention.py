@@ -60,7 +60,6 @@ class Convention:
         episode: matches the name of an array of a numbered episode, with the groups ``episode`` and ``name``, and maybe
             ``leaf``; empty if a file is not divided.
         label: what one is called in errors.
-        empty: a name that tells a dataset of numbered episodes which has none.
         count: the array that says how many numbered episodes are read.
         length: the attribute of an episode that says how many steps it has.
         single: the part of the observations that stands for them all if it is the only one.
@@ -71,7 +70,7 @@ class Convention:
         written: the name in the file of each of our names, for a layout that an export left; relative to an episode.
         missing: what to say where observations are missing.
         prepared: makes the arrays of a run ready, by our names, with its container at hand.
-        own: names of what an export leaves besides, which the layout says again.
+        own: names of what an export leaves besides, which the layout says again; any tells a dataset without episodes.
         described: returns an inferred layout with what the arrays say besides.
         provenance: returns the origin of the steps that a container tells.
         check: raises InputError for a container that says it is of another version.
@@ -87,7 +86,6 @@ class Convention:
     columns: bool = False
     episode: str = ""
     label: str = "episode {}"
-    empty: str = ""
     count: str = ""
     length: str = ""
     single: str = ""
@@ -107,9 +105,8 @@ class Convention:
     def split(self, names: Iterable[str]) -> dict[int | None, dict[str, str]]:
         """Return the names in each numbered episode, each with its name in the file; those of none below None."""
         found: dict[int | None, dict[str, str]] = {}
-        pattern = re.compile(self.episode) if self.episode else None
         for name in names:
-            match = pattern.fullmatch(name) if pattern is not None else None
+            match = re.fullmatch(self.episode, name)
             if match is None:
                 found.setdefault(None, {})[name] = name
                 continue
@@ -120,7 +117,7 @@ class Convention:
 
     def shown(self, name: str) -> str:
         """Return a name with ``*`` in place of the number of its episode."""
-        match = re.fullmatch(self.episode, name) if self.episode else None
+        match = re.fullmatch(self.episode, name)
         if match is None:
             return name
         start, stop = match.span("episode")
@@ -133,12 +130,16 @@ class Convention:
         split = self.split(names)
         own = split.pop(None, {})
         if self.episode:
-            return bool(split or self.empty in names or self.marks)
+            return bool(split or self.marks or names & {*self.own})
         found = self.names_in(own, choice)
         untold = self.tells and not (choice.tells or choice.map) and found.isdisjoint({*TOLD} - {TRUNCATED})
-        required = {name for name in self.required if name != TERMINATED or not choice.tells}
         described = any(self.names.get(name) == LAYOUT for name in own)
-        return (described or (found >= required and not untold)) and self.named(path, container)
+        there = described or (found >= {*self.needed(choice)} and not untold)
+        return there and self.named(path, container)
+
+    def needed(self, choice: Choice) -> list[str]:
+        """Return our names of what must be there, with what the caller says."""
+        return [name for name in self.required if name not in (TERMINATED, "/stops") or not choice.tells]
 
     def names_in(self, names: Collection[str], choice: Choice = AS_IT_IS) -> set[str]:
         """Return our names, whole and of their roots, of the arrays of a run."""
@@ -179,7 +180,6 @@ class Convention:
         return found
 
     def _chosen(self, names: Collection[str], choice: Choice, where: str) -> dict[str, str]:
-        """Return our name of each array that the caller names."""
         found: dict[str, str] = {}
         wanted = list(choice.map.items())
         if choice.ends not in (None, WHOLE):
@@ -196,6 +196,8 @@ class Convention:
             root, slash, part = ours.partition("/")
             for name in below:
                 full = ALIASES.get(root, root) + slash + part + name[len(theirs) :].replace(self.separator, "/")
+                if name in found:
+                    raise InputError(f"{where}: {name!r} cannot be both {found[name]} and {full}")
                 found[name] = column_name(full) if is_column(full) else full
         return found
 
@@ -203,27 +205,25 @@ class Convention:
         """Return our name of each name that has one; what the caller gave displaces what the table says."""
         taken = set(given.values())
         displaced = {ours.partition("/")[0] for ours in taken if ours.partition("/")[0] in ROOTS}
+        displaced |= set(TELLING) if not taken.isdisjoint(TELLING) else set()
         found = dict(given)
         for name in names:
             ours = None if name in given else self._meaning(name)
-            if ours is not None and ours not in taken and ours.partition("/")[0] not in displaced:
+            if ours is not None and ours not in taken and displaced.isdisjoint({ours, ours.partition("/")[0]}):
                 found[name] = ours
         return found
 
     def _meaning(self, name: str) -> str | None:
-        """Return our name of an array, or None if it has none."""
         if is_attribute(name):
             return self.names.get(name) or None
         for end in [len(name), *(at for at in range(len(name) - 1, 0, -1) if name[at] == self.separator)]:
             ours = self.names.get(name[:end])
             if ours is None:
                 continue
-            if not ours:
-                return None
             rest = "/".join(filter(None, name[end:].split(self.separator)))
             if ours == EXTRA:
                 return column_name(rest or name)
-            if rest and ours not in ROOTS:
+            if not ours or (rest and ours not in ROOTS):
                 return None
             return f"{ours}/{rest}" if rest else ours
         folder, _, last = name.rpartition("/")
@@ -235,10 +235,6 @@ class Convention:
     def guessed(self, name: str) -> bool:
         """Tell whether an array has its meaning only because it has no other."""
         return not any(name == key or name.startswith(key + self.separator) for key in self.names)
-
-    def spelling(self, theirs: str, full: str, number: int | None) -> str:
-        """Return a name as it stands in a numbered episode: as in the episode, or with the number in it."""
-        return theirs if number is None or full.endswith(theirs) else self.shown(full).replace("*", str(number))
 
     def spelled(self, ours: str) -> str:
         """Return how the layout calls an array first of all."""

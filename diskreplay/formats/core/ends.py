@@ -36,6 +36,8 @@ Array = NDArray[Any]
 DONE, DISCOUNT, CUT = "/done", "/discount", "/cut"
 TELLING = tuple(f"/{kind}" for kind in (*KINDS, "ends"))
 """Our names of the arrays that tell where episodes end; no column has a slash in front."""
+WHOLE_EPISODES = ("/stops", "/ends", "/lengths", "/episode")
+"""Those that tell all of them."""
 
 
 class EndsUnknown(InputError):
@@ -59,7 +61,7 @@ class Ends:
 
 def ends_of(
     where: str, told: Mapping[str, Array], keys: Mapping[str, str], count: int, *, closed: bool = False,
-    choice: Choice = AS_IT_IS, strict: bool = True,
+    choice: Choice = AS_IT_IS,
 ) -> Ends:  # fmt: skip
     """Return the ends of episodes among ``count`` rows.
 
@@ -70,20 +72,20 @@ def ends_of(
         count: the number of rows.
         closed: the rows are one episode, or several of which the last one ends with the rows.
         choice: what the caller says.
-        strict: refuse ``terminated`` that is never set where nothing else tells the ends.
 
     Raises InputError where nothing tells the ends, or what tells them cannot be.
     """
     closed = closed or choice.ends == WHOLE
     terminated, truncated, done = (told.get(name) for name in (TERMINATED, TRUNCATED, DONE))
-    tells = [name for name in TELLING if name in told]
-    last = np.zeros(count, bool)
-    for name in tells:
-        last |= last_rows(f"{where}: {keys[name]}", name[1:], told[name], count)
+    tells = [name for name in TELLING if name in told and choice.ends != WHOLE]
+    parts = {name: last_rows(f"{where}: {keys[name]}", name[1:], told[name], count) for name in tells}
+    last = np.any([np.zeros(count, bool), *parts.values()], axis=0)
+    if any((rows != last).any() for name, rows in parts.items() if name in WHOLE_EPISODES):
+        raise InputError(f"{where}: {', '.join(keys[name] for name in tells)} tell different ends of episodes")
     if closed and count:
         last[-1] = True
     notes = []
-    alone = terminated is not None and truncated is None and not tells and not closed
+    alone = truncated is None and not tells and not closed and (TERMINATED in told or DISCOUNT not in told)
     if DISCOUNT in told and terminated is None:
         terminated = last & (told[DISCOUNT].reshape(-1) == 0)
     if terminated is None and done is not None:
@@ -92,27 +94,30 @@ def ends_of(
             notes.append(
                 f"{keys[DONE]!r} alone ends episodes: as terminated; --map truncated={keys[DONE]} says otherwise"
             )
-            alone = not tells and not closed
     elif done is not None:
         last |= done
     if terminated is None and truncated is None and not tells:
         if not closed and choice.max_episode_steps is None:
             raise EndsUnknown(f"{where}: {_NOTHING}")
-        alone = not closed
         notes.append("no flags say how episodes end: each ends truncated")
     ended = np.zeros(count, bool) if terminated is None else terminated
     if alone:
         key = keys.get(TERMINATED) or keys.get(DONE)
         if choice.max_episode_steps is not None:
             last |= time_limits(ended, choice.max_episode_steps)
-        elif strict and not ended.any() and count:
+        elif not ended.any() and count:
             raise EndsUnknown(f"{where}: {key!r} is never set, and there are no timeouts: {_NOTHING}")
         elif TERMINATED in told:
             notes.append(f"{key!r} alone ends episodes: there are no timeouts (--max-episode-steps N makes them)")
+    elif choice.max_episode_steps is not None:
+        notes.append("no time limit was needed (--max-episode-steps): the dataset tells all ends")
     last |= ended
     if truncated is None:
         truncated = last & ~ended
-    return Ends(ended, truncated, last | truncated, tuple(notes))
+    last = last | truncated
+    if count and not last.any():
+        notes.append("no end of an episode is set: all is one episode that goes on")
+    return Ends(ended, truncated, last, tuple(notes))
 
 
 _NOTHING = (
@@ -128,12 +133,12 @@ def last_rows(where: str, kind: str, values: Array, count: int) -> Array:
     """
     numbers = _whole_numbers(where, values)
     flags = len(numbers) == count and bool(np.isin(numbers, (0, 1)).all())
-    if kind == "step_type" or kind == "episode":
+    if kind in ("step_type", "episode"):
         if len(numbers) != count:
             raise InputError(f"{where}: ragged lengths: has {len(numbers):,} entries for {count:,} steps")
         return _by_type(where, numbers) if kind == "step_type" else _by_number(where, numbers)
     if kind == "first" and flags:
-        return _before(numbers == 1)
+        return np.append(numbers[1:] == 1, True)[:count]
     if kind == "lengths":
         if (numbers < 0).any() or numbers.sum() != count:
             raise InputError(f"{where}: ragged lengths: {int(numbers.sum()):,} rows in all, for {count:,} steps")
@@ -145,12 +150,6 @@ def last_rows(where: str, kind: str, values: Array, count: int) -> Array:
     last = np.zeros(count, bool)
     last[rows] = True
     return last
-
-
-def _before(first: Array) -> Array:
-    """Return the rows before the first ones of episodes, and the very last."""
-    found: Array = np.append(first[1:], True)[: len(first)]
-    return found
 
 
 def _numbered(where: str, kind: str, numbers: Array, count: int) -> Array:

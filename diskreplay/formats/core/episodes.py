@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
-from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, is_ragged
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, Joined, ListedArray, is_ragged, length
 from diskreplay.formats.core.layout import Layout, infer_choices
 from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode
@@ -59,6 +59,13 @@ def array_slice(array: ArrayLike, start: int, stop: int) -> ArrayLike:
     if is_ragged(array):
         return ListedArray("a part", *array[start:stop].parts)
     return ArraySlice(array, start, stop, tuple(array.shape[1:]))
+
+
+def later(where: str, key: str, array: ArrayLike) -> ArrayLike:
+    """Return an array of which each entry is the next one; the last entry, which has none, is its own."""
+    count = length(where, key, array)
+    parts = [array_slice(array, min(1, count), count), array_slice(array, max(0, count - 1), count)]
+    return Joined(f"{where}: {key}", parts)
 
 
 def reshaped(array: ArrayLike, shape: tuple[int, ...]) -> ArrayLike:
@@ -131,13 +138,13 @@ def episodes_source(
         layout = _inferred(where, each, opened)
 
     def blocks() -> Iterator[Transitions]:
-        for key, length in zip(each, lengths, strict=True):
+        for key, count in zip(each, lengths, strict=True):
             arrays = opened(key, layout)
-            if len(arrays.last) != length:
+            if len(arrays.last) != count:
                 raise InputError(
-                    f"{arrays.where}: ragged lengths: {length:,} steps are declared, rewards has {len(arrays.last):,}"
+                    f"{arrays.where}: ragged lengths: {count:,} steps are declared, rewards has {len(arrays.last):,}"
                 )
-            if length:
+            if count:
                 yield from arrays.source().blocks()
 
     return Source(layout, sum(lengths), blocks, None, names or Names())

@@ -20,7 +20,7 @@ from diskreplay.formats.core.layout import Layout, infer_choices, infer_dict, in
 from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Timesteps, Transitions, with_next_obs
 from diskreplay.ragged import Lists, offsets_of
-from diskreplay.schema import ACTION, OBS
+from diskreplay.schema import ACTION, DTYPES, OBS
 
 Array = NDArray[Any]
 Named = TypeVar("Named")
@@ -70,30 +70,32 @@ class ListedArray:
 
 
 class Joined:
-    """Arrays one after another as one, each opened when entries of it are read.
+    """Arrays one after another as one.
 
     Args:
         where: the name of the array in errors.
-        parts: the arrays, for their shapes and dtypes.
-        opened: opens each of them.
+        parts: the arrays.
+        opened: opens the array of a number when entries of it are read; if None, ``parts`` stay open.
     """
 
-    def __init__(self, where: str, parts: Sequence[ArrayLike], opened: Sequence[Callable[[], ArrayLike]]) -> None:
+    def __init__(
+        self, where: str, parts: Sequence[ArrayLike], opened: Callable[[int], ArrayLike] | None = None
+    ) -> None:  # fmt: skip
         first = parts[0]
         for part in parts:
             if part.shape[1:] != first.shape[1:] or native(part.dtype) != native(first.dtype):
                 raise InputError(f"{where}: holds {part.dtype} {part.shape[1:]}, after {first.dtype} {first.shape[1:]}")
         self._stops = np.cumsum([length(where, "an array", part) for part in parts]).tolist()
-        self._opened = opened
+        self._opened = opened or parts.__getitem__
         self.shape, self.dtype = (int(self._stops[-1]), *first.shape[1:]), native(first.dtype)
 
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(self.shape[0])
         found = [np.empty((0, *self.shape[1:]), self.dtype)]
         begin = 0
-        for end, opened in zip(self._stops, self._opened, strict=True):
+        for number, end in enumerate(self._stops):
             if begin < stop and start < end:
-                found.append(_values(opened(), slice(max(start, begin) - begin, min(stop, end) - begin)))
+                found.append(_values(self._opened(number), slice(max(start, begin) - begin, min(stop, end) - begin)))
             begin = end
         return np.concatenate(found)
 
@@ -114,11 +116,6 @@ def utf8(name: str, rows: Lists) -> list[bytes]:
         return [row.astype("<i4").tobytes().decode("utf-32-le").encode() for row in rows]
     except UnicodeDecodeError as error:
         raise InputError(f"{name} holds numbers that are no text, as the format would have them: {error}") from error
-
-
-def listed(where: str, values: Any) -> Any:
-    """Return values of steps as an array: themselves, unless they are Lists."""
-    return ListedArray(where, *values.parts) if isinstance(values, Lists) else values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +181,7 @@ class FlatArrays:
             if leaves is not None and leaves.keys() != self.obs.keys():
                 raise InputError(
                     f"{self.where}: the {what} observations {', '.join(leaves)} are not the observations "
-                    f"{', '.join(self.obs)}"
+                    f"{', '.join(self.obs)}; whoever maps the ones maps the others (--map)"
                 )
         for name, array in (self.next_obs or {}).items():
             if tuple(array.shape) != tuple(self.obs[name].shape) or is_ragged(array) != is_ragged(self.obs[name]):
@@ -201,6 +198,9 @@ class FlatArrays:
     def _inferred(self) -> Layout:
         obs = {name.removeprefix(OBS).removeprefix("/"): _space(name, array) for name, array in self.obs.items()}
         columns = {name: (tuple(array.shape[1:]), native(array.dtype)) for name, array in self.extra.items()}
+        for name, (_, dtype) in columns.items():
+            if dtype.name not in DTYPES:
+                raise InputError(f"{self.where}: {name}: a store holds no values of {dtype}; --columns leaves it out")
         reward = np.dtype(np.float32) if self.reward is None else native(self.reward.dtype)
         if reward.kind != "f":
             reward = np.dtype(np.float32 if reward.itemsize <= 2 else np.float64)
@@ -209,23 +209,17 @@ class FlatArrays:
 
     def action_space(self) -> Any:
         """Return the space of the actions, by their shapes and, of integers, by their values."""
-        return infer_dict(
-            {
-                name.removeprefix(ACTION).removeprefix("/"): self._action_space(name, array)
-                for name, array in self.action.items()
-            }
-        )
+        leaves = {name: self._action_space(name, array) for name, array in self.action.items()}
+        return infer_dict({name.removeprefix(ACTION).removeprefix("/"): space for name, space in leaves.items()})
 
     def _action_space(self, name: str, array: ArrayLike) -> Any:
         dtype = native(array.dtype)
         if dtype.kind not in "iu" or is_ragged(array) or not array.shape:
             return _space(name, array)
         _space(name, array)  # what a store does not hold
-        parts = [part for part in chunks_of(array) if len(part)]
-        none = np.zeros(array.shape[1:], dtype)
-        low = np.min([part.min(axis=0) for part in parts], axis=0) if parts else none
-        high = np.max([part.max(axis=0) for part in parts], axis=0) if parts else none
-        return infer_choices(low, high, dtype)
+        parts = [part for part in chunks_of(array) if len(part)] or [np.zeros((1, *array.shape[1:]), dtype)]
+        low = np.min([part.min(axis=0) for part in parts], axis=0)
+        return infer_choices(low, np.max([part.max(axis=0) for part in parts], axis=0), dtype)
 
     def _spans(self) -> Iterator[slice]:
         """Yield ranges of steps of a few MB, whole chunks of the largest array."""
@@ -264,7 +258,7 @@ class FlatArrays:
             elif self.finals is None:
                 finals = None
             else:
-                finals = {name: _some(array, done, ends) for name, array in self.finals.items()}
+                finals = {name: _values(array, slice(done, done + ends)) for name, array in self.finals.items()}
             done += ends
             yield Timesteps(**columns, finals=finals, bare=self.bare)
 
@@ -297,13 +291,6 @@ def _values(array: ArrayLike, rows: slice) -> Any:
         return array[rows]
     found: Array = np.asarray(array[rows])
     return found.astype(native(found.dtype), copy=False)
-
-
-def _some(array: ArrayLike, start: int, count: int) -> Any:
-    """Return ``count`` entries from ``start`` on; of none nothing is read, for what is read forwards would go on."""
-    if count or is_ragged(array):
-        return _values(array, slice(start, start + count))
-    return np.empty((0, *array.shape[1:]), native(array.dtype))
 
 
 def length(where: str, name: str, array: ArrayLike) -> int:

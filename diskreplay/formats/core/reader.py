@@ -21,7 +21,7 @@ from diskreplay.engine.inputs import Slot
 from diskreplay.errors import DiskReplayError, InputError, ReadFailedError
 from diskreplay.formats.core.choice import AS_IT_IS, Choice
 from diskreplay.formats.core.format import Read
-from diskreplay.formats.core.rewards import Rewards, without_unfinite
+from diskreplay.formats.core.rewards import first_unfinite, without_unfinite
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_regular, check_size, one_line, stored_bytes
 from diskreplay.ragged import Lists
@@ -66,7 +66,7 @@ def naming(path: pathlib.Path) -> Iterator[None]:
 def _checked(path: pathlib.Path, source: Source) -> Iterator[Transitions]:
     """Yield the steps, with values of the layout's dtypes; raise InputError for what a store does not take."""
     layout, blocks = source.layout, source.blocks()
-    rewards = Rewards(layout)
+    rewards = Slot("reward", (), layout.reward_dtype, 1)
     observed, acted = (
         dict(zip(leaves, map(spaces.choices, spaces.leaf_spaces(space)), strict=True))
         for leaves, space in ((layout.obs, layout.observation_space), (layout.action, layout.action_space))
@@ -76,12 +76,12 @@ def _checked(path: pathlib.Path, source: Source) -> Iterator[Transitions]:
             steps = next(blocks, None)
             if steps is None:
                 return
-            reward, unfinite = rewards.of(steps)
-            if len(unfinite):
-                row, episode, step = unfinite[0].tolist()
+            reward = rewards.check_steps(steps.reward, len(steps))
+            if not (finite := np.isfinite(reward)).all():
+                episode, step = first_unfinite(source)
                 raise InputError(
-                    f"the rewards must be finite: the reward of step {step:,} of episode {episode:,} is {reward[row]}; "
-                    "--allow-loss leaves such episodes out"
+                    f"the rewards must be finite: the reward of step {step:,} of episode {episode:,} is "
+                    f"{reward[~finite][0]}; --allow-loss leaves such episodes out"
                 )
             steps = dataclasses.replace(
                 steps, obs=_values(steps.obs, layout.obs, observed), reward=reward,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,8 +26,6 @@ from diskreplay.errors import InputError, MisuseWarning
 from diskreplay.formats.core.layout import Layout, Shape
 from diskreplay.formats.core.transitions import Transitions
 from diskreplay.ragged import Lists
-from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.store import Store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,15 +94,6 @@ def add_facts(buffer: ReplayBuffer, facts: Sequence[Mapping[str, Any]], episodes
     for episode, told in zip(reversed(added), reversed(facts), strict=False):
         if told:
             buffer.annotate_episode(episode, **told)
-
-
-def settle_continuity(path: str | os.PathLike[str], layout: Layout, differing: int) -> None:
-    """Make a new store that was filled, and has no name yet, one of continuity "observations", if nothing differed.
-
-    It stays one of "flags" where ``layout`` says so.
-    """
-    if not differing and layout.continuity == "observations":
-        Store(os.fspath(path), LocalFiles()).write_continuity("observations")
 
 
 def without_differing(blocks: Iterable[Transitions], layout: Layout, store: str) -> Iterator[Transitions]:

@@ -16,6 +16,8 @@ HINTS = {
 }  # fmt: skip
 """The parts of names by which the arrays of an example line are chosen."""
 
+ODD = ("object", "unreadable")
+"""The dtypes of what cannot be steps."""
 Shapes = Sequence[tuple[str, tuple[int, ...], str]]
 """The name, shape and dtype of arrays."""
 
@@ -48,13 +50,18 @@ def by_hand(path: pathlib.Path, loads: str, item: str, shapes: Shapes) -> str:
     """
     lengths = [shape[0] for _, shape, _ in shapes if shape]
     count = max(set(lengths), key=lengths.count, default=0)
-    left = [name for name, shape, dtype in shapes if shape[:1] == (count,) and dtype not in ("object", "unreadable")]
+    left = {name: shape for name, shape, dtype in shapes if shape[:1] == (count,) and dtype not in ODD}
     chosen: dict[str, str] = {}
     for ours, hints in HINTS.items():
-        named = [name for name in left if any(hint in name.lower() for hint in hints)]
-        if named or (ours in ("obs", "action") and left):
-            chosen[ours] = (named or left)[0]
-            left.remove(chosen[ours])
+        single = ours in ("reward", "terminated")
+        named = [name for name, shape in left.items() if not single or shape in ((count,), (count, 1))]
+        for name in [name for name in named if any(hint in name.lower() for hint in hints)][:1]:
+            chosen[ours] = name
+            del left[name]
+    missing = [ours for ours in ("obs", "action") if ours not in chosen]
+    chosen |= dict(zip(missing, left, strict=False))
+    if not {"obs", "action"} <= chosen.keys():
+        return "formats.from_arrays wants observations and actions, with an entry for each step"
     given = [f"{ours}={item.format(name)}" for ours, name in chosen.items()]
     if "terminated" not in chosen:
         given.append(f"lengths=[{count}]")

@@ -22,18 +22,10 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.convention import FINAL_OBS, NEXT_OBS, OFFSETS, TOLD, Convention, is_column
 from diskreplay.formats.core.ends import CUT, DISCOUNT, DONE, Ends, ends_of
-from diskreplay.formats.core.episodes import array_slice, reshaped, single_integers
-from diskreplay.formats.core.flat import (
-    ArrayLike,
-    FlatArrays,
-    ListedArray,
-    check_length,
-    chunks_of,
-    flags,
-    leaves_of,
-    length,
-)
+from diskreplay.formats.core.episodes import array_slice, later, reshaped, single_integers
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, check_length, flags, leaves_of, length
 from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.rewards import check_finite
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 Array = NDArray[Any]
@@ -43,14 +35,9 @@ FLAGS = (TERMINATED, TRUNCATED, DONE)
 
 
 def steps_of(
-    where: str,
-    given: Arrays,
-    keys: Mapping[str, str],
-    convention: Convention,
-    choice: Choice,
-    layout: Layout | None,
+    where: str, given: Arrays, keys: Mapping[str, str], convention: Convention, choice: Choice, layout: Layout | None,
     unclear: bool = False,
-) -> tuple[FlatArrays, tuple[str, ...]]:
+) -> tuple[FlatArrays, tuple[str, ...]]:  # fmt: skip
     """Return the steps of a run, and what was taken for granted, in sentences.
 
     Args:
@@ -84,7 +71,7 @@ def steps_of(
         ends = _without_flag(where, keys[CUT], arrays[CUT], ends)
     reward = arrays.get(REWARD)
     if reward is not None and not choice.allow_loss:
-        _check_finite(where, keys[REWARD], reward, ends.last, moved)
+        check_finite(where, keys[REWARD], reward, ends.last, moved)
     following, finals = (
         {name.replace(root, OBS, 1): array for name, array in leaves_of(arrays, root).items()} or None
         for root in (NEXT_OBS, FINAL_OBS)
@@ -94,46 +81,23 @@ def steps_of(
     if longer:
         every, obs = obs, {name: array_slice(array, 0, count) for name, array in obs.items()}
         if following is None and not np.array_equal(np.flatnonzero(ends.last), [count - 1]):
-            following = {name: array_slice(_again(array), 1, count + 1) for name, array in every.items()}
+            # what is read forwards only is opened again, for it is read beside itself
+            beside = {name: getattr(array, "again", lambda array=array: array)() for name, array in every.items()}
+            following = {name: array_slice(array, 1, count + 1) for name, array in beside.items()}
         elif following is None:
             finals = {name: array_slice(array, count, count + 1) for name, array in every.items()}
     terminated, truncated = ends.terminated, ends.truncated
     if moved:
         terminated, truncated = (np.append(each[1:], False)[:count] for each in (terminated, truncated))
-        reward = None if reward is None else Later(reward)
+        reward = None if reward is None else later(where, keys[REWARD], reward)
         if convention.align == "previous":
-            action = {name: Later(array) for name, array in action.items()}
-            columns = {name: Later(array) for name, array in columns.items()}
+            action, columns = (
+                {name: later(where, keys[name], array) for name, array in each.items()} for each in (action, columns)
+            )
     found = FlatArrays(
         where, obs, action, terminated, truncated, ends.last, reward, columns, following, finals, layout, bare=moved
     )
     return found, ends.notes
-
-
-@dataclasses.dataclass(frozen=True)
-class Later:
-    """An array of which each entry is the next one; the last entry, which has none, is its own."""
-
-    base: ArrayLike
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.base.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.base.dtype
-
-    @property
-    def chunks(self) -> tuple[int, ...] | None:
-        return getattr(self.base, "chunks", None)
-
-    def __getitem__(self, rows: slice) -> Array:
-        count = self.shape[0]
-        start, stop, _ = rows.indices(count)
-        values = np.asarray(self.base[slice(min(start + 1, max(0, count - 1)), min(stop + 1, count))])
-        missing = max(0, stop - start) - len(values)
-        return np.concatenate([values, values[-1:]]) if missing == 1 and len(values) else values[: max(0, stop - start)]
 
 
 def _with_lists(where: str, arrays: Arrays) -> dict[str, ArrayLike]:
@@ -155,13 +119,6 @@ def _shaped(arrays: dict[str, ArrayLike], layout: Layout | None) -> dict[str, Ar
     for root in (NEXT_OBS, FINAL_OBS):
         shapes |= {name.replace(OBS, root, 1): shape for name, shape in layout.obs.items()}
     return {name: reshaped(array, shapes[name][0]) if name in shapes else array for name, array in arrays.items()}
-
-
-def _again(array: ArrayLike) -> ArrayLike:
-    """Return an array that is read beside itself: one that is read forwards only is opened again."""
-    again = getattr(array, "again", None)
-    found: ArrayLike = array if again is None else again()
-    return found
 
 
 def _at_ends(array: ArrayLike, last: Array) -> ArrayLike:
@@ -198,21 +155,3 @@ def _without_flag(where: str, key: str, array: ArrayLike, ends: Ends) -> Ends:
     truncated = ends.truncated.copy()
     truncated[cuts] = False
     return dataclasses.replace(ends, truncated=truncated)
-
-
-def _check_finite(where: str, key: str, reward: ArrayLike, last: Array, moved: bool) -> None:
-    """Raise InputError for a reward that is not finite; entries that belong to no step are not looked at."""
-    if len(reward.shape) == 0 or np.dtype(reward.dtype).kind != "f" or reward.shape[0] != len(last):
-        return  # checked where the steps are read
-    used = np.append(False, ~last[:-1])[: len(last)] if moved else np.ones(len(last), bool)
-    start = 0
-    for values in chunks_of(reward):
-        flat = values.reshape(len(values), -1)
-        wrong = np.flatnonzero(~np.isfinite(flat).all(axis=1) & used[start : start + len(values)])
-        if len(wrong):
-            at = int(wrong[0])
-            raise InputError(
-                f"{where}: the rewards must be finite, {key} has {flat[at, 0]} in row {start + at:,}; "
-                "--allow-loss leaves such episodes out"
-            )
-        start += len(values)

@@ -84,10 +84,11 @@ def markdown(formats: Sequence[Format]) -> str:
     header = ["format", "in", "out", "a dataset is", "lost", "refused", "extra"]
     lines = [header, ["---"] * len(header)]
     for format in formats:
+        out = format.write is not None
         lines.append(
             [
-                f"`{format.name}`", _yes(format.read is not None), _yes(format.write is not None), f"a {format.kind}",
-                ", ".join(lost(format)) or "-", ", ".join(refused(format)) or "-",
+                f"`{format.name}`", _yes(format.read is not None), _yes(out), f"a {format.kind}",
+                ", ".join(lost(format) if out else ()) or "-", ", ".join(refused(format) if out else ()) or "-",
                 f"`{format.extra}`" if format.extra else "-",
             ]
         )  # fmt: skip

@@ -218,13 +218,11 @@ def _sliced(steps: Any, rows: Any) -> Any:
         value = getattr(steps, field.name)
         if field.name == "finals":
             changes[field.name] = None
-        elif field.name == "bare":
-            changes[field.name] = value
         elif isinstance(value, Mapping):
             changes[field.name] = {name: values[rows] for name, values in value.items()}
-        else:
+        elif field.name != "bare":
             changes[field.name] = value[rows]
-    return type(steps)(**changes)
+    return dataclasses.replace(steps, **changes)
 
 
 def whole(parts: list[Any]) -> Any:

@@ -32,6 +32,14 @@ LINE = 1000
 """The number of characters of an error that are kept."""
 
 
+def begins(path: pathlib.Path, magic: bytes) -> bool:
+    """Tell whether a path is a file that begins with these bytes."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(magic)) == magic
+
+
 def one_line(error: Exception) -> str:
     """Return an error's text as one line that is not too long."""
     text = " ".join(str(error).split())

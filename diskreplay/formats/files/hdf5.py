@@ -7,6 +7,7 @@ import functools
 import importlib
 import math
 import pathlib
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.container import ATTRIBUTES, Kind
-from diskreplay.formats.core.untrusted import check_chunk, check_size, stored_bytes
+from diskreplay.formats.core.untrusted import begins, check_chunk, check_size, stored_bytes
 from diskreplay.formats.files.hdf5_output import Output
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -27,11 +28,23 @@ MAX_LINKS = 16
 """The most soft links that lead to each other."""
 MAX_GROUPS = 100
 """The most groups in each other."""
-DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, NotImplementedError, MemoryError)
+DAMAGE = (
+    OSError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    NotImplementedError,
+    MemoryError,
+    zlib.error,
+)
 """The errors of h5py and HDF5 for a damaged file; MemoryError is a damaged size, of an attribute or a string."""
 damage = functools.partial(untrusted.damage, errors=DAMAGE)
 PLUGINS = {32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2"}
 """Filters that are no part of HDF5, by their registered numbers."""
+DEFLATE, SHUFFLE = 1, 2
+"""The numbers that HDF5 gives to these filters."""
 METADATA_BYTES = 1 << 20
 """The most bytes of a file's structure that HDF5 keeps, several times as much in RAM.
 
@@ -64,10 +77,7 @@ def opened(path: pathlib.Path) -> Iterator[h5py.File]:
 
 def is_hdf5(path: pathlib.Path) -> bool:
     """Tell whether a file begins as HDF5 does."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+    return begins(path, MAGIC)
 
 
 class Hdf5Array:
@@ -79,11 +89,15 @@ class Hdf5Array:
         self.shape: tuple[int, ...] = data.shape or ()
         self.dtype: np.dtype[Any] = data.dtype
         self.chunks: tuple[int, ...] | None = data.chunks
+        plan = data.id.get_create_plist()
+        if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
+            raise InputError(f"{where}: its values lie in other files, which are not read")
+        _check_filters(plan, where)
         check_size(where, self.shape, self.dtype.itemsize, lambda: stored_bytes(pathlib.Path(data.file.filename)))
         check_chunk(where, self.chunks or (), self.dtype.itemsize)
         if self.dtype.kind == "O" and data.id.get_offset() is not None:
             self._check_lengths(data.id.get_offset(), data.id.get_storage_size(), math.prod(self.shape))
-        elif self.dtype.kind == "O" and self.chunks and not data.id.get_create_plist().get_nfilters():
+        elif self.dtype.kind == "O" and self.chunks and not plan.get_nfilters():
             for chunk in map(data.id.get_chunk_info, range(data.id.get_num_chunks())):
                 self._check_lengths(chunk.byte_offset, chunk.size, math.prod(self.chunks))
 
@@ -110,14 +124,42 @@ class Hdf5Array:
             return self._data[()]
 
 
-def _opened_array(data: h5py.Dataset, where: str) -> Hdf5Array:
-    """Return an array; raise InputError for values that lie in other files."""
-    with damage(where):
-        plan = data.id.get_create_plist()
-        if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
-            raise InputError(f"{where}: its values lie in other files, which are not read")
-        _check_filters(plan, where)
-        return Hdf5Array(data, where)
+class Hdf5GzipArray(Hdf5Array):
+    """An array of gzip chunks of whole entries, inflated here.
+
+    HDF5 fills up a chunk that is too short with whatever memory holds, and takes all memory for one that never ends.
+    """
+
+    def __init__(self, data: h5py.Dataset, where: str, shuffled: bool) -> None:
+        super().__init__(data, where)
+        self._sizes: tuple[int, ...] = data.chunks
+        self._shuffled = shuffled and self.dtype.itemsize > 1
+        self._last: tuple[int, Array] = -1, np.empty(0)
+        """The first entry and the values of the chunk that was read last."""
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        parts = [np.empty((0, *self.shape[1:]), self.dtype)]
+        for first in range(start - start % self._sizes[0], stop, self._sizes[0]):
+            if self._last[0] != first:
+                self._last = first, self._inflated((first, *(0 for _ in self.shape[1:])))
+            parts.append(self._last[1][max(start - first, 0) : stop - first])
+        return np.concatenate(parts)
+
+    def _inflated(self, offset: tuple[int, ...]) -> Array:
+        size = math.prod(self._sizes) * self.dtype.itemsize
+        with damage(self.where):
+            if self._data.id.get_chunk_info_by_coord(offset).byte_offset is None:  # never written
+                return np.full(self._sizes, self._data.fillvalue, self.dtype)
+            left_out, data = self._data.id.read_direct_chunk(offset)
+            if left_out:  # filters that did this chunk no good
+                return np.asarray(self._data[offset[0] : offset[0] + self._sizes[0]])
+            found = zlib.decompressobj().decompress(data, size + 1)
+        if len(found) != size:
+            raise InputError(f"{self.where} is damaged: a chunk has {len(found)} bytes, where {size} are needed")
+        if self._shuffled:
+            found = np.frombuffer(found, np.uint8).reshape(self.dtype.itemsize, -1).T.tobytes()
+        return np.frombuffer(found, self.dtype).reshape(self._sizes)
 
 
 def _check_filters(plan: h5py.h5p.PropDCID, where: str) -> None:
@@ -166,36 +208,27 @@ class Hdf5File:
 
     def names(self) -> list[str]:
         if not self._names:
-            self._names = self._found()
+            with damage(self._where):
+                self._names = list(self._below(self._file, "", set()))
         return self._names
 
-    def _found(self) -> list[str]:
-        found: list[str] = []
-        seen = set()
-
-        def walk(node: Any, path: str) -> None:
-            found.extend(f"{path}{ATTRIBUTES}{key}" for key in node.attrs)
-            if not isinstance(node, h5py.Group):
-                found.append(path)
-                return
-            if path.count("/") > MAX_GROUPS:
-                raise InputError(f"{self._where} is damaged: it has more than {MAX_GROUPS} groups in each other")
-            seen.add(node.id)
-            prefix = f"{path}/" if path else ""
-            for key in node:
-                key = key if isinstance(key, str) else key.decode(errors="replace")
-                try:
-                    below = find(node, key, self._where)
-                except InputError:  # a link that is not followed
-                    below = None
-                if below is None:
-                    found.append(prefix + key)
-                elif not isinstance(below, h5py.Group) or below.id not in seen:
-                    walk(below, prefix + key)
-
-        with damage(self._where):
-            walk(self._file, "")
-        return found
+    def _below(self, node: Any, path: str, seen: set[Any]) -> Iterator[str]:
+        yield from (f"{path}{ATTRIBUTES}{key}" for key in node.attrs)
+        if not isinstance(node, h5py.Group):
+            yield path
+            return
+        if path.count("/") > MAX_GROUPS:
+            raise InputError(f"{self._where} is damaged: it has more than {MAX_GROUPS} groups in each other")
+        seen.add(node.id)
+        for key in node:
+            name = key if isinstance(key, str) else key.decode(errors="replace")
+            full, below = f"{path}/{name}" if path else name, None
+            with contextlib.suppress(InputError):  # of a link that is not followed
+                below = find(node, name, self._where)
+            if below is None:
+                yield full
+            elif not isinstance(below, h5py.Group) or below.id not in seen:
+                yield from self._below(below, full, seen)
 
     def array(self, name: str) -> Hdf5Array:
         folder, _, last = name.rpartition("/")
@@ -204,7 +237,14 @@ class Hdf5File:
         found = find(self._folder[1], last, self._where)
         if not isinstance(found, h5py.Dataset):
             raise InputError(f"{self._where}: the array {name!r} is missing")
-        return _opened_array(found, f"{self._where}: {name}")
+        where = f"{self._where}: {name}"
+        with damage(where):
+            plan, chunks = found.id.get_create_plist(), found.chunks
+            filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
+            whole = chunks is not None and found.shape and chunks[1:] == found.shape[1:]
+            if whole and found.dtype.kind in "biuf" and filters in ([DEFLATE], [SHUFFLE, DEFLATE]):
+                return Hdf5GzipArray(found, where, SHUFFLE in filters)
+            return Hdf5Array(found, where)
 
     def value(self, name: str) -> Any:
         path, attribute_of, key = name.rpartition(ATTRIBUTES)

@@ -50,9 +50,8 @@ class Hdf5Writer(ChunkedOutput):
         shape = values.shape[1:]
         if name not in self._growing:
             self._growing[name] = self.file.create_dataset(
-                name, (0, *shape), values.dtype, maxshape=(None, *shape), chunks=(rows, *shape),
-                **self._filters(values.dtype),
-            )  # fmt: skip
+                name, (0, *shape), maxshape=(None, *shape), chunks=(rows, *shape), **self._stored(values.dtype)
+            )
         data = self._growing[name]
         done = len(data)
         data.resize(done + len(values), 0)
@@ -60,22 +59,25 @@ class Hdf5Writer(ChunkedOutput):
         self._check()
 
     def finish(self, name: str, values: Array) -> None:
+        stored = self._stored(values.dtype)
         if name in self._growing:
             if len(values):
                 self.grow(name, values, len(values))
             del self._growing[name]
-        elif self._compression == "none" or values.nbytes <= SMALL_BYTES:
-            self.file.create_dataset(name, data=values)
+        elif "compression" in stored and values.nbytes > SMALL_BYTES:
+            self.file.create_dataset(name, data=values, chunks=values.shape, **stored)
         else:
-            self.file.create_dataset(name, data=values, chunks=values.shape, **self._filters(values.dtype))
+            self.file.create_dataset(name, data=values, dtype=stored["dtype"])
         self._check()
 
-    def _filters(self, dtype: np.dtype[Any]) -> dict[str, Any]:
-        """Return the arguments of h5py's ``create_dataset``."""
+    def _stored(self, dtype: np.dtype[Any]) -> dict[str, Any]:
+        """Return the dtype and filters as arguments of h5py's ``create_dataset``; objects are texts."""
+        if dtype.hasobject:
+            return {"dtype": h5py.string_dtype()}
         if self._compression == "none":
-            return {}
+            return {"dtype": dtype}
         level = {"compression_opts": GZIP_LEVEL} if self._compression == "gzip" else {}
-        return {"compression": self._compression, "shuffle": dtype.itemsize > 1, **level}
+        return {"dtype": dtype, "compression": self._compression, "shuffle": dtype.itemsize > 1, **level}
 
 
 @contextlib.contextmanager

@@ -140,7 +140,6 @@ class DatasetWriter:
         return np.array([self._numbers[text] for text in texts])
 
     def _told(self, number: int) -> str:
-        """Return the task of an episode, as its facts have it."""
         told = self._facts[number] if self._facts else {}
         return next(iter(_texts(told.get("tasks")) or _texts(told.get("task"))), NO_TASK)
 

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,6 @@ def read(path: pathlib.Path, info: Mapping[str, Any]) -> DatasetMeta:
 
 
 def _converted(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``info.json`` as LeRobot converts it."""
     fps = int(info["fps"]) if float(info["fps"]).is_integer() else info["fps"]
     left = {key: value for key, value in info.items() if key not in ("total_chunks", "total_videos")}
     return {
@@ -90,19 +89,13 @@ def _aggregated(path: pathlib.Path, episodes: list[Any]) -> dict[str, dict[str, 
 def _numbered(path: pathlib.Path, name: str, key: str) -> list[dict[str, Any]]:
     """Return the objects of a file by their numbers, which must be those from 0 on."""
     found: dict[Any, dict[str, Any]] = {}
-    for row in _lines(inside(path, name)):
-        found[declared_count(row.get(key), f"{path}: {name}: {key}")] = row
+    with inside(path, name).open("rb") as lines:
+        while line := lines.readline(DOCUMENT_BYTES):
+            row = parse_json(line, f"{path}: {name}") if line.strip() else {}
+            if not isinstance(row, dict):
+                raise InputError(f"{path}: {name}: each line must hold an object")
+            if row:
+                found[declared_count(row.get(key), f"{path}: {name}: {key}")] = row
     if found.keys() != set(range(len(found))) or not found:
         raise InputError(f"{path}: {name} must number its lines from 0 by {key}")
     return [found[number] for number in range(len(found))]
-
-
-def _lines(file: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Yield the object of each line."""
-    with file.open("rb") as lines:
-        while line := lines.readline(DOCUMENT_BYTES):
-            row = parse_json(line, str(file)) if line.strip() else {}
-            if not isinstance(row, dict):
-                raise InputError(f"{file}: each line must hold an object")
-            if row:
-                yield row

@@ -53,14 +53,11 @@ VERSION = "0.5.4"
 METADATA, LAYOUT = "metadata.json", "diskreplay"
 TOLD = ("dataset_id", "author", "author_email", "algorithm_name", "code_permalink", "requirements", "description")
 """The keys of Minari's metadata that may tell a dataset's origin, beside its environment."""
-READ = ("data_format", "total_episodes", "observation_space", "action_space", LAYOUT)
-"""The keys of a dataset's metadata that are read, beside those of its origin."""
-FOLLOWING = ("total_steps", "jpeg_encoding", "minari_version", "dataset_size")
-"""The keys that say nothing that the arrays do not say."""
+READ = ("data_format", "total_episodes", "observation_space", "action_space", LAYOUT,
+        "total_steps", "jpeg_encoding", "minari_version", "dataset_size")  # fmt: skip
+"""The keys of a dataset's metadata that are read, and those that say nothing that the arrays do not say."""
 KEYS = ("id", "total_steps", "seed", LAYOUT)
 """The keys of an episode's metadata that are read."""
-RESETS = "infos of resets"
-"""The name of the entries 0 of columns for an import."""
 FLAGS = {TERMINATED: "terminations", TRUNCATED: "truncations"}
 TUPLE_ENTRY = {"hdf5": "_index_{}", "arrow": "{}"}
 """The names of a Tuple's parts in each storage."""
@@ -310,7 +307,7 @@ class Dataset:
         origin = {*TOLD, "env_spec"}  # which our layout has, or the provenance if it can hold them
         if self._layout is None:
             origin &= {*self._provenance, *self._provenance.get("minari", ())}
-        self.names.take(name, *(f"{name}/{key}" for key in (*READ, *FOLLOWING, *origin)))
+        self.names.take(name, *(f"{name}/{key}" for key in (*READ, *origin)))
 
     def source(self, container: Container, where: str) -> Source:
         """Return all episodes, which are in a container, as a source; ``where`` is its name in errors."""
@@ -382,7 +379,6 @@ class Dataset:
         return {name: path for name, path in infos.items() if choice.wants(name) and fits(path)}
 
     def _opened(self, number: int, layout: Layout | None) -> FlatArrays:
-        """Return one episode."""
         where, obs = f"{self._where}, episode {number}", self._chosen.obs
         arrays = {name: self._array(number, path) for name, path in self._paths.items()}
         reward = self._array(number, "rewards")
@@ -393,7 +389,7 @@ class Dataset:
         for name, array in columns.items():
             if tuple(array.shape[:1]) == (count + 1,):
                 columns[name] = array_slice(array, 1, count + 1)
-                self.names.add(*([RESETS] if self._layout is None else []))
+                self.names.add(*(["infos of resets"] if self._layout is None else []))
         found, _ = steps_of(where, arrays, self._paths, self._table, AS_IT_IS, self._chosen)
         return dataclasses.replace(found, reward=reward, extra=columns, layout=layout)
 

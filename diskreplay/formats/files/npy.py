@@ -68,7 +68,9 @@ class NpyArray:
             read = npy_format.read_array_header_1_0 if first else npy_format.read_array_header_2_0
             shape, fortran, dtype = read(file)
         if dtype.hasobject:
-            raise InputError(f"{self.where}: holds pickled objects, which are never loaded: they can run any code")
+            raise InputError(
+                f"{self.where}: holds pickled objects, which are never loaded; --columns leaves columns out"
+            )
         if not dtype.itemsize or dtype.kind == "V" or min(shape, default=0) < 0:
             raise InputError(f"{self.where}: holds values of no bytes, or of several fields: {dtype}, {shape}")
         if fortran and len(shape) > 1:
@@ -87,8 +89,9 @@ class NpyArray:
             return self._values(0, self.shape)
 
     def _values(self, start: int, shape: tuple[int, ...]) -> Array:
-        """Return values from an entry on."""
         size = math.prod(shape) * self.dtype.itemsize
+        if not size:  # nothing is read, for what is read forwards would go on
+            return np.empty(shape, native(self.dtype))
         with damage(self.where):
             self._file = self._file or self._opened()
             self._file.seek(self._begin + start * math.prod(self.shape[1:]) * self.dtype.itemsize)

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,8 +91,9 @@ class NpzWriter:
 
     def append(self, name: str, values: Array) -> None:
         if name not in self._waiting:
-            spooled = tempfile.SpooledTemporaryFile(WAITING_BYTES, dir=str(self._path.parent))  # noqa: SIM115
-            file = cast(IO[bytes], self._stack.enter_context(spooled))
+            folder = str(self._path.parent)
+            spooled = tempfile.SpooledTemporaryFile(WAITING_BYTES, dir=folder)  # noqa: SIM115  # the stack closes it
+            file: Any = self._stack.enter_context(spooled)
             self._waiting[name] = file, GzipWriter(file, values.shape[1:], values.dtype, level=1)
             self._stack.callback(self._waiting[name][1].close)
         self._waiting[name][1].append(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import lzma
 import pathlib
 import warnings
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import zarr
 from numcodecs import Blosc
+from numcodecs.errors import UnknownCodecError
 from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
 
@@ -44,7 +46,12 @@ def damage(where: str) -> Iterator[None]:
     """Raise InputError for what Zarr and its codecs raise for a damaged hierarchy."""
     with untrusted.damage(where, DAMAGE), warnings.catch_warnings():
         warnings.simplefilter("ignore", ZarrUserWarning)  # of what lies beside and is no part of a hierarchy
-        yield
+        try:
+            yield
+        except UnknownCodecError as error:
+            raise InputError(
+                f"{where}: is compressed by a codec that is not installed here: {error.codec_id}"
+            ) from error
 
 
 def is_zarr(path: pathlib.Path) -> bool:
@@ -77,24 +84,23 @@ class ZarrHierarchy:
 
     def __init__(self, root: zarr.Group, path: pathlib.Path) -> None:
         self._root, self._path, self._stored = root, path, stored_bytes(path)
-        self._members: dict[str, Any] | None = None
 
+    @functools.cached_property
     def _nodes(self) -> dict[str, Any]:
-        if self._members is None:
-            with damage(str(self._path)):
-                self._members = {"": self._root, **dict(self._root.members(max_depth=None))}
-        return self._members
+        with damage(str(self._path)):
+            return {"": self._root, **dict(self._root.members(max_depth=None))}
 
     def names(self) -> list[str]:
         found = []
-        for path, node in self._nodes().items():
-            found += [f"{path}{ATTRIBUTES}{key}" for key in node.attrs]
+        for path, node in self._nodes.items():
+            with damage(f"{self._path}: {path}"):  # attributes that are no object
+                found += [f"{path}{ATTRIBUTES}{key}" for key in node.attrs]
             if not isinstance(node, zarr.Group):
                 found.append(path)
         return found
 
     def array(self, name: str) -> ZarrArray:
-        node = self._nodes().get(name)
+        node = self._nodes.get(name)
         if node is None or isinstance(node, zarr.Group):
             raise InputError(f"{self._path}: the array {name!r} is missing")
         return ZarrArray(node, self._path, self._stored)
@@ -102,7 +108,7 @@ class ZarrHierarchy:
     def value(self, name: str) -> Any:
         path, attribute_of, key = name.rpartition(ATTRIBUTES)
         if attribute_of:
-            return self._nodes()[path].attrs[key] if path in self._nodes() else None
+            return self._nodes[path].attrs[key] if path in self._nodes else None
         return self.array(name)[slice(None)]
 
 
