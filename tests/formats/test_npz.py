@@ -117,3 +117,11 @@ def test_damage(path: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="is damaged"):
         import_dataset(source, path, "npz")
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_a_member_without_a_name(path: str, tmp_path: pathlib.Path) -> None:
+    """It is named like any other that nobody asked for."""
+    np.savez(tmp_path / "a.npz", **arrays())
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr(".npy", b"")
+    assert import_dataset(tmp_path / "a.npz", path).ignored == ("", "comment")

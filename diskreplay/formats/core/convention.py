@@ -106,7 +106,7 @@ class Convention:
         """Return the names in each numbered episode, each with its name in the file; those of none below None."""
         found: dict[int | None, dict[str, str]] = {}
         for name in names:
-            match = re.fullmatch(self.episode, name)
+            match = re.fullmatch(self.episode, name) if self.episode else None
             if match is None:
                 found.setdefault(None, {})[name] = name
                 continue
@@ -117,7 +117,7 @@ class Convention:
 
     def shown(self, name: str) -> str:
         """Return a name with ``*`` in place of the number of its episode."""
-        match = re.fullmatch(self.episode, name)
+        match = re.fullmatch(self.episode, name) if self.episode else None
         if match is None:
             return name
         start, stop = match.span("episode")
