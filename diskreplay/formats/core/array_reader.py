@@ -215,7 +215,7 @@ class _Dataset:
         if not self._convention.episode:
             yield Run(str(first if len(chain) == 1 else first.parent), chain, outside)
         numbers = sorted(number for number in split if number is not None)
-        if self._convention.count in outside:
+        if self._convention.count and self._convention.count in outside:
             count = declared_count(opened.value(self._convention.count), f"{first}: its episodes")
             numbers = [number for number in numbers if number < count]
         for number in numbers:
@@ -322,7 +322,7 @@ class _Dataset:
         except EndsUnknown as error:
             raise InputError(f"{error}; {self._found_there(run)}") from error
         self._notes |= dict.fromkeys(notes)
-        declared = run.names.get(self._convention.length)
+        declared = run.names.get(self._convention.length) if self._convention.length else None
         if declared is not None:
             count = declared_count(self._files.open(run.files[0]).value(declared), f"{run.where}: its length")
             if count != len(found.last):
