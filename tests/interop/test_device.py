@@ -147,6 +147,8 @@ def test_a_block_that_is_used_too_early_is_found(path: str, late: list[LateLink]
             while one.engine.rng.bit_generator.state == two.engine.rng.bit_generator.state or len(late[0].todo) < 5:
                 until.wait(0.01)
             found = [same(next(loader), two.sample(8)) for _ in range(8)]
+            while not waits and all(found) and len(found) < 400:  # on a loaded machine the device is not always late
+                found.append(same(next(loader), two.sample(8)))
     assert all(found) == waits
     assert len(late[0].blocks) == device.Sender.BLOCKS  # and no more
 
