@@ -45,7 +45,7 @@ from diskreplay.formats.core.names import Names, files_below
 from diskreplay.formats.core.output import final_path
 from diskreplay.formats.core.runs import steps_of
 from diskreplay.formats.core.transitions import Source
-from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json
+from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json, stored_bytes
 from diskreplay.schema import ACTION, DTYPES, OBS, TERMINATED, TRUNCATED
 
 VERSION = "0.5.4"
@@ -161,7 +161,6 @@ def dataset_id(target: pathlib.Path) -> str:
 def write_metadata(data: pathlib.Path, storage: str, source: Source, episodes: int) -> None:
     """Describe the episodes in ``data``, the directory of that name in a dataset."""
     layout = source.layout
-    stored = sum(entry.stat().st_size for entry in data.rglob("*") if entry.is_file())
     metadata = {
         "total_episodes": episodes,
         "total_steps": source.steps,
@@ -171,7 +170,7 @@ def write_metadata(data: pathlib.Path, storage: str, source: Source, episodes: i
         "action_space": json.dumps(space_to_json(layout.action_space)),
         "dataset_id": dataset_id(data.parent),
         "minari_version": VERSION,
-        "dataset_size": round(stored / 1e6, 1),
+        "dataset_size": round(stored_bytes(data) / 1e6, 1),
         LAYOUT: json.dumps(layout.to_json()),
     }
     if isinstance(layout.provenance.get("env_spec"), dict):

@@ -16,7 +16,7 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import code_points
 from diskreplay.formats.core.layout import CODE_POINTS, Shape
 from diskreplay.formats.core.transitions import BLOCK_BYTES, whole
-from diskreplay.formats.core.untrusted import check_chunk, check_size
+from diskreplay.formats.core.untrusted import begins, check_chunk, check_size
 from diskreplay.formats.files import images
 from diskreplay.formats.files.arrow import damage, is_text
 from diskreplay.ragged import Lists, offsets_of
@@ -28,8 +28,7 @@ Array = NDArray[Any]
 
 def is_parquet(path: pathlib.Path) -> bool:
     """Tell whether a file begins as Parquet does."""
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+    return begins(path, MAGIC)
 
 
 class ParquetArray:

@@ -9,7 +9,7 @@ import pathlib
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,11 @@ class ZarrHierarchy:
     """An open hierarchy as a container of arrays and attributes."""
 
     def __init__(self, root: zarr.Group, path: pathlib.Path) -> None:
-        self._root, self._path, self._stored = root, path, stored_bytes(path)
+        self._root, self._path = root, path
+
+    @functools.cached_property
+    def _stored(self) -> int:
+        return stored_bytes(self._path)
 
     @functools.cached_property
     def _nodes(self) -> dict[str, Any]:
@@ -103,7 +107,7 @@ class ZarrHierarchy:
         node = self._nodes.get(name)
         if node is None or isinstance(node, zarr.Group):
             raise InputError(f"{self._path}: the array {name!r} is missing")
-        return ZarrArray(node, self._path, self._stored)
+        return ZarrArray(node, self._path, lambda: self._stored)
 
     def value(self, name: str) -> Any:
         path, attribute_of, key = name.rpartition(ATTRIBUTES)
@@ -133,7 +137,7 @@ KIND = Kind("Zarr hierarchy", is_zarr, opened, "zarr.open({!r}, mode='r')")
 class ZarrArray:
     """One array, read as it is asked for; InputError is raised for what cannot be read, or would run code."""
 
-    def __init__(self, array: Any, path: pathlib.Path, stored: int) -> None:
+    def __init__(self, array: Any, path: pathlib.Path, stored: Callable[[], int]) -> None:
         self._array, self.where = array, f"{path}: {array.path}"
         self.shape: tuple[int, ...] = tuple(array.shape)
         if array.metadata.zarr_format == 2:
@@ -144,7 +148,7 @@ class ZarrArray:
         if self.dtype.kind not in "biufc":
             raise InputError(f"{self.where}: holds values of {self.dtype}, not numbers")
         self.chunks: tuple[int, ...] = tuple(array.chunks)
-        check_size(self.where, self.shape, self.dtype.itemsize, lambda: stored)
+        check_size(self.where, self.shape, self.dtype.itemsize, stored)
         check_chunk(self.where, self.chunks, self.dtype.itemsize)
 
     def __getitem__(self, rows: slice) -> Array:
