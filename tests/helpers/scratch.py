@@ -1,8 +1,8 @@
 """Where the tests' files lie: in RAM in the quick form, where there is room; a plugin of pytest.
 
 The disk is a tenth of the quick form's processor time, and waits come on top; no test cuts the power (``fsync`` is left
-out too). ``make exhaustive`` works on the disk, and so does whoever sets ``TMPDIR``. What a run left that failed, or that
-was killed, can be looked at until the next run begins.
+out too). ``make exhaustive`` works on the disk, and so does whoever sets ``TMPDIR``. What a run left that failed, or
+that was killed, can be looked at until the next run begins.
 """
 
 from __future__ import annotations
