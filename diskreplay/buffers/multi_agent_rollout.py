@@ -9,11 +9,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import returns
 from diskreplay.buffers import multi_agent_layout as layout
 from diskreplay.buffers.multi_agent_batch import MultiAgentRolloutBatch
-from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD, AVAILABLE, MEAN_ACTION, OBS, STATE
-from diskreplay.buffers.multi_agent_view import onehot_later
+from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD
+from diskreplay.buffers.multi_agent_view import fields_of_agents
 from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer, with_steps_of
 from diskreplay.buffers.opening import make_buffer, open_or_make_buffer
 from diskreplay.buffers.options import AgentsCreateOptions, AgentsEitherOptions, AgentsSpec, of, shared
@@ -152,30 +151,9 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
     def _rewards(self, samples: Samples) -> Array:
         return self._values(samples, AGENT_REWARD) if self._agents.rewards == "agent" else super()._rewards(samples)
 
-    def _estimate(
-        self, reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array
-    ) -> dict[str, Array]:
-        if self.td_lambda is None:
-            return super()._estimate(reward, value, next_value, terminated, cut)
-        targets = returns.td_lambda(reward, next_value, terminated, cut, self.gamma, self.td_lambda)
-        return {"advantage": targets - value, "returns": targets}
-
     def _batch(self, samples: Samples, ids: NDArray[np.int64], mask: Array) -> MultiAgentRolloutBatch:
-        agents, fields = self._agents, self._fields(samples, ids, mask)
-        whole, extra = fields["obs"], fields["extra"]
-        fields[OBS] = whole[OBS]
-        fields[AGENT_MASK] = extra.pop(AGENT_MASK)
-        if agents.state:
-            fields[STATE] = whole[STATE]
-        if agents.available_actions:
-            fields[AVAILABLE] = whole[AVAILABLE].view(bool)
-        if agents.rewards == "agent":
-            fields["reward"] = extra.pop(AGENT_REWARD)
-        if agents.mean_action_shape is not None:
-            fields[MEAN_ACTION] = extra.pop(MEAN_ACTION)
-        if agents.n_actions is not None:
-            fields["action_onehot"] = onehot_later(fields["action"], agents, mask, samples.reads)
-        return MultiAgentRolloutBatch(**fields)
+        fields = self._fields(samples, ids, mask)
+        return MultiAgentRolloutBatch(**fields_of_agents(fields, self._agents, mask, samples.reads))
 
     def _counted(self, batch: MultiAgentRolloutBatch) -> Array:
         counted: Array = batch.mask[..., None] & batch.agent_mask

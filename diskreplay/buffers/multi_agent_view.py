@@ -9,23 +9,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
-from diskreplay.buffers.multi_agent_layout import (
-    AGENT_MASK,
-    AGENT_REWARD,
-    AVAILABLE,
-    MEAN_ACTION,
-    OBS,
-    STATE,
-    Agents,
-    onehot,
-)
+from diskreplay.buffers.multi_agent_layout import AGENT_REWARD, AVAILABLE, MEAN_ACTION, OWN_COLUMNS, Agents
 from diskreplay.ids import Ids
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
@@ -58,43 +49,40 @@ class AgentsView(View[MultiAgentBatch]):
         self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: Array,
         rng: np.random.Generator | None, reads: Reads,
     ) -> MultiAgentBatch:  # fmt: skip
-        fields = dict(vars(self.view.draft(schema, streams, ids, weight, rng, reads)))
+        fields = vars(self.view.draft(schema, streams, ids, weight, rng, reads))
         mask = fields.get("mask")
+        found = fields_of_agents(fields, self.agents, mask, reads)
         several = _Several(schema, streams, ids, mask, self.view, reads)
-        fields.update(self._observations(fields))
-        extra = fields["extra"] = dict(fields["extra"])
-        fields[AGENT_MASK] = extra.pop(AGENT_MASK)
-        if self.agents.rewards == "agent":
-            one = extra.pop(AGENT_REWARD)
-            fields["reward"] = one if several.n_step == 1 else several.returns(AGENT_REWARD)
+        if self.agents.rewards == "agent" and several.n_step > 1:
+            found["reward"] = several.returns(AGENT_REWARD)
         if self.agents.mean_action_shape is not None:
-            fields[MEAN_ACTION] = extra.pop(MEAN_ACTION)
-            fields["next_mean_action"] = several.following(MEAN_ACTION)
-        if self.agents.n_actions is not None:
-            fields["action_onehot"] = onehot_later(fields["action"], self.agents, mask, reads)
-        return MultiAgentBatch(**fields)
-
-    def _observations(self, fields: dict[str, Any]) -> dict[str, Any]:
-        found = {}
-        for which in ("", "next_"):
-            whole = fields[f"{which}obs"]
-            found[f"{which}{OBS}"] = whole[OBS]
-            if self.agents.state:
-                found[f"{which}{STATE}"] = whole[STATE]
-            if self.agents.available_actions:
-                found[f"{which}{AVAILABLE}"] = whole[AVAILABLE].view(bool)
-        return found
+            found["next_mean_action"] = several.following(MEAN_ACTION)
+        return MultiAgentBatch(**found)
 
     def to_json(self) -> dict[str, Any]:
         return self.view.to_json()
 
 
-def onehot_later(actions: Array, agents: Agents, mask: Array | None, reads: Reads) -> Array:
+def fields_of_agents(fields: Mapping[str, Any], agents: Agents, mask: Array | None, reads: Reads) -> dict[str, Any]:
+    """Return the fields of a batch of several agents' steps, made of those of a batch of the store's rows."""
+    extra = dict(fields["extra"])
+    found = {**fields, "extra": extra}
+    for which in ("", "next_"):
+        for name, values in fields.get(f"{which}obs", {}).items():
+            found[f"{which}{name}"] = values.view(bool) if name == AVAILABLE else values
+    found.update({field: extra.pop(name) for name, field in OWN_COLUMNS.items() if name in extra})
+    if agents.n_actions is not None:
+        found["action_onehot"] = _onehot(found["action"], agents, mask, reads)
+    return found
+
+
+def _onehot(actions: Array, agents: Agents, mask: Array | None, reads: Reads) -> Array:
     """Return one-hot actions ``(..., N, n_actions)``, complete after ``reads``, zeros where the mask is False."""
-    out = np.zeros((*actions.shape, agents.n_actions or 0), np.float32)
+    choices = agents.first_action + np.arange(agents.n_actions or 0)
+    out = np.zeros((*actions.shape, len(choices)), np.float32)
 
     def fill() -> None:
-        out[...] = onehot(actions, agents)
+        out[...] = actions[..., None] == choices
         if mask is not None:
             out[~mask] = 0.0
 
@@ -145,14 +133,11 @@ class _Several:
         spans = at.each(span)
         num_envs = at.each(lambda stream, rows, envs: np.full(len(rows), stream.log.num_envs))
         steps = [self._values(name, self.ids + np.minimum(step, spans) * num_envs) for step in range(self.n_step)]
-        out = np.zeros(steps[0].shape, steps[0].dtype)
+        out = np.zeros_like(steps[0])
 
         def add() -> None:
-            total = np.zeros(out.shape, np.float64)
-            for step, values in enumerate(steps):
-                held = (step <= spans).reshape(-1, *[1] * (values.ndim - 1))
-                total += np.where(held, self.gamma**step * values.astype(np.float64), 0.0)
-            out[...] = total
+            scales = (np.where(step <= spans, self.gamma**step, 0.0)[:, None] for step in range(self.n_step))
+            out[...] = sum(scale * values for scale, values in zip(scales, steps, strict=True))
 
         self.reads.then(add)
         return out

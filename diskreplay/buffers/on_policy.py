@@ -284,8 +284,12 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         terminated, cut = widen(steps.terminated), widen(steps.cut)
         following = np.where(cut, final, np.concatenate([value[1:], newest[None]]))
-        estimates = self._estimate(widen(steps.reward), value, following, terminated, cut)
-        rounded_off = {name: rounded(name, array) for name, array in estimates.items()}
+        targets = self._settings.get("td_lambda")
+        found, advantage = estimated(
+            widen(steps.reward), value, following, terminated, cut, self.gamma,
+            self.gae_lambda if targets is None else targets, td_targets=targets is not None,
+        )  # fmt: skip
+        rounded_off = {"advantage": rounded("advantage", advantage), "returns": rounded("returns", found)}
         self._computed.finished = Finished(steps.begin, steps.end, rounded_off)
 
     def _collected(self) -> RolloutRows:
@@ -311,12 +315,6 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return RolloutRows(
             begin, end, ids, grid(reward), grid(value), grid(final_value), grid(terminated), grid(cut)
         )  # fmt: skip
-
-    def _estimate(
-        self, reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array
-    ) -> dict[str, Array]:
-        advantage = returns.gae(reward, value, next_value, terminated, cut, self.gamma, self.gae_lambda)
-        return {"advantage": advantage, "returns": advantage + value}
 
     def _rewards(self, samples: Samples) -> Array:
         """Return the rewards ``(n,)``, or ``(n, *value_shape)``."""
@@ -496,6 +494,18 @@ def with_steps_of(spec: StoreSpec, buffer: Rollout) -> Rollout:
         buffer.close()
         raise InputError(f"the rollout {buffer.path!r} has {has}; ask for these, or choose another path")
     return buffer
+
+
+def estimated(
+    reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array, gamma: float, lambda_: float,
+    td_targets: bool,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return returns and advantages of steps, as of :mod:`diskreplay.returns`: TD(lambda) targets, or those of GAE."""
+    if td_targets:
+        targets = returns.td_lambda(reward, next_value, terminated, cut, gamma, lambda_)
+        return targets, targets - value
+    advantage = returns.gae(reward, value, next_value, terminated, cut, gamma, lambda_)
+    return advantage + value, advantage
 
 
 def normalized(advantage: Array, counted: Array) -> Array:
