@@ -49,16 +49,6 @@ Normalizer = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Finished:
-    """The result of :meth:`OnPolicyBuffer.finish`, and the rows for which alone it counts."""
-
-    begin: int
-    end: int
-    estimates: dict[str, Array]
-    """``advantage`` and ``returns``, ``(rows, num_envs, *value_shape)`` float32."""
-
-
-@dataclasses.dataclass(frozen=True)
 class RolloutRows:
     """The steps of a rollout, rows ``begin`` to ``end``; arrays ``(T, num_envs, ...)``."""
 
@@ -83,26 +73,25 @@ class Estimates:
         engine: the store.
 
     Attributes:
-        finished: the numbers that were computed; None before.
+        finished: the rows ``[begin, end)`` for which alone it counts, and their ``advantage`` and ``returns``,
+            ``(rows, num_envs, *value_shape)`` float32.
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.finished: Finished | None = None
         self._streams = engine.streams
+        self.forget()
 
     def of(self, stream: OpenStream) -> dict[str, Array]:
         """Return advantages and returns of the rows that a stream holds, empty if they are not computed."""
-        finished, log = self.finished, stream.log
-        if finished is None or (finished.begin, finished.end) != (log.begin, log.end):
-            return {}
-        return finished.estimates
+        rows, estimates = self.finished
+        return estimates if rows == (stream.log.begin, stream.log.end) else {}
 
     def state(self) -> State:
         arrays = {name: array.ravel() for name, array in self.of(self._streams.shown).items()}
         return {"finished": bool(arrays)}, arrays
 
     def forget(self) -> None:
-        self.finished = None
+        self.finished: tuple[tuple[int, int], dict[str, Array]] = (0, 0), {}
 
 
 class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
@@ -289,8 +278,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             widen(steps.reward), value, following, terminated, cut, self.gamma,
             self.gae_lambda if targets is None else targets, td_targets=targets is not None,
         )  # fmt: skip
-        rounded_off = {"advantage": rounded("advantage", advantage), "returns": rounded("returns", found)}
-        self._computed.finished = Finished(steps.begin, steps.end, rounded_off)
+        estimates = {"advantage": rounded("advantage", advantage), "returns": rounded("returns", found)}
+        self._computed.finished = (steps.begin, steps.end), estimates
 
     def _collected(self) -> RolloutRows:
         """Return the steps of the window; raise NotEnoughDataError if there is none."""
@@ -482,7 +471,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         shape = (log.end - log.begin, log.num_envs, *self._value_shape)
         try:
             estimates = {key: np.array(arrays[key], np.float32).reshape(shape) for key in ("advantage", "returns")}
-            self._computed.finished = Finished(log.begin, log.end, estimates)
+            self._computed.finished = (log.begin, log.end), estimates
         except (KeyError, ValueError) as error:
             raise CorruptionError(f"the advantages of checkpoint {name!r} cannot be read: {error!r}") from error
 

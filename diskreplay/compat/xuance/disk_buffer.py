@@ -23,7 +23,6 @@ from diskreplay.compat.xuance.memory import Shapes
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.spaces import unbounded
-from diskreplay.views.batch import map_arrays
 
 Array = NDArray[Any]
 
@@ -135,10 +134,3 @@ def fit_flags(what: str, value: Any, n_envs: int) -> Array:
     if not ((flags == 0) | (flags == 1)).all():
         raise InputError(f"{what} must be True or False, got {value!r}; nothing was stored")
     return flags
-
-
-def without_env_axis(step: Mapping[str, Any], n_envs: int) -> dict[str, Any]:
-    """Return a step as ``add`` takes it, which wants no axis of a single environment."""
-    if n_envs > 1:
-        return {**step}
-    return {name: map_arrays(lambda array: array[0], value) for name, value in step.items()}

@@ -25,7 +25,6 @@ from diskreplay.compat.xuance.disk_buffer import (
     ring_size,
     sampled,
     stored_space,
-    without_env_axis,
 )
 from diskreplay.compat.xuance.fields import Field, arrays, nested, picked
 from diskreplay.compat.xuance.memory import Buffer, Shape, checked_shape, space_shape
@@ -136,7 +135,7 @@ class OffPolicyBuffer(DiskBuffer, Buffer):
             **self._given_auxiliary(aux_info),
         }
         self._ring.look()
-        self.engine.add(**without_env_axis(step, self.n_envs))
+        self.engine.add(**step)
 
     def _given_auxiliary(self, aux_info: Any) -> dict[str, Any]:
         if aux_info is None:

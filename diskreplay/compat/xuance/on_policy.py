@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -20,9 +19,8 @@ from diskreplay.compat.xuance.disk_buffer import (
     ring_size,
     sampled,
     stored_space,
-    without_env_axis,
 )
-from diskreplay.compat.xuance.fields import Field, arrays, nested
+from diskreplay.compat.xuance.fields import Field, nested
 from diskreplay.compat.xuance.memory import Buffer, sample_batch, space_shape
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
@@ -32,6 +30,7 @@ CACHE_BYTES = 256 << 20
 VALUE = "value"
 COLUMNS = {VALUE: ((), np.float32)}
 IN_RAM = "rewards", "returns", "values", "terminals", "advantages"
+OBSERVED = "observations"
 ALL = "all"
 """The key for the actions of a space that is not a Dict."""
 
@@ -113,7 +112,6 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
                 f"auxiliary_shape has objects ({self._objects[0]!r}: None), which are not written to disk: give their "
                 "shape, or leave out path"
             )
-        lead = self.n_envs, self.n_size
         create = {
             "observation_space": stored_space(self._obs_shape, self.OBSERVED),
             "action_space": stored_space(self._action_shape, np.float32), "num_envs": self.n_envs,
@@ -121,18 +119,16 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
         }  # fmt: skip
         given = {"cache_bytes": cache_bytes, **options}
         self.engine = open_or_create(ReplayBuffer, Location(path, self), given, create, seed=0)
+        self._keeper = rollouts.Rollout(self.engine)
         by_key = self._action_shape if isinstance(self._action_shape, dict) else {ALL: self._action_shape}
-        ram = {
+        tables = {
+            OBSERVED: {OBSERVED: nested(self._obs_shape, self.OBSERVED, "obs")},
             "steps": dict.fromkeys(IN_RAM, Field()),
             "actions": nested(by_key, np.float32),
             "auxiliary": {name: Field(shape or (), _dtype(shape)) for name, shape in (auxiliary_shape or {}).items()},
         }
-        made = {group: {name: field.empty(*lead) for name, field in fields.items()} for group, fields in ram.items()}
-        self._keeper = rollouts.Rollout(self.engine, functools.partial(_add_row, self.engine), made, {})
-        with self._keeper.opening(self):
-            observed = nested(self._obs_shape, self.OBSERVED, "obs")
-            self.observations: Any = arrays(observed, self.engine, self._keeper.flushed, lead)
-            self._keeper.resume()
+        self._keeper.begin(self, tables)
+        self.observations: Any = self._keeper.ram.arrays[OBSERVED][OBSERVED]
 
     # The arrays
 
@@ -191,17 +187,14 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
         if not np.isfinite(rewards).all():
             raise InputError("rews must be finite; nothing was stored")
         beside = {
-            "steps": {"rewards": rewards, "returns": 0, "values": values, "terminals": ended, "advantages": 0},
+            "steps": {"rewards": rewards, "values": values, "terminals": ended},
             "actions": actions if self._by_key else {ALL: actions}, "auxiliary": auxiliary,
         }  # fmt: skip
         row = {
             "obs": observed, "action": actions, "reward": rewards, VALUE: values, "terminated": ended.astype(bool),
             "truncated": np.zeros(self.n_envs, bool),
         }  # fmt: skip
-        memory = self._keeper.ram.arrays
-        self._keeper.store(
-            row, [(memory[group][name], one) for group, part in beside.items() for name, one in part.items()]
-        )
+        self._keeper.store(row, beside)
 
     def finish_path(self, val: Any, i: int) -> None:
         """Compute returns and advantages of an environment's steps since the last call, if there are any.
@@ -214,17 +207,15 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
         """
         env = check_count("i", i, least=0, most=self.n_envs - 1)
         last = fit_step("val", val, 1, (), np.float32)
-        slots = self._keeper.path(env)
-        if not len(slots):
-            return
-        path = self.rewards[env, slots], self.values[env, slots, None], last, self.terminals[env, slots] != 0
-        if not np.isfinite(last).all() and not path[3][-1]:
-            raise InputError(f"val must be finite where the newest step is not terminal, got {val!r}")
-        lambdas = (self.gae_lam, self.gae_lam) if self.use_gae else (1.0, 0.0)
-        estimates = [
-            rollouts.path_estimates(*path, self.gamma, lambda_)[at][:, 0] for at, lambda_ in enumerate(lambdas)
-        ]
-        self._keeper.finish(env, zip((self.returns, self.advantages), estimates, strict=True))
+
+        def estimate(path: rollouts.Path) -> tuple[Any, Any]:
+            if not np.isfinite(last).all() and not path["terminals"][-1]:
+                raise InputError(f"val must be finite where the newest step is not terminal, got {val!r}")
+            lambdas = (self.gae_lam, self.gae_lam) if self.use_gae else (1.0, 0.0)
+            returns, advantages = (rollouts.path_estimates(path, last, self.gamma, lambda_) for lambda_ in lambdas)
+            return returns[0], advantages[1]
+
+        self._keeper.finish(env, "steps", estimate)
 
     def sample(self, indexes: Any) -> Any:
         """Return the steps at ``indexes``, integers ``(B,)``: ``environment * n_size + step``.
@@ -236,8 +227,7 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
 
         Raises NotEnoughDataError until the buffer is full, InputError for indexes that there are not.
         """
-        rollouts.check_full(self.size, self.n_size)
-        at = np.divmod(rollouts.checked_indexes(indexes, self.buffer_size), self.n_size)
+        at = self._keeper.chosen(indexes)
         advantages = self.advantages[at]
         found = {
             "obs": sample_batch(self.observations, at), "actions": sample_batch(self.actions, at),
@@ -256,10 +246,6 @@ class DummyOnPolicyBuffer_Atari(DummyOnPolicyBuffer):
     """
 
     OBSERVED = np.uint8
-
-
-def _add_row(engine: ReplayBuffer, step: Mapping[str, Any], following: Mapping[str, Any]) -> None:
-    engine.add(**without_env_axis({**step, "next_obs": following["obs"]}, engine.num_envs))
 
 
 def _dtype(shape: Any) -> type[Any]:

@@ -16,7 +16,7 @@ from diskreplay.compat.xuance.fields import Field
 from diskreplay.compat.xuance.marl.base import Fields, needed
 from diskreplay.compat.xuance.marl.episodes import FILLED, EpisodeRing
 from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
-from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, onehot, targets
+from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, onehot
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids
 
@@ -172,5 +172,5 @@ class COMA_Buffer_RNN(MARL_OnPolicyBuffer_RNN):
         found["actions_onehot"] = onehot(np.asarray(found["actions"]), self.dim_act) if given is None else given
         return found
 
-    def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
-        return targets(self.gamma, self.td_lambda, path, value, value_normalizer)
+    def _estimate(self, path: rollouts.Path, value: Any, value_normalizer: Any) -> tuple[Array, Array]:
+        return rollouts.path_estimates(path, value, self.gamma, self.td_lambda, value_normalizer, td_targets=True)
