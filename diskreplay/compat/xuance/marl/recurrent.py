@@ -69,6 +69,9 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
         **kwargs: as in :class:`MARL_OffPolicyBuffer_RNN`.
     """
 
+    ESTIMATED: tuple[str, ...] = ("returns", "advantages")
+    TAKEN = {"actions": "actions_n", "values": "values", "log_pi_old": "log_pi"}
+
     @property
     def start_ids(self) -> Ids:
         """The first position of each episode's path, 0."""
@@ -80,22 +83,10 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
         if math.prod(self.done_space) not in (1, self.n_agents):
             raise InputError(f"done_space must have one element, or one for each agent, got {self.done_space}")
 
-    def _recover(self) -> None:
-        """Give up a rollout whose estimates are lost: nothing can be learned from it."""
-        if len(self.engine):
-            self.engine.clear()
-
     def _table_in_ram(self) -> Fields:
         steps = self.n_agents, self.max_eps_len
         each = Field(steps + self.rew_space, time=1)
         return {"returns": each, "values": each, "advantages": each, "log_pi_old": Field(steps, time=1)}
-
-    def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
-        needs = "actions_n", "values", "log_pi"
-        missing = [key for key in needs if not isinstance(actions, Mapping) or key not in actions]
-        if missing:
-            raise InputError(f"actions_dict lacks {missing[0]!r}")
-        return {"actions": actions["actions_n"], "values": actions["values"], "log_pi_old": actions["log_pi"]}
 
     def finish_path(  # type: ignore[override]  # as XuanCe's own does
         self, i_env: int, next_t: int, *terminal_data: Any, value_next: Any = None, value_normalizer: Any = None
@@ -128,8 +119,6 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
             for key, values in zip(self.ESTIMATED, found, strict=False)
         ]
         self._finish(i_env, steps, terminal_data, *estimates)
-
-    ESTIMATED: tuple[str, ...] = ("returns", "advantages")
 
     def sample(self, indexes: Any) -> dict[str, Array]:
         """Return the episodes at ``indexes``, integers ``(B,)``, as arrays by key.
