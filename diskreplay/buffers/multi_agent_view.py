@@ -21,6 +21,7 @@ from diskreplay.ids import Ids
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
+from diskreplay.reading.unroll import unroll
 from diskreplay.schema import Schema
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
@@ -52,11 +53,12 @@ class AgentsView(View[MultiAgentBatch]):
         fields = vars(self.view.draft(schema, streams, ids, weight, rng, reads))
         mask = fields.get("mask")
         found = fields_of_agents(fields, self.agents, mask, reads)
-        several = _Several(schema, streams, ids, mask, self.view, reads)
-        if self.agents.rewards == "agent" and several.n_step > 1:
-            found["reward"] = several.returns(AGENT_REWARD)
+        steps = self.view if isinstance(self.view, Transition) else Transition()
+        items = _Items(schema, streams, ids, reads, steps)
+        if self.agents.rewards == "agent" and steps.n_step > 1:
+            found["reward"] = items.returns(AGENT_REWARD)
         if self.agents.mean_action_shape is not None:
-            found["next_mean_action"] = several.following(MEAN_ACTION)
+            found["next_mean_action"] = items.following(MEAN_ACTION, mask)
         return MultiAgentBatch(**found)
 
     def to_json(self) -> dict[str, Any]:
@@ -90,59 +92,51 @@ def _onehot(actions: Array, agents: Agents, mask: Array | None, reads: Reads) ->
     return out
 
 
-class _Several:
-    """The steps of a batch, and those after them; its methods are called with the buffer's lock held.
+@dataclasses.dataclass(frozen=True)
+class _Items:
+    """The items of a batch, whose steps are transitions; its methods are called with the buffer's lock held."""
 
-    Args:
-        ids: the ids of the items, ``(B,)``.
-        mask: ``(B, T)``, which of their steps are there; None where an item is a transition.
-    """
+    schema: Schema
+    streams: Sequence[OpenStream]
+    ids: Ids
+    reads: Reads
+    steps: Transition
 
-    def __init__(
-        self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, mask: Array | None, view: View, reads: Reads
-    ) -> None:
-        self.schema, self.streams, self.reads = schema, streams, reads
-        self.n_step, self.gamma = (view.n_step, view.gamma) if isinstance(view, Transition) else (1, 1.0)
-        self.lead = ids.shape if mask is None else mask.shape
-        self.place: Ids | None = None
-        self.ids = ids
-        if mask is not None:
-            at = Samples(schema, streams, ids)
-            num_envs = at.each(lambda stream, rows, envs: np.full(len(rows), stream.log.num_envs))
-            self.ids = (ids[:, None] + np.arange(mask.shape[1]) * num_envs[:, None])[mask]
-            self.place = np.flatnonzero(mask)
+    def last(self, stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
+        """Return the last row of the transitions that begin at rows."""
+        return stream.log.returns(rows, envs, self.steps.n_step, self.steps.gamma)[1]
 
-    def following(self, name: str) -> Array:
-        """Return a column's values at the row that continues each transition, or else at its last row."""
+    def following(self, name: str, mask: Array | None) -> Array:
+        """Return a column's values at the row that continues each transition, or else at its last row.
+
+        ``mask``, ``(B, T)``, says which steps of the items are there; None where an item is a transition.
+        """
 
         def find(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
-            log = stream.log
-            last = log.returns(rows, envs, self.n_step, self.gamma)[1]
+            log, last = stream.log, self.last(stream, rows, envs)
             goes_on = ~log.is_cut(last, envs) & (last + 1 < log.end)
             return log.first_id + (last + goes_on - log.begin) * log.num_envs + envs
 
-        return self._values(name, Samples(self.schema, self.streams, self.ids).each(find))
+        ids, shown = self.ids, np.ones(len(self.ids), bool)
+        if mask is not None:
+            num_envs = self._at(ids).each(lambda stream, rows, envs: np.full(len(rows), stream.log.num_envs))
+            ids, shown = (ids[:, None] + np.arange(mask.shape[1]) * num_envs[:, None])[mask], mask
+        samples = self._at(self._at(ids).each(find), np.flatnonzero(shown), shown.size, reads=self.reads)
+        found = samples.values(self.schema.column(name))
+        return found.reshape(*shown.shape, *found.shape[1:])
 
     def returns(self, name: str) -> Array:
         """Return discounted sums of a column's values over the steps of each transition, complete after the reads."""
 
-        def span(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
-            return stream.log.returns(rows, envs, self.n_step, self.gamma)[1] - rows
+        def stop(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
+            return self.last(stream, rows, envs) + 1
 
-        at = Samples(self.schema, self.streams, self.ids)
-        spans = at.each(span)
-        num_envs = at.each(lambda stream, rows, envs: np.full(len(rows), stream.log.num_envs))
-        steps = [self._values(name, self.ids + np.minimum(step, spans) * num_envs) for step in range(self.n_step)]
-        out = np.zeros_like(steps[0])
-
-        def add() -> None:
-            scales = (np.where(step <= spans, self.gamma**step, 0.0)[:, None] for step in range(self.n_step))
-            out[...] = sum(scale * values for scale, values in zip(scales, steps, strict=True))
-
-        self.reads.then(add)
+        samples, mask = unroll(self.schema, self.streams, self.ids, stop, self.steps.n_step, self.reads)
+        values = samples.values(self.schema.column(name)).reshape(*mask.shape, -1)
+        out = np.zeros_like(values[:, 0])
+        scales = np.array([[self.steps.gamma**step] for step in range(self.steps.n_step)])
+        self.reads.then(lambda: np.copyto(out, (scales * values).sum(axis=1), casting="same_kind"))
         return out
 
-    def _values(self, name: str, ids: Ids) -> Array:
-        samples = Samples(self.schema, self.streams, ids, self.place, int(np.prod(self.lead)), reads=self.reads)
-        found = samples.values(self.schema.column(name))
-        return found.reshape(*self.lead, *found.shape[1:])
+    def _at(self, ids: Ids, *place: Any, **options: Any) -> Samples:
+        return Samples(self.schema, self.streams, ids, *place, **options)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,7 +156,7 @@ class EpisodeRing(MultiAgentBuffer):
     dim_act: int
     DTYPE: Any = np.float32
     """The dtype of observations, actions and rewards."""
-    TAKEN: Mapping[str, str] = {"actions": "actions_n"}
+    TAKEN: ClassVar[Mapping[str, str]] = {"actions": "actions_n"}
     """The entries of a dict of actions by our keys."""
 
     def _take(self, kwargs: Mapping[str, Any]) -> None:

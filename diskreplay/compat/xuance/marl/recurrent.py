@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
     """
 
     ESTIMATED: tuple[str, ...] = ("returns", "advantages")
-    TAKEN = {"actions": "actions_n", "values": "values", "log_pi_old": "log_pi"}
+    TAKEN: ClassVar = {"actions": "actions_n", "values": "values", "log_pi_old": "log_pi"}
 
     @property
     def start_ids(self) -> Ids:

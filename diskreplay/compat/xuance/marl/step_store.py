@@ -52,18 +52,13 @@ def open_steps(
     if n_actions is not None:
         observation = spaces.Dict({"obs": observation, AVAILABLE: spaces.MultiBinary(n_actions)})
     actions, states = unbounded(action, dtype), None if state is None else unbounded(state, np.float32)
-    own = columns or {}
     create = {
         "observation_space": observation, "action_space": actions, "n_agents": n_agents, "num_envs": num_envs,
-        "capacity": rows * num_envs, "state_space": states, "mean_action_shape": mean_action, "columns": own,
+        "capacity": rows * num_envs, "state_space": states, "mean_action_shape": mean_action, "columns": columns,
     }  # fmt: skip
-    layout, stored_obs, stored_actions = lay_out(
-        observation, actions, n_agents, AgentsSpec(states, mean_action_shape=mean_action)
-    )
-    facts = {
-        "observation_space": stored_obs, "action_space": stored_actions, "num_envs": num_envs,
-        "capacity": rows * num_envs, "columns": layout.columns(own),
-    }  # fmt: skip
+    agents, *stored = lay_out(observation, actions, n_agents, AgentsSpec(states, mean_action_shape=mean_action))
+    of_all: dict[str, Any] = dict(zip(("observation_space", "action_space"), stored, strict=True))
+    facts = {**create, **of_all, "columns": agents.columns(columns)}
     options = {name: kwargs[name] for name in OPTIONS if name in kwargs and name != "path"}
     place = Location(kwargs.get("path"), owner)
     return open_or_create(MultiAgentReplayBuffer, place, options, create, facts, view=view)
