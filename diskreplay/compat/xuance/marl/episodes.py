@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
-from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.buffers.multi_agent_view import MultiAgentBatch
 from diskreplay.checks import check_count
 from diskreplay.compat.disk_array import DiskArray, fit
 from diskreplay.compat.given import array, number

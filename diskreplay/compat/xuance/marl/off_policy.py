@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.buffers.multi_agent_view import MultiAgentBatch
 from diskreplay.checks import check_count
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.stores import closed_on_failure
