@@ -27,8 +27,7 @@ from diskreplay.compat.rows import column, read_once
 from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
 from diskreplay.compat.xuance.fields import Field, look_up
-from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed
-from diskreplay.compat.xuance.marl.step_store import AVAILABLE, REWARDS, TERMINALS, open_steps
+from diskreplay.compat.xuance.marl.base import AVAILABLE, REWARDS, TERMINALS, Fields, MultiAgentBuffer, needed
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.schema import TERMINATED, TRUNCATED
@@ -165,16 +164,12 @@ class EpisodeRing(MultiAgentBuffer):
         super()._take(kwargs)
 
     def _open(self, kwargs: dict[str, Any]) -> None:
-        dtype = self.DTYPE
-        self.engine = open_steps(
-            self, kwargs, PaddedEpisodes(self.max_eps_len), self.n_agents, 1,
-            (self.buffer_size + 1) * self.max_eps_len, self.obs_space, self.act_space, self.state_space, dtype=dtype,
-            n_actions=self.dim_act,
-            columns={
-                REWARDS: ((self.n_agents, *self.rew_space), dtype), TERMINALS: (self.done_space, bool),
-                STEP: ((), np.int32), FILLED: ((), bool),
-            },
-        )  # fmt: skip
+        columns = {
+            REWARDS: ((self.n_agents, *self.rew_space), self.DTYPE), TERMINALS: (self.done_space, bool),
+            STEP: ((), np.int32), FILLED: ((), bool),
+        }  # fmt: skip
+        view, rows = PaddedEpisodes(self.max_eps_len), (self.buffer_size + 1) * self.max_eps_len
+        self.engine = self._store(kwargs, view, 1, rows, columns, dtype=self.DTYPE, n_actions=self.dim_act)
         with closed_on_failure(self.engine):
             self._keeper = CollectedEpisodes(self.engine, self._table(), self.n_envs, self.buffer_size)
             self._data = self._keeper.data

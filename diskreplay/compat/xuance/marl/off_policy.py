@@ -13,8 +13,7 @@ from diskreplay.checks import check_count
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.fields import Field, arrays, picked
-from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, take_step, team_reward
-from diskreplay.compat.xuance.marl.step_store import REWARDS, TERMINALS, open_steps
+from diskreplay.compat.xuance.marl.base import REWARDS, TERMINALS, Fields, MultiAgentBuffer, take_step, team_reward
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import NotEnoughDataError
 from diskreplay.views.transition import Transition
@@ -47,11 +46,10 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
 
     def _open(self, kwargs: dict[str, Any]) -> None:
         self._fields = self._table()
-        self.engine = open_steps(
-            self, kwargs, Transition(), self.n_agents, self.n_envs, self.n_size, self.obs_space, self.act_space,
-            self.state_space, mean_action=self._mean_action,
-            columns={REWARDS: (self.rew_space, np.float32), TERMINALS: (self.done_space, bool)},
-        )  # fmt: skip
+        columns = {REWARDS: (self.rew_space, np.float32), TERMINALS: (self.done_space, bool)}
+        self.engine = self._store(
+            kwargs, Transition(), self.n_envs, self.n_size, columns, mean_action=self._mean_action
+        )
         with closed_on_failure(self.engine):
             self._keeper = Keeper(self.engine)
         with self._keeper.opening(self):

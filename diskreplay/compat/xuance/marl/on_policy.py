@@ -13,7 +13,6 @@ from diskreplay.checks import check_count, check_share
 from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.fields import Field
 from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed, take_step, team_reward
-from diskreplay.compat.xuance.marl.step_store import open_steps
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
@@ -62,10 +61,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
 
     def _open(self, kwargs: dict[str, Any]) -> None:
         self._fields = self._table()
-        self.engine = open_steps(
-            self, kwargs, Transition(), self.n_agents, self.n_envs, self.n_size, self.obs_space, self.act_space,
-            self.state_space,
-        )  # fmt: skip
+        self.engine = self._store(kwargs, Transition(), self.n_envs, self.n_size, {})
         self._keeper: Any = rollouts.Rollout(self.engine)
         self._keeper.begin(self, {"data": self._fields})
         self._data = self._keeper.ram.arrays["data"]
