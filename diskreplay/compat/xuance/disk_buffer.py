@@ -14,11 +14,12 @@ from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_count
 from diskreplay.compat import given, sampler_draws
 from diskreplay.compat.disk_array import fit
-from diskreplay.compat.keeper import Keeper
+from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.location import Location
 from diskreplay.compat.positions import RingPositions, ring_property
 from diskreplay.compat.rows import ids_of, read_once
-from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, open_or_create
+from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, closed_on_failure, open_or_create
+from diskreplay.compat.xuance.fields import arrays
 from diskreplay.compat.xuance.memory import Shapes
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
@@ -44,6 +45,15 @@ class DiskBuffer:
     @property
     def _ring(self) -> RingPositions:
         return self._keeper.ring
+
+    def _begin(self, fields: Mapping[str, Any], ram: RamState | None = None) -> dict[str, Any]:
+        """Go on as the buffer was closed; return the arrays ``(n_envs, n_size, ...)`` of a table of fields on disk."""
+        with closed_on_failure(self.engine):
+            self._keeper = Keeper(self.engine, ram)
+        with self._keeper.opening(self):
+            self._keeper.restore()
+        ring = self._ring  # not ourselves: the buffer would never be forgotten
+        return dict(arrays(fields, self.engine, lambda: ring, (self.engine.num_envs, ring.size)))
 
     def _read(self, slots: Ids, envs: Ids) -> Any:
         """Return the batch of the transitions in slots of environments."""

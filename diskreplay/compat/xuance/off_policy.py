@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, checked_number
 from diskreplay.compat import given, sampler_draws
-from diskreplay.compat.keeper import Keeper, RamState
+from diskreplay.compat.keeper import RamState
 from diskreplay.compat.rows import ids_of, read_once
-from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.disk_buffer import (
     DiskBuffer,
     fit_flags,
@@ -26,7 +25,7 @@ from diskreplay.compat.xuance.disk_buffer import (
     sampled,
     stored_space,
 )
-from diskreplay.compat.xuance.fields import Field, arrays, nested, picked
+from diskreplay.compat.xuance.fields import Field, nested, picked
 from diskreplay.compat.xuance.memory import Buffer, Shape, checked_shape, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids
@@ -101,15 +100,9 @@ class OffPolicyBuffer(DiskBuffer, Buffer):
             "columns": {name: (shape, np.float32) for name, shape in self._auxiliary.values()},
         }  # fmt: skip
         self.engine = open_off_policy(self, options, create)
-        with closed_on_failure(self.engine):
-            self._integers = functools.partial(integers, self.engine, self._own_draws)
-            self._keeper = Keeper(self.engine, ram)
-        with self._keeper.opening(self):
-            self._keeper.restore()
-        ring, lead = self._ring, (self.n_envs, self.n_size)  # not ourselves: the buffer would never be forgotten
-        vars(self).update(arrays(fields, self.engine, lambda: ring, lead))
-        shown = arrays(auxiliary, self.engine, lambda: ring, lead)
-        self.auxiliary_infos = None if auxiliary_shape is None else shown.get(None, shown)
+        self._integers = functools.partial(integers, self.engine, self._own_draws)
+        vars(self).update(self._begin({**fields, "auxiliary_infos": auxiliary}, ram))
+        self.auxiliary_infos = None if auxiliary_shape is None else self.auxiliary_infos.get(None, self.auxiliary_infos)
 
     # Storing
 

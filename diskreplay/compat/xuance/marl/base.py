@@ -109,18 +109,16 @@ class MultiAgentBuffer(DiskBuffer, BaseBuffer):
             observation = spaces.Dict({"obs": observation, AVAILABLE: spaces.MultiBinary(n_actions)})
         actions = unbounded(self.act_space, dtype)
         states = None if self.state_space is None else unbounded(self.state_space, np.float32)
+        spec = AgentsSpec(states, mean_action_shape=mean_action)
         create = {
             "observation_space": observation, "action_space": actions, "n_agents": self.n_agents, "num_envs": num_envs,
             "capacity": rows * num_envs, "state_space": states, "mean_action_shape": mean_action, "columns": columns,
         }  # fmt: skip
-        layout, *stored = lay_out(
-            observation, actions, self.n_agents, AgentsSpec(states, mean_action_shape=mean_action)
-        )
-        of_all = zip(("observation_space", "action_space"), stored, strict=True)
-        facts = {**create, **dict(of_all), "columns": layout.columns(columns)}
+        layout, of_all, actions_of_all = lay_out(observation, actions, self.n_agents, spec)
+        stored = {"observation_space": of_all, "action_space": actions_of_all, "columns": layout.columns(columns)}
         options = {name: kwargs[name] for name in OPTIONS if name in kwargs}
         place = Location(kwargs.get("path"), self)
-        return open_or_create(MultiAgentReplayBuffer, place, options, create, facts, view=view)
+        return open_or_create(MultiAgentReplayBuffer, place, options, create, {**create, **stored}, view=view)
 
     def _take(self, kwargs: Mapping[str, Any]) -> None:
         """Take further arguments; raise InputError if one is missing, or does not fit the others."""

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_view import MultiAgentBatch
 from diskreplay.checks import check_count
-from diskreplay.compat.keeper import Keeper
-from diskreplay.compat.stores import closed_on_failure
-from diskreplay.compat.xuance.fields import Field, arrays, picked
+from diskreplay.compat.xuance.fields import Field, picked
 from diskreplay.compat.xuance.marl.base import REWARDS, TERMINALS, Fields, MultiAgentBuffer, take_step, team_reward
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import NotEnoughDataError
@@ -50,12 +48,7 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
         self.engine = self._store(
             kwargs, Transition(), self.n_envs, self.n_size, columns, mean_action=self._mean_action
         )
-        with closed_on_failure(self.engine):
-            self._keeper = Keeper(self.engine)
-        with self._keeper.opening(self):
-            self._keeper.restore()
-        ring = self._ring  # not ourselves: the buffer would never be forgotten
-        self._data = arrays(self._fields, self.engine, lambda: ring, (self.n_envs, self.n_size))
+        self._data = self._begin(self._fields)
 
     def _table(self) -> Fields:
         obs, agents = (self.n_agents, *self.obs_space), (self.n_agents,)
