@@ -260,13 +260,13 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             InputError: for wrong shapes, values that are not finite, or final observations without a value.
         """
         steps = self._collected()
-        value, final = self._true(steps.value, value_normalizer), self._true(steps.final_value, value_normalizer)
-        newest = self._true(_checked("last_value", last_value, value.shape[1:]), value_normalizer)
+        value, final = true_values(steps.value, value_normalizer), true_values(steps.final_value, value_normalizer)
+        newest = true_values(_checked("last_value", last_value, value.shape[1:]), value_normalizer)
         if not np.isfinite(newest[~steps.cut[-1]]).all():
             raise InputError("last_value must be finite where the newest step did not end an episode")
         missing = steps.cut & ~steps.terminated & np.isnan(final).reshape(*steps.cut.shape, -1).any(axis=-1)
         if missing.any():
-            final[missing] = self._true(self._final_values(steps.ids, missing, value_fn), value_normalizer)
+            final[missing] = true_values(self._final_values(steps.ids, missing, value_fn), value_normalizer)
 
         def widen(array: Array) -> Array:
             return array.reshape(*array.shape, *[1] * (value.ndim - array.ndim))
@@ -312,11 +312,6 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     def _values(self, samples: Samples, name: str) -> Array:
         return samples.values(self.schema.column(name))
 
-    @staticmethod
-    def _true(values: Array, normalizer: Normalizer | None) -> Array:
-        given = values if normalizer is None else np.asarray(normalizer.denormalize(values))
-        return given.astype(np.float64)
-
     def _final_values(self, ids: Ids, missing: Array, value_fn: Callable[[Any], Any] | None) -> Array:
         """Return what ``value_fn`` says of the final observations of the steps ``missing``, ``(T, E)``."""
         if value_fn is None:
@@ -347,13 +342,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Raises StateError when the rollout is not finished, or was cleared meanwhile.
         """
-        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
-        with self.engine.lock:
-            self._check_finished()
-            log = self._stream.log
-            ids = np.arange(log.first_id, log.stop_id)
-            ids = ids[log.take(VALID, *log.locate(ids))]
-        return self._batches(ids, batch_size, epochs, drop_last, self.get)
+        return self._batches(self._step_ids, batch_size, epochs, drop_last, self.get)
 
     def episode_minibatches(
         self, batch_size: int, epochs: int = 1, *, max_length: int | None = None, drop_last: bool = False
@@ -365,12 +354,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             max_length: ``T``, steps that an episode is padded to, or of which its first ones are given; ``steps`` if
                 None.
         """
-        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
         length = self.steps if max_length is None else check_count("max_length", max_length)
-        with self.engine.lock:
-            self._check_finished()
-            ids = self._episode_ids()
-        return self._batches(ids, batch_size, epochs, drop_last, lambda chosen: self._episodes(chosen, length))
+        return self._batches(self._episode_ids, batch_size, epochs, drop_last, lambda ids: self._episodes(ids, length))
 
     def get(self, index: Any) -> SomeBatch:
         """Return the steps that ``index``, int64 ``(B,)``, names; raise StateError before :meth:`finish`."""
@@ -389,12 +374,16 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             batch = self._batch(samples, ids, np.ones(len(ids), bool))
         return self._ready(samples, batch)
 
-    def _episode_ids(self) -> Ids:
+    def _step_ids(self) -> Ids:
         log = self._stream.log
         ids = np.arange(log.first_id, log.stop_id)
+        valid: Ids = ids[log.take(VALID, *log.locate(ids))]
+        return valid
+
+    def _episode_ids(self) -> Ids:
+        log, ids = self._stream.log, self._step_ids()
         rows, envs = log.locate(ids)
-        first = log.begins(rows, envs) | (rows == log.begin)
-        begins: Ids = ids[first & log.take(VALID, rows, envs)]
+        begins: Ids = ids[log.begins(rows, envs) | (rows == log.begin)]
         return begins
 
     def _episodes(self, ids: Ids, length: int) -> SomeBatch:
@@ -405,8 +394,13 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return self._ready(samples, batch)
 
     def _batches(
-        self, ids: Ids, batch_size: int, epochs: int, drop_last: bool, read: Callable[[Ids], SomeBatch]
+        self, find: Callable[[], Ids], batch_size: int, epochs: int, drop_last: bool, read: Callable[[Ids], SomeBatch]
     ) -> Iterator[SomeBatch]:
+        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
+        with self.engine.lock:
+            self._check_finished()
+            ids = find()
+
         def begin() -> Iterator[SomeBatch]:
             with self.engine.lock:
                 order = self.engine.rng.permutation(ids)
@@ -483,6 +477,12 @@ def with_steps_of(spec: StoreSpec, buffer: Rollout) -> Rollout:
         buffer.close()
         raise InputError(f"the rollout {buffer.path!r} has {has}; ask for these, or choose another path")
     return buffer
+
+
+def true_values(values: Array, normalizer: Normalizer | None) -> NDArray[np.float64]:
+    """Return the true values of those that a normalizer normalises."""
+    given = values if normalizer is None else np.asarray(normalizer.denormalize(values))
+    return given.astype(np.float64)
 
 
 def estimated(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -12,16 +12,9 @@ from diskreplay.checks import check_count, check_share
 from diskreplay.compat.location import Location
 from diskreplay.compat.stores import open_or_create
 from diskreplay.compat.xuance import rollouts
-from diskreplay.compat.xuance.disk_buffer import (
-    DiskBuffer,
-    fit_flags,
-    fit_step,
-    ring_size,
-    sampled,
-    stored_space,
-)
+from diskreplay.compat.xuance.disk_buffer import OneAgentBuffer, auxiliary_dtype, fit_step, ring_size, sampled
 from diskreplay.compat.xuance.fields import Field, nested
-from diskreplay.compat.xuance.memory import Buffer, sample_batch, space_shape
+from diskreplay.compat.xuance.memory import sample_batch
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
@@ -47,7 +40,7 @@ def _in_ram(name: str) -> Any:
     return property(get, put)
 
 
-class DummyOnPolicyBuffer(DiskBuffer, Buffer):
+class DummyOnPolicyBuffer(OneAgentBuffer):
     """Steps of the present policy, with returns and advantages.
 
     Args:
@@ -84,11 +77,7 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
     Raises InputError for objects with a ``path``: they cannot be written to disk.
     """
 
-    engine: ReplayBuffer
     _keeper: rollouts.Rollout
-
-    OBSERVED: ClassVar[type[Any]] = np.float32
-    """The dtype of observations."""
 
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
@@ -96,27 +85,21 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
         gae_lam: float = 0.95, *, horizon_size: int | None = None, path: PathLike | None = None,
         cache_bytes: int = CACHE_BYTES, **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(observation_space, action_space, auxiliary_shape)
         self._by_name = horizon_size is not None
         total = None if horizon_size is None else check_count("horizon_size", horizon_size) * n_envs
-        self.n_envs = check_count("n_envs", n_envs)
-        self.n_size = ring_size(self.n_envs, n_size, total, "horizon_size")
+        n_size = ring_size(check_count("n_envs", n_envs), n_size, total, "horizon_size")
+        super().__init__(observation_space, action_space, auxiliary_shape, n_envs, n_size)
         self.buffer_size = self.n_size * self.n_envs
         self.use_gae, self.use_advnorm = bool(use_gae), bool(use_advnorm)
         self.gamma, self.gae_lam = check_share("gamma", gamma), check_share("gae_lam", gae_lam)
-        self._obs_shape = space_shape("observation_space", observation_space)
-        self._action_shape = space_shape("action_space", action_space)
-        self._objects = [name for name, shape in (auxiliary_shape or {}).items() if shape is None]
-        if self._objects and path is not None:
+        shapes = dict(auxiliary_shape or {})
+        objects = [name for name, shape in shapes.items() if shape is None]
+        if objects and path is not None:
             raise InputError(
-                f"auxiliary_shape has objects ({self._objects[0]!r}: None), which are not written to disk: give their "
+                f"auxiliary_shape has objects ({objects[0]!r}: None), which are not written to disk: give their "
                 "shape, or leave out path"
             )
-        create = {
-            "observation_space": stored_space(self._obs_shape, self.OBSERVED),
-            "action_space": stored_space(self._action_shape, np.float32), "num_envs": self.n_envs,
-            "capacity": self.buffer_size, "columns": COLUMNS,
-        }  # fmt: skip
+        create = {**self._layout(), "columns": COLUMNS}
         given = {"cache_bytes": cache_bytes, **options}
         self.engine = open_or_create(ReplayBuffer, Location(path, self), given, create, seed=0)
         self._keeper = rollouts.Rollout(self.engine)
@@ -125,7 +108,7 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
             OBSERVED: {OBSERVED: nested(self._obs_shape, self.OBSERVED, "obs")},
             "steps": dict.fromkeys(IN_RAM, Field()),
             "actions": nested(by_key, np.float32),
-            "auxiliary": {name: Field(shape or (), _dtype(shape)) for name, shape in (auxiliary_shape or {}).items()},
+            "auxiliary": {name: Field(shape or (), auxiliary_dtype(shape)) for name, shape in shapes.items()},
         }
         self._keeper.begin(self, tables)
         self.observations: Any = self._keeper.ram.arrays[OBSERVED][OBSERVED]
@@ -171,29 +154,15 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
 
         Raises InputError, with nothing stored, for a wrong shape or rewards that are not finite.
         """
-        shapes = dict(self.auxiliary_shape or {})
-        given = {} if aux_info is None else aux_info
-        if not isinstance(given, Mapping) or not given.keys() <= shapes.keys():
-            raise InputError(f"aux_info must be a dict with keys of {list(shapes)}, got {aux_info!r}")
-        auxiliary = {
-            name: fit_step(f"aux_info[{name!r}]", given.get(name, 0), self.n_envs, shape or (), _dtype(shape))
-            for name, shape in shapes.items()
-        }
-        observed = fit_step("obs", obs, self.n_envs, self._obs_shape, self.OBSERVED)
-        actions = fit_step("acts", acts, self.n_envs, self._action_shape, np.float32)
-        rewards = fit_step("rews", rews, self.n_envs, (), np.float32)
-        values = fit_step("value", 0 if value is None else value, self.n_envs, (), np.float32)
-        ended = fit_flags("terminals", terminals, self.n_envs)
-        if not np.isfinite(rewards).all():
+        row = self._step(obs, acts, rews, terminals)
+        if not np.isfinite(row["reward"]).all():
             raise InputError("rews must be finite; nothing was stored")
+        row[VALUE] = fit_step("value", 0 if value is None else value, self.n_envs, (), np.float32)
         beside = {
-            "steps": {"rewards": rewards, "values": values, "terminals": ended},
-            "actions": actions if self._by_key else {ALL: actions}, "auxiliary": auxiliary,
-        }  # fmt: skip
-        row = {
-            "obs": observed, "action": actions, "reward": rewards, VALUE: values, "terminated": ended.astype(bool),
-            "truncated": np.zeros(self.n_envs, bool),
-        }  # fmt: skip
+            "steps": {"rewards": row["reward"], "values": row[VALUE], "terminals": row["terminated"]},
+            "actions": row["action"] if self._by_key else {ALL: row["action"]},
+            "auxiliary": self._values(aux_info, self.auxiliary_shape or {}),
+        }
         self._keeper.store(row, beside)
 
     def finish_path(self, val: Any, i: int) -> None:
@@ -246,7 +215,3 @@ class DummyOnPolicyBuffer_Atari(DummyOnPolicyBuffer):
     """
 
     OBSERVED = np.uint8
-
-
-def _dtype(shape: Any) -> type[Any]:
-    return object if shape is None else np.float32

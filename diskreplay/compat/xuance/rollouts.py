@@ -165,7 +165,7 @@ def path_estimates(
         td_targets: as in :func:`diskreplay.buffers.on_policy.estimated`.
     """
     count = len(path["values"])
-    value = _true(path["values"].reshape(count, -1, 1), normalizer)[..., 0]
+    value = on_policy.true_values(path["values"].reshape(count, -1, 1), normalizer)[..., 0]
     agents = value.shape[1]
     given = array("the value of the last step", next_value)
     if given.dtype.kind not in "biuf" or given.size not in (1, agents):
@@ -177,12 +177,7 @@ def path_estimates(
     terminated = np.broadcast_to(path["terminals"].reshape(count, -1) != 0, value.shape)
     if not np.isfinite(last[~terminated[-1]]).all():
         raise InputError(f"the value of the last step must be finite where it is not terminal, got {next_value!r:.80}")
-    following = np.concatenate([value[1:], _true(last, normalizer).reshape(1, agents)])
+    following = np.concatenate([value[1:], on_policy.true_values(last, normalizer).reshape(1, agents)])
     reward = np.broadcast_to(path["rewards"].reshape(count, -1), value.shape).astype(np.float64)
     cut = terminated | (np.arange(count) == count - 1)[:, None]
     return on_policy.estimated(reward, value, following, terminated, cut, gamma, lambda_, td_targets)
-
-
-def _true(values: Array, normalizer: Any) -> Floats:
-    given = values if normalizer is None else normalizer.denormalize(values)
-    return np.asarray(given, np.float64)
