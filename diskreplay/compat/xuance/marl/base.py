@@ -165,9 +165,17 @@ def take_step(step_data: Mapping[str, Any], fields: Fields, num_envs: int) -> di
     return found
 
 
-def team_reward(rewards: Array) -> Array:
-    """Return the mean of an environment's rewards, which the store keeps; raise InputError if it is not finite."""
-    mean: Array = rewards.reshape(len(rewards), -1).mean(axis=1, dtype=np.float64)
-    if not np.isfinite(mean).all():
+def row_of(step: Mapping[str, Array]) -> dict[str, Array]:
+    """Return a step as ``add`` takes it, without what follows; its reward is the mean of an environment's rewards.
+
+    Raises InputError if that is not finite.
+    """
+    count = len(step["rewards"])
+    reward = step["rewards"].reshape(count, -1).mean(axis=1, dtype=np.float64)
+    if not np.isfinite(reward).all():
         raise InputError("rewards must be finite; nothing was stored")
-    return mean
+    return {
+        "obs": step["obs"], "action": step["actions"], "reward": reward,
+        "terminated": step["terminals"].reshape(count, -1).all(axis=1), "truncated": np.zeros(count, bool),
+        "agent_mask": step["agent_mask"], **({"state": step["state"]} if "state" in step else {}),
+    }  # fmt: skip

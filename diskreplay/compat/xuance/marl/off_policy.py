@@ -11,12 +11,18 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent_view import MultiAgentBatch
 from diskreplay.checks import check_count
 from diskreplay.compat.xuance.fields import Field, picked
-from diskreplay.compat.xuance.marl.base import REWARDS, TERMINALS, Fields, MultiAgentBuffer, take_step, team_reward
+from diskreplay.compat.xuance.marl.base import REWARDS, TERMINALS, Fields, MultiAgentBuffer, row_of, take_step
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import NotEnoughDataError
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
+
+BESIDE = {
+    "next_obs": "obs_next", "next_state": "state_next", "mean_action": "act_mean", REWARDS: "rewards",
+    TERMINALS: "terminals",
+}  # fmt: skip
+"""The arguments of ``add`` beside those of a row, and the keys of a step that hold them."""
 
 
 class MARL_OffPolicyBuffer(MultiAgentBuffer):
@@ -76,17 +82,10 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
         Raises InputError, with nothing stored, for a missing key, a wrong shape, or rewards that are not finite.
         """
         step = take_step(step_data, self._fields, self.n_envs)
-        reward = team_reward(step["rewards"])
-        more = {name: step[key] for name, key in (("mean_action", "act_mean"),) if key in step}
-        if self.state_space is not None:
-            more.update(state=step["state"], next_state=step["state_next"])
+        row = row_of(step)
+        row.update({name: step[key] for name, key in BESIDE.items() if key in step})
         self._ring.look()
-        self.engine.add(
-            step["obs"], step["actions"], reward, step["obs_next"],
-            step["terminals"].reshape(self.n_envs, -1).all(axis=1), np.zeros(self.n_envs, bool),
-            agent_mask=step["agent_mask"], rewards=step["rewards"], terminals=step["terminals"],
-            **more,
-        )  # fmt: skip
+        self.engine.add(**row)
 
     def sample(self) -> dict[str, Array]:
         """Return ``batch_size`` transitions drawn with replacement by numpy's global generator, as arrays by key."""

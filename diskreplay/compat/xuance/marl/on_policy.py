@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from diskreplay.checks import check_count, check_share
 from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.fields import Field
-from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed, take_step, team_reward
+from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed, row_of, take_step
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
@@ -102,15 +102,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         """
         fields = {key: field for key, field in self._fields.items() if key != "advantages"}
         step = self._completed(take_step(step_data, fields, self.n_envs), step_data)
-        reward = team_reward(step["rewards"])
-        row = {
-            "obs": step["obs"], "action": step["actions"], "reward": reward,
-            "terminated": step["terminals"].reshape(self.n_envs, -1).all(axis=1),
-            "truncated": np.zeros(self.n_envs, bool), "agent_mask": step["agent_mask"],
-        }  # fmt: skip
-        if self.state_space is not None:
-            row["state"] = step["state"]
-        self._keeper.store(row, {"data": step})
+        self._keeper.store(row_of(step), {"data": step})
 
     def _completed(self, step: dict[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
         """Return a step with what follows from the rest of it."""
