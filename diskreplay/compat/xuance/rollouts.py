@@ -94,8 +94,8 @@ class Rollout(Keeper):
 
     def chosen(self, indexes: Any) -> tuple[Ids, Ids]:
         """Return the environments and positions of indexes of a rollout, which must be full."""
-        check_full(self.ring.count, self.ring.size)
-        return np.divmod(checked_indexes(indexes, self.buffer.num_envs * self.ring.size), self.ring.size)
+        size = self.ring.size
+        return np.divmod(checked_indexes(indexes, self.ring.count, size, self.buffer.num_envs * size), size)
 
     # The newest step
 
@@ -126,16 +126,15 @@ class Rollout(Keeper):
             buffer.add(**step, **{f"next_{name}": following[name] for name in ("obs", "state") if name in step})
 
 
-def check_full(size: int, needed: int) -> None:
-    """Raise NotEnoughDataError if a rollout is not full."""
-    if size < needed:
+def checked_indexes(indexes: Any, held: int, size: int, count: int) -> Ids:
+    """Return indexes ``(B,)`` of the ``count`` entries of a rollout; raise InputError if they are something else.
+
+    NotEnoughDataError if it holds fewer than ``size`` entries of each environment.
+    """
+    if held < size:
         raise NotEnoughDataError(
-            f"the buffer holds {size} of {needed} entries; sample it when it is full, or call clear()"
+            f"the buffer holds {held} of {size} entries; sample it when it is full, or call clear()"
         )
-
-
-def checked_indexes(indexes: Any, count: int) -> Ids:
-    """Return indexes ``(B,)`` of ``count`` entries; raise InputError if they are something else."""
     chosen = array("indexes", indexes)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
         raise InputError(f"indexes must be integers of shape (B,), got {chosen.dtype} {chosen.shape}")

@@ -125,8 +125,8 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
 
         Raises NotEnoughDataError until the buffer is full.
         """
-        rollouts.check_full(self.size, self.buffer_size)
-        samples = self._keeper.episodes(rollouts.checked_indexes(indexes, self.buffer_size))
+        size = self.buffer_size
+        samples = self._keeper.episodes(rollouts.checked_indexes(indexes, self.size, size, size))
         if self.use_advantage_norm:
             counted = np.broadcast_to(
                 samples[FILLED][:, None].reshape(len(samples[FILLED]), 1, -1, *[1] * len(self.rew_space)),
