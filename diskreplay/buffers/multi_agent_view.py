@@ -103,9 +103,6 @@ class AgentsView(View[MultiAgentBatch]):
     def reach(self) -> int:
         return self.view.reach
 
-    def check(self, schema: Schema) -> None:
-        self.view.check(schema)
-
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         return self.view.standing(stream, ids)
 
