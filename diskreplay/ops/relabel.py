@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_array
 from diskreplay.errors import InputError, WriteFailedError
 from diskreplay.formats.core.transitions import BLOCK_BYTES
 from diskreplay.ids import Ids, pack
@@ -121,13 +122,14 @@ def called(function: Callable[[Batch], Any], episode: Batch, column: Column, num
     """Return what a function makes of an episode as values of a column; raise InputError for what these cannot be."""
     where, wanted = f"episode {number}", (len(episode), *column.shape)
     try:
-        given = np.asarray(function(episode))
+        answers = function(episode)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(
             f"{where}: the function raised {type(error).__name__}: {error} ({frame.filename}, line {frame.lineno}); "
             "nothing was written"
         ) from error
+    given = check_array(where, answers)
     numbers = given.dtype.kind in "biufc" and np.can_cast(given.dtype, column.dtype, "same_kind")
     if given.shape != wanted or not numbers:
         said = f"{column.name} must be {column.dtype} {wanted}, got {given.dtype} {given.shape}"

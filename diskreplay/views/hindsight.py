@@ -14,7 +14,7 @@ from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
 from diskreplay import spaces
-from diskreplay.checks import check_share
+from diskreplay.checks import check_array, check_share
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids, stream_of
 from diskreplay.reading.open_stream import OpenStream
@@ -172,7 +172,7 @@ def _valid(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:
 
 
 def _answers(name: str, given: Any, count: int) -> NDArray[Any]:
-    answers = np.asarray(given)
+    answers = check_array(name, given)
     if answers.shape not in ((count,), (count, 1)):
         raise InputError(f"{name} must return {count} values for {count} goals, got shape {answers.shape}")
     return answers.reshape(count)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.checks import check_count
+from diskreplay.checks import check_count, plain
 from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, NewestStep, Reader, all_episodes, last_facts
 from diskreplay.compat.d3rlpy.signatures import actions, boxes, of_gymnasium
 from diskreplay.compat.d3rlpy.steps_read import StepsRead, of_picker, of_slicer, stacked_frames
@@ -344,8 +344,8 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         obs = self._observation(observation)
         info = self.dataset_info
         if self._preprocessor is not None:
-            action = self._preprocessor.process_action(_array(action, info.action_signature.dtype[0]))
-            reward = self._preprocessor.process_reward(_array(reward, info.reward_signature.dtype[0]))
+            action = self._preprocessor.process_action(_array("action", action, info.action_signature.dtype[0]))
+            reward = self._preprocessor.process_reward(_array("reward", reward, info.reward_signature.dtype[0]))
         chosen = self._actions("action", action, space.shape)
         return NewestStep(chosen.copy(), rewards("reward", reward, (), info.reward_signature.dtype[0]).copy(), obs)
 
@@ -397,8 +397,9 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         return f"DiskDataset({self.store.path!r}, transitions={self.transition_count})"
 
 
-def _array(value: Any, dtype: Any) -> Array:
+def _array(what: str, value: Any, dtype: Any) -> Array:
     """Return a value as an array, a single number as one of one entry, as d3rlpy's writer does."""
+    value = plain(what, value)
     return value if isinstance(value, np.ndarray) and value.ndim else np.array([value], dtype)
 
 
