@@ -16,8 +16,8 @@ from diskreplay.tensors import arrays, first_axis
 SEED = "seed"
 """The name of the column of ``seeds=True``, which does not come from ``info``."""
 UNSEEN = (
-    "no info of the first episode had {}: these columns hold their defaults, as at each step whose info lacks them. Mend "
-    "the names in columns= if they are wrong; other values for such steps are defaults={{name: value}}"
+    "no info of the first episode had {}: these columns hold their defaults, as at each step whose info lacks them. "
+    "Mend the names in columns= if they are wrong; other values for such steps are defaults={{name: value}}"
 )
 NO_FINALS = (
     "info has {0!r}, but no 'final_info', and that of an environment which has reset in the same step is of its new "
@@ -49,9 +49,10 @@ class InfoColumns:
             name = column.name
             if name in given and not (seeds and name == SEED):
                 try:
-                    self._defaults[name] = np.array(rules[name].check(self._plain(name, given.pop(name))))
+                    value = rules[name].check(self._plain(name, given.pop(name)))
                 except InputError as error:
                     raise InputError(f"defaults of {error}") from error
+                self._defaults[name] = np.array(value, None if name in self._ragged else column.dtype)
             elif name in self._ragged:
                 items = self._ragged[name].items
                 self._defaults[name] = np.empty((0, *items.shape), items.dtype)

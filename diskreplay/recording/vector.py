@@ -223,10 +223,12 @@ def _single_spaces(envs: VectorEnv[Any, Any, Any]) -> tuple[Any, Any]:
 def _is_batch(space: Any, one: Any, count: int) -> bool:
     """Tell whether a space has the structure and the shapes of a space of one environment for each of ``count``."""
     if isinstance(one, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-        keys = one.spaces.keys() if isinstance(one, gymnasium.spaces.Dict) else range(len(one.spaces))
-        same = isinstance(space, type(one)) and len(space.spaces) == len(keys)
-        return same and all(key in keys and _is_batch(space[key], one[key], count) for key in keys)
-    return not isinstance(one, LEAF_SPACES) or space.shape == (count, *one.shape)
+        keys: Any = one.spaces.keys() if isinstance(one, gymnasium.spaces.Dict) else range(len(one.spaces))
+        if not isinstance(space, type(one)) or len(space.spaces) != len(keys):
+            return False
+        parts: Any = space.spaces
+        return all(key in keys and _is_batch(parts[key], one[key], count) for key in keys)
+    return not isinstance(one, LEAF_SPACES) or space.shape == (count, *(one.shape or ()))
 
 
 def _first(value: Any) -> Any:
