@@ -111,18 +111,14 @@ def _put(what: str, value: Any, finals: Any, ended: NDArray[np.bool_] | None) ->
     envs = list(range(len(value))) if ended is None else np.flatnonzero(ended).tolist()
     if {first_axis(finals), len(value) if ended is None else ended.size} != {len(value)}:
         raise InputError(f"info[{what!r}] must have an entry for each of {len(value)} environments, got {finals!r:.80}")
-    rows = [arrays(finals[env]) for env in envs]
-    if lacking := [env for env, row in zip(envs, rows, strict=True) if row is None]:
-        raise InputError(f"info[{what!r}] lacks the final observations of the environments {lacking}")
-    if isinstance(value, list):
-        found = dict(zip(envs, rows, strict=True))
-        return [found.get(env, one) for env, one in enumerate(value)]
-    filled, rows = np.array(value), [np.asarray(row) for row in rows]
-    if wrong := [env for env, row in zip(envs, rows, strict=True) if row.shape != filled.shape[1:]]:
-        raise InputError(
-            f"info[{what!r}] of the environments {wrong} must have the shape {filled.shape[1:]} of next_obs"
-        )
-    got = np.stack(rows)
+    rows, ragged = {env: arrays(finals[env]) for env in envs}, isinstance(value, list)
+    filled = value if ragged else np.array(value)
+    if wrong := [env for env, one in rows.items() if one is None or not (ragged or np.shape(one) == filled.shape[1:])]:
+        rule = "must be there" if ragged else f"must be arrays of shape {filled.shape[1:]}, as in next_obs"
+        raise InputError(f"info[{what!r}]: the final observations of the environments {wrong} {rule}")
+    if ragged:
+        return [rows.get(env, one) for env, one in enumerate(value)]
+    got = np.stack(list(rows.values()))
     if not np.can_cast(got.dtype, filled.dtype, "same_kind"):  # refused when it is added, unless no value changes
         filled = filled.astype(np.result_type(got, filled))
     filled[envs] = got

@@ -75,8 +75,8 @@ class InfoColumns:
         if self._unseen:
             self._unseen.difference_update(info)
         return {
-            name: self._plain(name, info[name]) if name in info else self._defaults[name] for name in self.names
-        }  # fmt: skip
+            name: self._plain(name, info[name]) if name in info else blank for name, blank in self._defaults.items()
+        }
 
     def of_steps(self, info: Mapping[str, Any], valid: Mask, finals: Mask) -> dict[str, Any]:
         """Return the values ``(num_envs, *shape)`` of a vector environment's step; lists of those of ragged columns.
@@ -107,11 +107,9 @@ class InfoColumns:
             final = info.get("final_info")
             last, there = self._given({} if final is None else final, name, len(valid))
             has = np.where(finals, there, has)
-            if values.shape == last.shape:
-                values = np.where(finals.reshape(-1, *[1] * (values.ndim - 1)), last, values)
-            else:
-                rows = (last[env] if final else values[env] for env, final in enumerate(finals.tolist()))
-                values = np.fromiter(rows, object, len(valid))
+            if values.shape != last.shape:
+                values, last = (np.fromiter(one, object, len(valid)) for one in (values, last))
+            values = np.where(finals.reshape(-1, *[1] * (values.ndim - 1)), last, values)
         has = has & valid
         if has.any():
             self._unseen.discard(name)
@@ -120,8 +118,6 @@ class InfoColumns:
                 self._plain(name, value) if there else self._defaults[name]
                 for value, there in zip(values.tolist(), has.tolist(), strict=True)
             ]
-        if has.all() and values.dtype != object:
-            return values
         default = self._defaults[name]
         filled = np.broadcast_to(default, (len(valid), *default.shape)).copy()
         if has.any():
@@ -131,13 +127,11 @@ class InfoColumns:
 
     def _given(self, info: Any, name: str, num_envs: int) -> tuple[NDArray[Any], Mask]:
         """Return the values of a key of infos, one for each environment, and who has one."""
-        given: Any
-        mask: Any
         if isinstance(info, Mapping):
-            given = [None] * num_envs if name not in info else arrays(info[name])
-            mask = np.full(num_envs, name in info) if (told := info.get(f"_{name}")) is None else arrays(told)
+            given: Any = [None] * num_envs if name not in info else arrays(info[name])
+            mask: Any = np.full(num_envs, name in info) if (told := info.get(f"_{name}")) is None else arrays(told)
         else:  # a mapping for each environment that has one
-            each = [one if isinstance(one, Mapping) else {} for one in info]
+            each = [one if isinstance(one, Mapping) else {} for one in info] if first_axis(info) > 0 else []
             given, mask = [one.get(name) for one in each], [name in one for one in each]
         has = np.asarray(mask, bool)
         if first_axis(given) != num_envs or has.shape != (num_envs,) or isinstance(given, Mapping | str):
@@ -150,6 +144,6 @@ class InfoColumns:
 
     def _plain(self, name: str, value: Any) -> Any:
         """Return a value of a column as ``add`` takes it: a text as its code points, a tensor as an array."""
-        if isinstance(value, str) and name in self._ragged:
+        if isinstance(value, str) and name in self._ragged and self._ragged[name].items.dtype == np.int32:
             return np.frombuffer(value.encode("utf-32-le", "surrogatepass"), "<i4")
         return arrays(value)

@@ -83,8 +83,8 @@ def test_whole_arrays_of_a_program_that_adds_itself(space: str) -> None:
 WRONG_FINALS: list[tuple[Any, str]] = [
     ({}, r"lacks the final observations of the environments \[1\]"),
     ({"final_obs": np.ones((3, 1)), "_final_obs": np.array([True, False, True])}, r"of the environments \[1\]"),
-    ({"final_obs": np.array([np.ones(1), None, None], object)}, r"'final_obs'\] lacks .* environments \[1\]"),
-    ({"final_obs": np.ones((3, 2))}, r"environments \[1\] must have the shape \(1,\)"),
+    ({"final_obs": np.array([np.ones(1), None, None], object)}, r"'final_obs'\]: .* environments \[1\] must be"),
+    ({"final_obs": np.ones((3, 2))}, r"environments \[1\] must be arrays of shape \(1,\)"),
     ({"final_obs": np.ones((2, 1))}, "an entry for each of 3 environments"),
     ({"final_obs": 3.0}, "an entry for each of 3 environments"),
     ({"final_obs": {"here": np.ones((3, 1))}}, "final_obs"),
