@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError, SchemaError
+from diskreplay.tensors import arrays
 
 MAX_KEY_BYTES = 128
 """The most bytes of a key, which names a file or directory, with a few letters more while it is being made."""
-
-PLAIN = frozenset({np.ndarray, type(None), str, bool, int, float, complex, *np.sctypeDict.values()})
-"""The types of values that numpy takes as they are."""
 
 
 def check_array(what: str, value: Any) -> NDArray[Any]:
     """Return ``value`` as an array of any dtype, which may share its memory; raise InputError if it cannot be one.
 
-    Every array that a caller gives comes in here, or by :func:`plain`. Floats that numpy does not have, such as
-    bfloat16, become float32.
+    Every array that a caller gives comes in here, or by :func:`~diskreplay.tensors.arrays`. Floats that numpy does not
+    have, such as bfloat16, become float32.
     """
-    given = plain(what, value)
+    given = arrays(what, value)
     try:
         array = np.asarray(given)
     except ValueError as error:
@@ -31,32 +28,6 @@ def check_array(what: str, value: Any) -> NDArray[Any]:
     except (TypeError, RuntimeError, BufferError) as error:
         raise InputError(f"{what}: must be an array, got {type(value).__name__}: {error!s:.200}") from error
     return array.astype(np.float32) if array.dtype.isbuiltin == 2 else array  # of ml_dtypes, as JAX has them
-
-
-def plain(what: str, value: Any) -> Any:
-    """Return ``value`` with numpy's arrays in the place of torch's tensors, also of those in lists and tuples.
-
-    Tensors that require grad are detached, and copied from other devices; nested ones become lists. Raises InputError
-    for sparse arrays, and for arrays that mask a value.
-    """
-    if type(value) in PLAIN:
-        return value
-    if isinstance(value, list | tuple):
-        return value if PLAIN.issuperset(map(type, value)) else [plain(what, part) for part in value]
-    torch: Any = sys.modules.get("torch")  # without it there are no tensors
-    tensor = torch is not None and isinstance(value, torch.Tensor)
-    if tensor and value.is_nested:
-        return [plain(what, part) for part in value.unbind()]
-    if hasattr(value, "todense") or (tensor and value.layout is not torch.strided):
-        raise InputError(f"{what}: must be dense, got a sparse {type(value).__name__}: give it as a dense array")
-    masked = ~value.get_mask() if hasattr(value, "get_mask") else isinstance(value, np.ma.MaskedArray) and value.mask
-    if np.any(masked):
-        raise InputError(f"{what}: must have no masked values, got {value!r:.80}: fill them, or leave them out")
-    if not tensor:
-        return value
-    here = (value.get_data() if hasattr(value, "get_data") else value).detach().cpu().resolve_conj().resolve_neg()
-    foreign = here.is_floating_point() and here.dtype not in (torch.float16, torch.float32, torch.float64)
-    return (here.float() if foreign else here).numpy()
 
 
 def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> int:

@@ -506,10 +506,7 @@ def normalized(advantage: Array, counted: Array) -> Array:
 
 
 def _checked(what: str, given: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    try:
-        array = check_array(what, given).astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what} must be numbers, got {given!r}") from error
+    array = rounded(what, given, np.float64)
     if array.shape != shape and not (shape[:1] == (1,) and array.shape == shape[1:]):
         raise InputError(f"{what} must have the shape {shape}, got {array.shape}")
     return array.reshape(shape)

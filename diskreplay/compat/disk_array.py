@@ -139,8 +139,8 @@ def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
 
     Raises InputError for what is no number, and for what an integer or a bool cannot hold.
     """
+    given = check_array(what, value)
     try:
-        given = check_array(what, value)
         if np.dtype(dtype) != object and given.dtype.kind not in "biuf":
             raise TypeError(f"{given.dtype} values are no numbers")
         if given.shape != shape and given.size == math.prod(shape) and squeezed(given.shape) == squeezed(shape):

@@ -15,11 +15,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.checks import check_array, plain
+from diskreplay.checks import check_array
 from diskreplay.compat.disk_array import squeezed
 from diskreplay.engine.inputs import check_range
 from diskreplay.errors import InputError
 from diskreplay.spaces import choices
+from diskreplay.tensors import arrays
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -155,7 +156,7 @@ def _lengths(what: str, value: Any) -> list[int]:
     if isinstance(value, Mapping):
         return [length for key, part in value.items() for length in _lengths(f"{what}[{key!r}]", part)]
     try:
-        return [len(plain(what, value))]
+        return [len(arrays(what, value))]
     except TypeError as error:
         raise InputError(f"{what} must lead with the number of steps, got {value!r:.80}") from error
 

@@ -15,6 +15,7 @@ from diskreplay.index.facts import MAX_NAME, MAX_SEED, Facts, Noted, is_name
 from diskreplay.index.where import OWN
 from diskreplay.schema import VALID
 from diskreplay.storage.metadata import plain
+from diskreplay.tensors import arrays
 
 if TYPE_CHECKING:
     from diskreplay.engine.appender import Appender
@@ -115,7 +116,7 @@ def _environments(appender: Appender, env: int | None) -> list[int]:
 def checked(given: Mapping[str, Any], before: Mapping[str, Any]) -> Facts:
     """Return the facts ``before`` and those given, as JSON has them; raise InputError if they break a rule.
 
-    Scalars and arrays of numpy become numbers and lists.
+    Scalars and arrays become numbers and lists.
     """
     for name in given:
         if not is_name(name):
@@ -125,7 +126,7 @@ def checked(given: Mapping[str, Any], before: Mapping[str, Any]) -> Facts:
         if name in OWN:
             raise InputError(f"{name!r} is a name of the store's own; choose another")
     try:
-        found: Facts = {name: _told(name, _native(value, 0)) for name, value in given.items()}
+        found: Facts = {name: _told(name, _native(arrays(name, value), 0)) for name, value in given.items()}
         facts = plain("the facts of an episode", {**before, **found})
         size = len(json.dumps(facts, separators=(",", ":"), allow_nan=False))
     except RecursionError as error:

@@ -19,10 +19,11 @@ from gymnasium.spaces import Text
 from numpy.typing import NDArray
 
 from diskreplay import spaces
-from diskreplay.checks import check_array, plain
+from diskreplay.checks import check_array
 from diskreplay.errors import InputError
 from diskreplay.ragged import Lists, Padded, rows_of
 from diskreplay.schema import Column, RaggedColumn, Schema
+from diskreplay.tensors import arrays
 from diskreplay.video import wrong as wrong_video
 
 Array = NDArray[Any]
@@ -251,7 +252,7 @@ class ItemsSlot:
         """Return rows one by one."""
         if isinstance(given, Lists | Padded):
             given = rows_of(given, self.name)
-        given = plain(self.name, given)
+        given = arrays(self.name, given)
         if _is_single(given):
             raise InputError(f"{self.name}: must be {count} rows, one of each of the {what}, got {given!r:.80}")
         if len(given) != count:
@@ -261,7 +262,7 @@ class ItemsSlot:
     def _row(self, value: Any, counts: bool) -> Array:
         """Return one row."""
         shape, dtype = self._item.value_shape, self._item.dtype
-        value = plain(self.name, value)
+        value = arrays(self.name, value)
         if self._video is not None:
             value = self._packets(value, counts)
         if value is None:  # as the edges of a graph without any

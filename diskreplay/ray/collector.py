@@ -24,7 +24,7 @@ from gymnasium.vector import VectorEnv
 from diskreplay.buffers.autoreset import AutoresetMode
 from diskreplay.buffers.options import RunOptions, shared
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_array, check_count
+from diskreplay.checks import check_count
 from diskreplay.errors import (
     ClosedError,
     CorruptionError,
@@ -215,10 +215,10 @@ class Collector:
         obs, self._obs = self._obs, None
         actions = self._checked(self._act(obs))
         next_obs, rewards, terminated, truncated, _ = self._envs.step(actions)
-        rewards, terminated, truncated = arrays((rewards, terminated, truncated))
+        rewards, terminated, truncated = arrays("a step", (rewards, terminated, truncated))
         ended = np.logical_or(terminated, truncated)
         taken = ~self._resetting
-        self._returns[taken] += check_array("reward", rewards)[taken]
+        self._returns[taken] += np.asarray(rewards)[taken]
         self._lengths[taken] += 1
         for env in np.flatnonzero(ended).tolist():
             self._envs.buffer.annotate_episode(env=env, policy=self.version)

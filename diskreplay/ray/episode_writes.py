@@ -45,7 +45,8 @@ def chunk_of(episode: SingleAgentEpisode) -> Chunk:
 
     return Chunk(
         str(episode.id_), int(episode.t_started), values(episode.get_observations()), values(episode.get_actions()),
-        check_array("reward", episode.get_rewards()).astype(np.float64), bool(episode.is_terminated), bool(episode.is_truncated),
+        check_array("reward", episode.get_rewards()).astype(np.float64), bool(episode.is_terminated),
+        bool(episode.is_truncated),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.checks import check_count, plain
+from diskreplay.checks import check_count
 from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, NewestStep, Reader, all_episodes, last_facts
 from diskreplay.compat.d3rlpy.signatures import actions, boxes, of_gymnasium
 from diskreplay.compat.d3rlpy.steps_read import StepsRead, of_picker, of_slicer, stacked_frames
@@ -36,6 +36,7 @@ from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.spaces import leaf_spaces, unflatten
+from diskreplay.tensors import arrays
 from diskreplay.views.transition import Transition as Transitions
 
 __all__ = ["DiskDataset"]
@@ -399,7 +400,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
 
 def _array(what: str, value: Any, dtype: Any) -> Array:
     """Return a value as an array, a single number as one of one entry, as d3rlpy's writer does."""
-    value = plain(what, value)
+    value = arrays(what, value)
     return value if isinstance(value, np.ndarray) and value.ndim else np.array([value], dtype)
 
 
