@@ -17,8 +17,7 @@ MAX_KEY_BYTES = 128
 def check_array(what: str, value: Any) -> NDArray[Any]:
     """Return ``value`` as an array of any dtype, which may share its memory; raise InputError if it cannot be one.
 
-    Every array that a caller gives comes in here, or by :func:`~diskreplay.tensors.arrays`. Floats that numpy does not
-    have, such as bfloat16, become float32.
+    Every array that a caller gives comes in here, or by :func:`~diskreplay.tensors.arrays`.
     """
     given = arrays(what, value)
     try:
@@ -27,7 +26,7 @@ def check_array(what: str, value: Any) -> NDArray[Any]:
         raise InputError(f"{what}: must be an array, got a ragged value: {value!r:.80}") from error
     except (TypeError, RuntimeError, BufferError) as error:
         raise InputError(f"{what}: must be an array, got {type(value).__name__}: {error!s:.200}") from error
-    return array.astype(np.float32) if array.dtype.isbuiltin == 2 else array  # of ml_dtypes, as JAX has them
+    return array if array.dtype.isbuiltin == 1 else arrays(what, array)
 
 
 def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> int:

@@ -10,17 +10,19 @@ import numpy as np
 
 from diskreplay.errors import InputError
 
-PLAIN = frozenset({np.ndarray, type(None), str, bool, int, float, complex, *np.sctypeDict.values()})
-"""The types of values that numpy takes as they are."""
+PLAIN = frozenset({type(None), str, bool, int, float, complex, *np.sctypeDict.values()})
+"""The types of single values."""
 
 
 def arrays(what: str, value: Any) -> Any:
     """Return a value with each of torch's tensors in it, on whichever device, as an array; all else as it is.
 
-    The value may be a Dict, a Tuple or a list of values. Tensors that require grad are detached, those of floats that
-    numpy does not have, such as bfloat16, become float32, and nested ones lists. Arrays of other tensors on the CPU
-    share their memory. Raises InputError, which names ``what``, for sparse arrays, and arrays that mask a value.
+    The value may be a Dict, a Tuple or a list of values. Tensors that require grad are detached, and nested ones become
+    lists. Floats that numpy does not have, such as bfloat16, become float32. Other arrays share their memory. Raises
+    InputError, which names ``what``, for sparse arrays, and for arrays that mask a value.
     """
+    if type(value) is np.ndarray:
+        return value.astype(np.float32) if value.dtype.isbuiltin == 2 else value  # of ml_dtypes, as JAX has them
     if type(value) in PLAIN:
         return value
     if isinstance(value, list | tuple):

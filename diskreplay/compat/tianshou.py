@@ -472,7 +472,14 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 _check_lengths(key, value, count)
             alloc_by_keys_diff(held, trial, count, False)
             held[np.arange(count)] = trial
-        except (IndexError, KeyError, TypeError, ValueError, Warning) as error:  # a warning that a filter raises
+        except (
+            IndexError,
+            KeyError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+            Warning,
+        ) as error:  # a filter raises warnings
             raise InputError(f"{', '.join(kept)}: cannot be kept beside those of the steps before: {error}") from error
         return kept
 

@@ -1004,7 +1004,7 @@ def test_a_stack_whose_tensordicts_have_other_leaves_is_refused() -> None:
     for extra in ({"text": torch.ones(())}, {"text": NonTensorData("a")}, {"next": {"text": torch.ones(())}}):
         one, other = trajectory(2).unbind(0)
         other.update(TensorDict(extra, []))
-        with pytest.raises(InputError, match="text.* must be in each of the tensordicts of a stack"):
+        with pytest.raises(InputError, match=r"text.* must be in each of the tensordicts of a stack"):
             rb.extend(LazyStackedTensorDict(one, other))
         with pytest.raises(InputError, match="must be alike"):
             rb.storage.set(torch.arange(2), [one, other])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, NewestStep, Reader, all_episodes, last_facts
 from diskreplay.compat.d3rlpy.signatures import actions, boxes, of_gymnasium
 from diskreplay.compat.d3rlpy.steps_read import StepsRead, of_picker, of_slicer, stacked_frames
@@ -301,7 +301,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         if self._held() is not None:
             raise InputError("append_episode: an episode is running; clip_episode() ends it")
         try:
-            count, size = episode.transition_count, len(episode.actions)
+            count, size = episode.transition_count, len(check_array("actions", episode.actions))
             ended = bool(flags("terminated", episode.terminated, ()))
             arrays = episode.observations, episode.actions, episode.rewards
         except (AttributeError, IndexError, TypeError, ValueError) as error:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 
 from diskreplay.checks import check_array, check_key
+from diskreplay.engine.inputs import rounded
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.schema import ACTION, DTYPES, KNOWN, OBS, RESERVED, REWARD, TERMINATED, TRUNCATED, Schema
 from diskreplay.spaces import unbounded
@@ -165,6 +166,8 @@ class TensorLayout:
         arrays = {key: check_array(repr(key), found[key]) for key in wanted}
         for key, leaf in wanted.items():
             array = arrays[key]
+            if found[key].dtype is torch.bfloat16 and np.dtype(leaf.dtype).kind == "f":
+                array = arrays[key] = rounded(repr(key), array, leaf.dtype)
             if (array.shape[1:], array.dtype.name) != (leaf.shape, leaf.dtype):
                 raise InputError(
                     f"{key!r} must be {leaf.dtype} {leaf.shape} as in the first tensordict of the store, "
