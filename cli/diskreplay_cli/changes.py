@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from diskreplay.paths import checked_path
 from diskreplay_cli import output, text
 from diskreplay_cli.datasets import EpisodeRange, counting, loss_option, where_option, written_to
 
@@ -33,10 +34,11 @@ class IdFile(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
         if not isinstance(value, str | os.PathLike):
             return value
         try:
-            if str(value).endswith(".npy"):
-                with pathlib.Path(value).open("rb") as file:
+            path = pathlib.Path(checked_path(value))
+            if path.suffix == ".npy":
+                with path.open("rb") as file:
                     return np.lib.format.read_array(file, allow_pickle=False)
-            lines = list(map(str.strip, pathlib.Path(value).read_text("utf-8").splitlines()))
+            lines = list(map(str.strip, path.read_text("utf-8").splitlines()))
         except (OSError, ValueError, EOFError) as error:
             self.fail(f"{value!r} cannot be read as ids: {getattr(error, 'strerror', None) or error}", param, ctx)
         for number, line in enumerate(lines, 1):

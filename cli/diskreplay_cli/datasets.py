@@ -13,6 +13,7 @@ from typing import Any, Literal
 import click
 
 from diskreplay import formats
+from diskreplay.paths import checked_path
 from diskreplay_cli import output, text
 from diskreplay_cli.errors import FAILED, Interrupted
 
@@ -46,7 +47,8 @@ def written_to(*outs: str) -> Callable[[], str]:
     """Return a function that tells what became of writing datasets, each of which appears whole or not at all."""
 
     def found() -> list[tuple[int, int] | None]:
-        facts = [pathlib.Path(out).stat() if os.path.lexists(out) else None for out in outs]
+        paths = [pathlib.Path(checked_path(out)) for out in outs]
+        facts = [path.stat() if os.path.lexists(path) else None for path in paths]
         return [fact and (fact.st_dev, fact.st_ino) for fact in facts]
 
     before = found()

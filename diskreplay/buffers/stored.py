@@ -24,6 +24,7 @@ from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.engine.run import Run
 from diskreplay.errors import CheckpointError, InputError, StateError
 from diskreplay.index.episodes import Episode, ends
+from diskreplay.index.selecting import warn_of_unknown
 from diskreplay.index.where import Where
 from diskreplay.interrupts import undisturbed
 from diskreplay.schema import Schema
@@ -215,12 +216,17 @@ class StoredBuffer(Subscripted):
 
         Raises InputError, which names the character, for what is not in the language; and for the name of a column,
         such as ``reward``, where no episode has a fact of that name: what can be selected are episodes, not steps.
+        Warns, by MisuseWarning, of any other name that no episode has as a fact.
         """
         read = Where(where)
         names = {one.name.partition("/")[0] for one in (*self.schema.columns, *self.schema.later)}
         with self.engine.lock:
             self.engine.check_open()
-            return Selection(read, self.engine.streams.all, names)
+            streams = self.engine.streams.all
+            found = Selection(read, streams, names)
+            facts = [each for one in streams for each in one.episodes.facts()] if read.facts else []
+        warn_of_unknown(read, facts)
+        return found
 
     @property
     def checkpoints(self) -> list[str]:

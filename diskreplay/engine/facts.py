@@ -40,6 +40,7 @@ def annotate(appender: Appender, episode: Episode | None, env: int | None, given
         rows = _rows_of(appender, episode, env)
         found = [_place(appender, episode.env, rows, given)]
     else:
+        check_newest(given)
         found = []
         for each in _environments(appender, env):
             waiting = noted.waiting(each)
@@ -56,6 +57,15 @@ def annotate(appender: Appender, episode: Episode | None, env: int | None, given
             else:
                 before, start, stop = one.place
                 noted.note(before, start, one.env, stop, one.facts)
+
+
+def check_newest(given: Mapping[str, Any]) -> None:
+    """Raise InputError for a fact of the newest episode that is meant to say which episode it is."""
+    if "episode" in given:
+        raise InputError(
+            f"annotate_episode(episode={given['episode']!r:.40}) does not choose an episode: give the episode first, "
+            "rb.annotate_episode(rb.episodes[0], success=True); a fact of that name is told by begin_episode"
+        )
 
 
 Extent = tuple[int, int | None, bool]

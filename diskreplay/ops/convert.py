@@ -276,6 +276,7 @@ def import_dataset(
     """
     started = time.perf_counter()
     target = absolute(path)
+    source = source if isinstance(source, Source) else checked_path(source, "source")
     if append and frame_stack is not None:
         raise InputError("frame_stack belongs to a new store, not to one that is appended to")
     if not append:

@@ -7,7 +7,7 @@ import os
 import warnings
 
 from diskreplay.checks import check_count
-from diskreplay.errors import InputError, RemoteWarning, StoreNotFoundError
+from diskreplay.errors import CorruptionError, InputError, RemoteWarning, StoreNotFoundError
 from diskreplay.paths import PathLike, checked_path, full_path
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
@@ -59,6 +59,11 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
             "remove them, or give them back their names", RemoteWarning, stacklevel=4,
         )  # fmt: skip
     if found.kind(f"{objects.url}/{metadata.NAME}") is None:
+        if found.catalog.listing.records:
+            raise CorruptionError(
+                f"the root document {metadata.NAME} of the store at {objects.url!r} is missing, and its rows are there: "
+                "the next push of its writer puts it back ('diskreplay push')", file=f"{objects.url}/{metadata.NAME}",
+            )  # fmt: skip
         raise StoreNotFoundError(
             f"there is no store at {objects.url!r} yet; who writes makes one, by create(path, ..., remote=url)"
         )
@@ -89,7 +94,7 @@ def local(path: PathLike, doing: str) -> str:
 def default_mirror(url: str) -> str:
     """Return the directory of a URL's mirror below the user's cache directory (``XDG_CACHE_HOME``, ``~/.cache``)."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = os.environ.get(MIRROR_VARIABLE) or os.path.join(cache, "diskreplay")
+    folder = checked_path(os.environ.get(MIRROR_VARIABLE) or os.path.join(cache, "diskreplay"), MIRROR_VARIABLE)
     digest = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
     return os.path.abspath(os.path.join(folder, f"{url.rstrip('/').rpartition('/')[2]}-{digest}"))
 
