@@ -22,7 +22,7 @@ from diskreplay.engine import checkpointing, forks, unclosed
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.engine.run import Run
-from diskreplay.errors import CheckpointError, InputError, StateError
+from diskreplay.errors import CheckpointError, InputError, end_block
 from diskreplay.index.episodes import Episode, ends
 from diskreplay.index.selecting import warn_of_unknown
 from diskreplay.index.where import Where
@@ -456,10 +456,10 @@ class StoredBuffer(Subscripted):
         that is forgotten is closed, and what is still open when the interpreter ends is committed, and its priorities
         kept; see :mod:`diskreplay.engine.unclosed`.
 
-        A Ctrl-C meanwhile is acted on when it is done. Raises what a commit raises, and StateError where rows are lost
-        because an earlier commit was cut short; the buffer is closed all the same. Of a commit that failed with
-        WriteFailedError the program knows already. What else ends it half-way leaves the buffer open, to be closed
-        again.
+        A Ctrl-C meanwhile is acted on when it is done. Raises what a commit raises, also if an earlier commit failed or
+        was cut short (StateError) and rows are lost by that: the error says how many, once, and the buffer is closed
+        all the same. Where an exception leaves a ``with`` block, it gets that as a note. What else ends closing
+        half-way leaves the buffer open, to be closed again.
         """
         self.engine.close()
 
@@ -467,12 +467,7 @@ class StoredBuffer(Subscripted):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            self.close()
-        except StateError as lost:
-            if error is None:
-                raise
-            error.add_note(f"{type(lost).__name__}: {lost}")  # what ended the block is what there is to know
+        end_block(self.close, error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the pickle of a buffer with mode "r", which holds its path; see :mod:`diskreplay.buffers.copies`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from diskreplay.call_queue import CallQueue, Waited, nothing
 from diskreplay.checks import check_count, check_flag
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.facts import check_newest, checked
-from diskreplay.errors import InputError
+from diskreplay.errors import InputError, end_block
 from diskreplay.paths import PathLike
 from diskreplay.recording.copies import copied
 from diskreplay.recording.opening import NO_SEED, SEED, info_columns, opened, seed_number
@@ -172,14 +173,14 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         """Commit, close the store, and close the environment; a second call does nothing more."""
-        try:
+        with contextlib.ExitStack() as closing:
+            closing.callback(self.env.close)
+            closing.push(self.buffer)
             if self._queue is not None:
                 self._queue.end()
-        finally:
-            try:
-                self.buffer.close()
-            finally:
-                self.env.close()
+
+    def __exit__(self, *exception: Any) -> None:  # type: ignore[override]
+        end_block(self.close, exception[1])
 
     def _check(self) -> None:
         """Raise what stands against another call, before it touches the environment."""

@@ -61,8 +61,8 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
     if found.kind(f"{objects.url}/{metadata.NAME}") is None:
         if found.catalog.listing.records:
             raise CorruptionError(
-                f"the root document {metadata.NAME} of the store at {objects.url!r} is missing, and its rows are there: "
-                "the next push of its writer puts it back ('diskreplay push')", file=f"{objects.url}/{metadata.NAME}",
+                f"the root document {metadata.NAME} of the store at {objects.url!r} is missing, its rows are there: "
+                "the next push of its writer puts it back ('diskreplay push')", file=f"{objects.url}/{metadata.NAME}"
             )  # fmt: skip
         raise StoreNotFoundError(
             f"there is no store at {objects.url!r} yet; who writes makes one, by create(path, ..., remote=url)"
