@@ -23,10 +23,6 @@ where_option = click.option(
 )
 
 
-ENDINGS = {".npz": "npz", ".parquet": "parquet", ".zarr": "diffusion-policy", ".replay": "store"}
-"""The format of an export that names none, by what its path ends in."""
-
-
 @contextlib.contextmanager
 def counting(what: str, left: Callable[[], str] = str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar with the rate; call it with steps done and steps in all.
@@ -126,8 +122,8 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 @click.argument("out", type=click.Path())
 @click.option(
     "--format", "format_name", type=click.Choice(list(formats.MODULES)),
-    help="Of the dataset; see diskreplay formats.  [default: as OUT ends, in "
-    f"{', '.join(list(ENDINGS)[:-1])} or {list(ENDINGS)[-1]}; else d4rl]",
+    help="Of the dataset; see diskreplay formats.  [default: as OUT ends, in .hdf5, .h5, .npz, .parquet, .zarr or "
+    ".replay]",
 )  # fmt: skip
 @click.option("--episodes", type=EpisodeRange(), metavar="A:B", help="Only these, as diskreplay episodes numbers them.")
 @click.option("--columns", metavar="NAMES", help="Only these observations and columns, with commas between.")
@@ -157,17 +153,16 @@ def export(
     from diskreplay.formats.selection import Selection
     from diskreplay.ops.convert import export as run
 
-    name = format_name or ENDINGS.get(pathlib.PurePath(out).suffix, "d4rl")
     with counting("exporting", written_to(out)) as update:
         result = run(
-            path, out, name, selection=Selection(episodes, min_return, envs, listed(columns), where),
+            path, out, format_name, selection=Selection(episodes, min_return, envs, listed(columns), where),
             allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task, progress=update,
         )  # fmt: skip
     if output.printed_json(result, as_json):
         return
     click.echo(
         f"{out}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} "
-        f"as {result.format}, {text.size(result.stored_bytes)} for {text.size(result.raw_bytes)}, "
+        f"as {result.format}, {text.size(result.stored_bytes)} on disk, {text.size(result.raw_bytes)} decoded, "
         f"in {result.seconds:.1f} s"
     )
     for what, count in result.lost.items():
@@ -285,14 +280,19 @@ def formats_(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("out", type=click.Path())
 @click.argument("paths", type=click.Path(), nargs=-1, required=True)
+@click.argument("out", type=click.Path())
 @loss_option
 @output.json_option
-def merge(out: str, paths: tuple[str, ...], allow_loss: bool, as_json: bool) -> None:
+def merge(paths: tuple[str, ...], out: str, allow_loss: bool, as_json: bool) -> None:
     """Make a store OUT with all episodes of the stores at PATHS."""
     from diskreplay.ops.combine import merge as run
+    from diskreplay.remote.objects import is_url
 
+    first, last = (is_url(path) or os.path.lexists(checked_path(path)) for path in (paths[0], out))
+    if last and not first:
+        order = shlex.join(["diskreplay", "merge", *paths[1:], out, paths[0]])
+        raise click.UsageError(f"there is no {paths[0]!r}, but {out!r}: OUT comes last, as of cp: {order}")
     with counting("merging", written_to(out)) as update:
         result = run(out, paths, allow_loss=allow_loss, progress=update)
     _print_written([result], as_json)
@@ -336,7 +336,7 @@ def _print_written(results: list[Any], as_json: bool) -> None:
     for result in results:
         click.echo(
             f"{result.path}: {text.plural(result.transitions, 'transition')} of "
-            f"{text.plural(result.episodes, 'episode')}, {text.size(result.stored_bytes)}"
+            f"{text.plural(result.episodes, 'episode')}, {text.size(result.stored_bytes)} on disk"
         )
 
 

@@ -63,6 +63,10 @@ MAX_FRAME_STACK = 1024
 MAX_SPACE = 160
 """The most characters of a space that are printed."""
 
+ENDINGS = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".parquet": "parquet", ".zarr": "diffusion-policy"}
+ENDINGS[".replay"] = "store"
+"""The format of an export that names none, by what its path ends in."""
+
 WAITING_BYTES = 64 << 20
 """The most decoded bytes of steps that wait in memory until it is known that they are among the newest."""
 
@@ -75,7 +79,7 @@ class Exported(Result):
         path: the path of the dataset.
         format: its name.
         transitions, episodes: the numbers of both in it.
-        raw_bytes: the bytes of the dataset's steps, before compression, each observation counted once.
+        raw_bytes: the bytes of the dataset's steps, decoded, each observation counted once; of video those of frames.
         stored_bytes: the bytes that the dataset takes on disk.
         lost: the parts that the format could not hold, and how much of each.
         envs: environments that the episodes come from; most formats do not say which is whose.
@@ -131,8 +135,9 @@ class Imported(Result):
 
 
 def export(
-    path: PathLike, out: PathLike, format: str = "d4rl", *, selection: Selection = EVERYTHING, allow_loss: bool = False,
-    overwrite: bool = False, compression: str | None = None, task: str | None = None, progress: Progress | None = None,
+    path: PathLike, out: PathLike, format: str | None = None, *, selection: Selection = EVERYTHING,
+    allow_loss: bool = False, overwrite: bool = False, compression: str | None = None, task: str | None = None,
+    progress: Progress | None = None,
 ) -> Exported:  # fmt: skip
     """Write the last commit of the store at ``path``, or a part of it, as a dataset ``out``.
 
@@ -141,7 +146,7 @@ def export(
     Args:
         path: the path of the store.
         out: the file or directory to write.
-        format: name of one.
+        format: name of one; as ``out`` ends (:data:`ENDINGS`) if None.
         selection: the part to export.
         allow_loss: go on where the format cannot hold all of it.
         overwrite: True if a dataset that is there may be replaced.
@@ -158,7 +163,7 @@ def export(
         DiskFullError: when there is no room for it.
     """
     started = time.perf_counter()
-    chosen = formats.get(format)
+    chosen = formats.get(format := format or format_of(out))
     compression = chosen.compressions[0] if compression is None else compression
     if chosen.write is None:
         raise InputError(f"{format} datasets can only be read; 'diskreplay formats' lists what can be written")
@@ -188,13 +193,24 @@ def export(
         else:
             source = without_columns(source, source.layout.ragged_columns & chosen.holds.odd(source.layout))
         check_holds(chosen, source.layout, source.steps)
-        chosen.write(counted(source, report), temporary, compression)
+        sizes: list[int] = []
+        chosen.write(counted(source, report, sizes), temporary, compression)
         report(source.steps, source.steps)
-        episodes, raw = len(part.episodes), source.steps * source.layout.step_bytes
+        episodes, raw = len(part.episodes), sum(sizes)
         envs = len({(episode.stream, episode.env) for episode in part.episodes})
     lost = {loss.what: loss.count for loss in losses}
     seconds = time.perf_counter() - started
     return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, seconds)
+
+
+def format_of(out: PathLike) -> str:
+    """Return the name of the format that a path ends in; raise InputError if it ends in none."""
+    text = checked_path(out, "out")
+    found = ENDINGS.get("" if text.endswith("/") else pathlib.PurePath(text).suffix)
+    if found is None:
+        known = ", ".join(f"{ending} ({name})" for ending, name in ENDINGS.items())
+        raise InputError(f"{text!r} ends in no format: name it (--format), or end it in {known}")
+    return found
 
 
 @contextlib.contextmanager
@@ -526,14 +542,16 @@ def without_columns(source: Source, names: Collection[str]) -> Source:
     )
 
 
-def counted(source: Source, progress: Progress | None) -> Source:
-    """Return the source that tells how many of its steps were read."""
+def counted(source: Source, progress: Progress | None, sizes: list[int] | None = None) -> Source:
+    """Return the source that tells how many of its steps were read, and ``sizes``, their decoded bytes by block."""
     if progress is None:
         return source
 
     def blocks() -> Iterator[Transitions]:
-        done = 0
+        done, read = 0, [] if sizes is None else sizes
+        read.clear()
         for steps in source.blocks():
+            read.append(steps.decoded_bytes(source.layout.video))
             yield steps
             done += len(steps)
             progress(done, source.steps)

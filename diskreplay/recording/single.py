@@ -18,7 +18,7 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.call_queue import CallQueue, Waited, nothing
 from diskreplay.checks import check_count, check_flag
 from diskreplay.engine.engine import Engine
-from diskreplay.engine.facts import check_newest, checked
+from diskreplay.engine.facts import checked
 from diskreplay.errors import InputError, end_block
 from diskreplay.paths import PathLike
 from diskreplay.recording.copies import copied
@@ -155,8 +155,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
     def annotate_episode(self, **facts: Any) -> None:
         """Tell more of the newest episode, as the buffer's method; with ``background`` in the order of the steps."""
         self._check()
-        check_newest(facts)
-        self._call(functools.partial(self._rows.annotate_episode, **checked(facts, {})))
+        self._call(functools.partial(self._rows.annotate_episode, **checked(facts, {}, newest=True)))
 
     def flush(self) -> None:
         """Wait until all steps so far are in ``env.buffer``, and commit them; raise what ``commit`` raises."""

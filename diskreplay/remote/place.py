@@ -7,7 +7,7 @@ import os
 import warnings
 
 from diskreplay.checks import check_count
-from diskreplay.errors import CorruptionError, InputError, RemoteWarning, StoreNotFoundError
+from diskreplay.errors import InputError, RemoteWarning, StoreNotFoundError
 from diskreplay.paths import PathLike, checked_path, full_path
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
@@ -59,13 +59,10 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
             "remove them, or give them back their names", RemoteWarning, stacklevel=4,
         )  # fmt: skip
     if found.kind(f"{objects.url}/{metadata.NAME}") is None:
-        if found.catalog.listing.records:
-            raise CorruptionError(
-                f"the root document {metadata.NAME} of the store at {objects.url!r} is missing, its rows are there: "
-                "the next push of its writer puts it back ('diskreplay push')", file=f"{objects.url}/{metadata.NAME}"
-            )  # fmt: skip
+        lost = " any more: its root document is missing, and the next push ('diskreplay push') puts it back"
+        why = lost if found.catalog.listing.records else " yet"
         raise StoreNotFoundError(
-            f"there is no store at {objects.url!r} yet; who writes makes one, by create(path, ..., remote=url)"
+            f"there is no store at {objects.url!r}{why}; who writes makes one, by create(path, ..., remote=url)"
         )
     if not found.catalog.listing.records:
         raise StoreNotFoundError(f"the store at {objects.url!r} holds no stream yet: its first push has not ended")

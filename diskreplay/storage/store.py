@@ -304,8 +304,8 @@ class Store:
         if check_size(commit.num_envs, capacity) < commit.capacity:
             raise InputError(
                 f"the stream {name!r} has the capacity {commit.capacity:,}, and {capacity:,} would keep fewer rows: "
-                f"where that is meant, call resize({capacity}) of the open buffer, or run "
-                f"'diskreplay resize {shlex.quote(self.path)} --stream {shlex.quote(name)} --capacity {capacity}'"
+                f"where that is meant, call resize({capacity}) of the open buffer, or run 'diskreplay resize "
+                f"{shlex.quote(self.path)} --stream {shlex.quote(name)} --capacity {capacity} --evict'"
             )
         return commit if capacity == commit.capacity else commit.resized(capacity)
 
@@ -655,17 +655,13 @@ def checkpoint_files(files: fs.Files, folder: str, checkpoint: Checkpoint) -> li
 
 
 def _rootless(files: fs.Files, path: str, otherwise: str) -> NotAStoreError | CorruptionError:
-    """Return the error for a directory without a root document: a store has lost it if one of its streams is there."""
-    with contextlib.suppress(OSError, CorruptionError):
-        for name in files.list(os.path.join(path, STREAMS)):
-            with contextlib.suppress(OSError, CorruptionError):
-                stream.read_commit(files, os.path.join(path, STREAMS, name))
-                root = os.path.join(path, metadata.NAME)
-                return CorruptionError(
-                    f"the root document {root!r} of a store is missing or damaged, and its rows are there: put that "
-                    "file back from a backup, or copy the store from where it was pushed to ('diskreplay pull')",
-                    file=root,
-                )
+    """Return the error for a directory without a root document: a store has lost it if its groups are there."""
+    if all(files.size(os.path.join(path, name, metadata.NAME)) is not None for name in (STREAMS, CHECKPOINTS)):
+        root = os.path.join(path, metadata.NAME)
+        return CorruptionError(
+            f"the root document {root!r} of a store is missing or damaged, and its rows are there: put that file back "
+            "from a backup, or copy the store from where it was pushed to ('diskreplay pull')", file=root,
+        )  # fmt: skip
     return NotAStoreError(f"{path!r} {otherwise}")
 
 

@@ -185,11 +185,10 @@ def _answers(name: str, given: Any, ids: Ids, streams: Sequence[OpenStream]) -> 
     with np.errstate(over="ignore"):
         wrong = np.flatnonzero(~np.isfinite(answers.astype(np.float32)))
     if len(wrong):
-        value, index = answers[wrong[0]], ids[wrong[0]]
-        stream = next(one for one in streams if one.log.stream == stream_of(index))
+        stream = next(one for one in streams if one.log.stream == stream_of(ids[wrong[0]]))
         row, env = (int(each[0]) for each in stream.log.locate(ids[wrong[:1]]))
         raise InputError(
-            f"{name} must return finite values, got {value} for row {row} of environment {env} of the stream "
-            f"{stream.disk.name!r}: rb.get([{index}]) shows it as it was recorded"
+            f"{name} must return finite values, got {answers[wrong[0]]} for row {row} of environment {env} of stream "
+            f"{stream.disk.name!r}: rb.get([{ids[wrong[0]]}]) shows it as it was recorded"
         )
     return answers

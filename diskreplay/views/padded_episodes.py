@@ -65,15 +65,13 @@ class PaddedEpisodes(View[EpisodeBatch]):
         return EpisodeBatch(**fields, mask=mask, length=mask.sum(axis=1))
 
     def lacking(self, streams: Sequence[OpenStream]) -> str | None:
-        """Return why no episode can be sampled and what the user can do. Return None if one can, or none is there."""
+        """Return why no episode can be sampled, and what the user can do. Return None if one can."""
         held = [episode for stream in streams for episode in episodes(stream.log)]
-        if not held or any(episode.ended and episode.complete_start for episode in held):
-            return None
         cut = sum(not episode.complete_start for episode in held)
-        return (
-            f"{self!r}: no episode in the window is whole: {cut} of {len(held)} have lost their first steps (a larger "
-            f"capacity keeps them), {len(held) - cut} go on; add the end of one"
-        )
+        return None if any(episode.ended and episode.complete_start for episode in held) else (
+            f"{self!r}: none of the {len(held)} episodes in the window is whole: {cut} have lost their first steps (a "
+            f"larger capacity keeps them), and {len(held) - cut} go on: add the end of one"
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "PaddedEpisodes", **dataclasses.asdict(self)}
