@@ -94,7 +94,7 @@ def edit(
     where: str | None, episodes: slice | None, ids: Any, later: tuple[str, ...], dry_run: bool, allow_loss: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Copy the store at PATH to OUT, without some of its episodes or steps.
+    """Copy the store at PATH to OUT, without some of its steps.
 
     An episode that loses steps in its middle becomes two, so that no sample spans the gap; one that loses its last
     steps ends truncated. The store at PATH stays as it is. Facts of episodes and values written later go along,

@@ -23,6 +23,11 @@ where_option = click.option(
 )
 
 
+ENDINGS = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".parquet": "parquet", ".zarr": "diffusion-policy"}
+ENDINGS[".replay"] = "store"
+"""The format of an export that names none, by what its path ends in."""
+
+
 @contextlib.contextmanager
 def counting(what: str, left: Callable[[], str] = str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar with the rate; call it with steps done and steps in all.
@@ -122,8 +127,7 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 @click.argument("out", type=click.Path())
 @click.option(
     "--format", "format_name", type=click.Choice(list(formats.MODULES)),
-    help="Of the dataset; see diskreplay formats.  [default: as OUT ends, in .hdf5, .h5, .npz, .parquet, .zarr or "
-    ".replay]",
+    help=f"Of the dataset; see diskreplay formats.  [default: as OUT ends: {', '.join(ENDINGS)}]",
 )  # fmt: skip
 @click.option("--episodes", type=EpisodeRange(), metavar="A:B", help="Only these, as diskreplay episodes numbers them.")
 @click.option("--columns", metavar="NAMES", help="Only these observations and columns, with commas between.")
@@ -153,9 +157,13 @@ def export(
     from diskreplay.formats.selection import Selection
     from diskreplay.ops.convert import export as run
 
+    name = format_name or ENDINGS.get("" if out.endswith("/") else pathlib.PurePath(out).suffix)
+    if name is None:
+        known = ", ".join(f"{ending} ({one})" for ending, one in ENDINGS.items())
+        raise click.UsageError(f"{out!r} ends in no format: name it by --format, or end it in {known}")
     with counting("exporting", written_to(out)) as update:
         result = run(
-            path, out, format_name, selection=Selection(episodes, min_return, envs, listed(columns), where),
+            path, out, name, selection=Selection(episodes, min_return, envs, listed(columns), where),
             allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task, progress=update,
         )  # fmt: skip
     if output.printed_json(result, as_json):

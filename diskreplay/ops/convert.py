@@ -63,10 +63,6 @@ MAX_FRAME_STACK = 1024
 MAX_SPACE = 160
 """The most characters of a space that are printed."""
 
-ENDINGS = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".parquet": "parquet", ".zarr": "diffusion-policy"}
-ENDINGS[".replay"] = "store"
-"""The format of an export that names none, by what its path ends in."""
-
 WAITING_BYTES = 64 << 20
 """The most decoded bytes of steps that wait in memory until it is known that they are among the newest."""
 
@@ -135,9 +131,8 @@ class Imported(Result):
 
 
 def export(
-    path: PathLike, out: PathLike, format: str | None = None, *, selection: Selection = EVERYTHING,
-    allow_loss: bool = False, overwrite: bool = False, compression: str | None = None, task: str | None = None,
-    progress: Progress | None = None,
+    path: PathLike, out: PathLike, format: str = "d4rl", *, selection: Selection = EVERYTHING, allow_loss: bool = False,
+    overwrite: bool = False, compression: str | None = None, task: str | None = None, progress: Progress | None = None,
 ) -> Exported:  # fmt: skip
     """Write the last commit of the store at ``path``, or a part of it, as a dataset ``out``.
 
@@ -146,7 +141,7 @@ def export(
     Args:
         path: the path of the store.
         out: the file or directory to write.
-        format: name of one; as ``out`` ends (:data:`ENDINGS`) if None.
+        format: name of one.
         selection: the part to export.
         allow_loss: go on where the format cannot hold all of it.
         overwrite: True if a dataset that is there may be replaced.
@@ -163,7 +158,7 @@ def export(
         DiskFullError: when there is no room for it.
     """
     started = time.perf_counter()
-    chosen = formats.get(format := format or format_of(out))
+    chosen = formats.get(format)
     compression = chosen.compressions[0] if compression is None else compression
     if chosen.write is None:
         raise InputError(f"{format} datasets can only be read; 'diskreplay formats' lists what can be written")
@@ -201,16 +196,6 @@ def export(
     lost = {loss.what: loss.count for loss in losses}
     seconds = time.perf_counter() - started
     return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, seconds)
-
-
-def format_of(out: PathLike) -> str:
-    """Return the name of the format that a path ends in; raise InputError if it ends in none."""
-    text = checked_path(out, "out")
-    found = ENDINGS.get("" if text.endswith("/") else pathlib.PurePath(text).suffix)
-    if found is None:
-        known = ", ".join(f"{ending} ({name})" for ending, name in ENDINGS.items())
-        raise InputError(f"{text!r} ends in no format: name it (--format), or end it in {known}")
-    return found
 
 
 @contextlib.contextmanager
