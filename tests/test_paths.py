@@ -95,14 +95,14 @@ READ: dict[str, Callable[[], object]] = {
 def test_what_is_made_is_made_at_home(home: pathlib.Path, door: str) -> None:
     MADE[door]()
     assert list(home.glob("b.*"))
-    assert os.listdir(".") == []
+    assert not list(pathlib.Path.cwd().iterdir())
 
 
 @pytest.mark.parametrize("door", READ)
 def test_what_is_read_is_read_at_home(home: pathlib.Path, door: str) -> None:
     READ[door]()
-    assert sorted(os.listdir(home)) == ["a.replay"]
-    assert os.listdir(".") == []
+    assert [each.name for each in home.iterdir()] == ["a.replay"]
+    assert not list(pathlib.Path.cwd().iterdir())
 
 
 def test_an_interrupt_of_a_command_looks_at_home_too(home: pathlib.Path) -> None:

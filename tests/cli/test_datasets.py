@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import pathlib
 from typing import Any
 
@@ -100,12 +99,14 @@ def test_the_format_of_an_export_is_what_its_name_ends_in(
     assert f" as robomimic, {sizes}" in said("export", path, other, "--format", "robomimic", "--overwrite")
 
 
-@pytest.mark.parametrize("name", ["out.csv", "out", "out.npz/", "out.replay/", "out.json", ".npz", "out.NPZ", "out.npz.gz"])
+@pytest.mark.parametrize(
+    "name", ["out.csv", "out", "out.npz/", "out.replay/", "out.json", ".npz", "out.NPZ", "out.npz.gz"]
+)
 def test_a_name_that_says_no_format_is_refused(path: str, tmp_path: pathlib.Path, name: str) -> None:
     store()(path)
     line = failure("export", path, f"{tmp_path}/{name}")
     assert "ends in no format: name it by --format, or end it in .hdf5 (d4rl), .h5 (d4rl), .npz (npz), .parquet" in line
-    assert os.listdir(tmp_path) == ["a.replay"]
+    assert [each.name for each in tmp_path.iterdir()] == ["a.replay"]
     assert facts("export", path, f"{tmp_path}/{name}", "--format", "d4rl")["format"] == "d4rl"
 
 
@@ -202,7 +203,7 @@ def test_merge_refuses_the_order_of_before(path: str, tmp_path: pathlib.Path) ->
     assert "there is no store at" in failure("merge", tmp_path / "none", path, tmp_path / "new")
     assert "there is no store at" in failure("merge", tmp_path / "none", tmp_path / "nor")
     assert "Missing argument" in failure("merge", path)
-    assert os.listdir(tmp_path) == ["a.replay"]
+    assert [each.name for each in tmp_path.iterdir()] == ["a.replay"]
     printed = said("merge", path, path, tmp_path / "new")
     assert printed.startswith(f"{tmp_path / 'new'}: 54 transitions of 14 episodes, ")
     assert printed.endswith(" on disk\n")

@@ -43,7 +43,10 @@ COMMANDS = {
     "record": [["record", "é☃-v1", "PATH-recorded", "--steps", "9"]],
     "relabel": [["relabel", "PATH-edited", "--reward", "é☃:f"]],
     "report": [["report", "PATH", "-o", "PATH.html"]],
-    "resize": [["resize", "PATH", "--capacity", "9000", "--dry-run"], ["resize", "PATH", "--capacity", "9001", "--json"]],
+    "resize": [
+        ["resize", "PATH", "--capacity", "9000", "--dry-run"],
+        ["resize", "PATH", "--capacity", "9001", "--json"],
+    ],
     "show": [["show", "PATH", "-o", "PATH.png"], ["show", "PATH", "-o", "PATH.gif"]],
     "split": [["split", "PATH", "--fraction", "0.5"]],
     "verify": [["verify", "PATH"], ["verify", "--repair", "PATH"]],

@@ -105,9 +105,7 @@ def test_what_went_is_counted_by_its_place(path: str, tmp_path: pathlib.Path) ->
         ({"drop": "length = 1", "steps": [slice(-1, None)], "episodes": slice(0, 3)}, [4, 6, 4, 3, 6]),
     ],
 )  # fmt: skip
-def test_whole_episodes_go_or_stay(
-    path: str, tmp_path: pathlib.Path, options: dict[str, Any], stay: list[int]
-) -> None:
+def test_whole_episodes_go_or_stay(path: str, tmp_path: pathlib.Path, options: dict[str, Any], stay: list[int]) -> None:
     """What ``--keep`` keeps is what ``export --where`` keeps; what ``--drop`` drops is the rest."""
     store()(path)  # of lengths 5, 1, 7, 1, 4, 3, 6
     edit(path, tmp_path / "b", **options)

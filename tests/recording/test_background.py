@@ -262,6 +262,8 @@ def test_facts_that_are_wrong_are_refused_at_once(path: str) -> None:
         with pytest.raises(InputError, match="seed"):
             env.begin_episode(seed="one")
         env.begin_episode(seed=3)
+        with pytest.raises(InputError, match="give the episode first"):
+            env.annotate_episode(episode=0, success=True)
         env.step(ACTION)
         env.flush()
         assert [episode.facts for episode in env.buffer.episodes] == [{"seed": 3}]
