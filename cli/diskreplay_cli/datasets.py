@@ -300,7 +300,7 @@ def merge(paths: tuple[str, ...], out: str, allow_loss: bool, as_json: bool) -> 
     first, last = (is_url(path) or os.path.lexists(checked_path(path)) for path in (paths[0], out))
     if last and not first:
         order = shlex.join(["diskreplay", "merge", *paths[1:], out, paths[0]])
-        raise click.UsageError(f"there is no {paths[0]!r}, but {out!r}: OUT comes last, as of cp: {order}")
+        raise click.UsageError(f"there is no {paths[0]!r}, but {out!r}: OUT comes last, as with cp: {order}")
     with counting("merging", written_to(out)) as update:
         result = run(out, paths, allow_loss=allow_loss, progress=update)
     _print_written([result], as_json)

@@ -457,7 +457,7 @@ class Engine:
         """Commit, save the sampler's state, and give files and locks back; raise the errors of a commit."""
         self.settle()  # before a lock is taken that the other thread needs
         unsent = self.end_pushing()  # before signals wait, because the network may take long
-        open_, not_kept, failed = not self.closed, "", None
+        open_, not_kept = not self.closed, ""
         with self.write_lock:
             try:
                 if not (self.closed or self.ending) and self.streams.writer is not None:
@@ -465,12 +465,12 @@ class Engine:
                         self._commit_last(self.streams.writer)
                 if not self.closed:
                     not_kept = self.keep()
-            except DiskReplayError as error:
-                failed = error
+            except DiskReplayError:
+                self.finish()
+                self.store.files.stop()
+                raise
             self.finish()
         self.store.files.stop()
-        if failed is not None:
-            raise failed
         if open_:
             self.pushes.warn_of_names()
         if not_kept:

@@ -188,10 +188,10 @@ def export(
         else:
             source = without_columns(source, source.layout.ragged_columns & chosen.holds.odd(source.layout))
         check_holds(chosen, source.layout, source.steps)
-        sizes: list[int] = []
+        sizes: dict[int, int] = {}
         chosen.write(counted(source, report, sizes), temporary, compression)
         report(source.steps, source.steps)
-        episodes, raw = len(part.episodes), sum(sizes)
+        episodes, raw = len(part.episodes), sum(sizes.values())
         envs = len({(episode.stream, episode.env) for episode in part.episodes})
     lost = {loss.what: loss.count for loss in losses}
     seconds = time.perf_counter() - started
@@ -527,16 +527,16 @@ def without_columns(source: Source, names: Collection[str]) -> Source:
     )
 
 
-def counted(source: Source, progress: Progress | None, sizes: list[int] | None = None) -> Source:
-    """Return the source that tells how many of its steps were read, and ``sizes``, their decoded bytes by block."""
+def counted(source: Source, progress: Progress | None, sizes: dict[int, int] | None = None) -> Source:
+    """Return the source that tells how many of its steps were read; ``sizes`` gets the decoded bytes of each block."""
     if progress is None:
         return source
 
     def blocks() -> Iterator[Transitions]:
-        done, read = 0, [] if sizes is None else sizes
-        read.clear()
+        done = 0
         for steps in source.blocks():
-            read.append(steps.decoded_bytes(source.layout.video))
+            if sizes is not None:
+                sizes[done] = steps.decoded_bytes(source.layout.video)
             yield steps
             done += len(steps)
             progress(done, source.steps)

@@ -135,7 +135,6 @@ class Hindsight(View[HindsightBatch]):
         batch.next_obs[DESIRED][chosen] = goals
         achieved = batch.next_obs[ACHIEVED][chosen]
         info = {name: values[chosen] for name, values in batch.extra.items()}
-
         made = self.reward_fn(achieved, goals, info)
         batch.reward[chosen] = _answers("reward_fn", made, batch.index[chosen], streams)
         if self.terminated_fn is not None:

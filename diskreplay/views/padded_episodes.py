@@ -69,8 +69,8 @@ class PaddedEpisodes(View[EpisodeBatch]):
         held = [episode for stream in streams for episode in episodes(stream.log)]
         cut = sum(not episode.complete_start for episode in held)
         return None if any(episode.ended and episode.complete_start for episode in held) else (
-            f"{self!r}: none of the {len(held)} episodes in the window is whole: {cut} have lost their first steps (a "
-            f"larger capacity keeps them), and {len(held) - cut} go on: add the end of one"
+            f"{self!r}: no episode in the window is whole: of {len(held)}, {cut} have lost their first steps (a larger "
+            f"capacity keeps them) and {len(held) - cut} go on; add the end of one"
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def test_merge_refuses_the_order_of_before(path: str, tmp_path: pathlib.Path) ->
     store()(path)
     for given in ([path], [path, path], [path, path, path]):
         line = failure("merge", tmp_path / "new", *given)
-        assert f"OUT comes last, as of cp: diskreplay merge {' '.join(given)} {tmp_path / 'new'}" in line
+        assert f"OUT comes last, as with cp: diskreplay merge {' '.join(given)} {tmp_path / 'new'}" in line
     assert "there is no store at" in failure("merge", tmp_path / "none", path, tmp_path / "new")
     assert "there is no store at" in failure("merge", tmp_path / "none", tmp_path / "nor")
     assert "Missing argument" in failure("merge", path)

@@ -28,13 +28,13 @@ def test_without_a_whole_episode_it_is_said_what_there_is(path: str, sampler: Ca
         with pytest.raises(NotEnoughDataError, match="the buffer holds 0 transitions"):
             buffer.sample(1)
         play(buffer, 4, ends=False)
-        with pytest.raises(NotEnoughDataError, match=r"none of the 1 episodes .* whole: 0 have lost .*, and 1 go on"):
+        with pytest.raises(NotEnoughDataError, match=r"no episode .* whole: of 1, 0 have lost .* and 1 go on"):
             buffer.sample(1)
         play(buffer, 20)
-        with pytest.raises(NotEnoughDataError, match=r"none of the 1 episodes .* whole: 1 have lost .*, and 0 go on"):
+        with pytest.raises(NotEnoughDataError, match=r"no episode .* whole: of 1, 1 have lost .* and 0 go on"):
             buffer.sample(1)
         play(buffer, 3, ends=False)
-        with pytest.raises(NotEnoughDataError, match=r"none of the 2 episodes .* whole: 1 have lost .*, and 1 go on"):
+        with pytest.raises(NotEnoughDataError, match=r"no episode .* whole: of 2, 1 have lost .* and 1 go on"):
             buffer.sample(1)
         buffer.cut()
         play(buffer, 1, ends=False)
