@@ -215,7 +215,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "next_obs/state: must be finite": {"state": np.array([np.nan, 0], np.float32)},
     "next_obs: must be a dict with the keys": {"more": 1},
     "at: must have shape": {"at": np.zeros(3)},
-    "info of a step has no 'at'": {"at": None},
+    "info of a step must be a mapping, .* got None": {"at": None},
 }
 """What is wrong with a step, by the error that says so."""
 
@@ -231,7 +231,7 @@ def test_what_is_wrong_is_refused_by_its_own_step(path: str, error: str, video: 
             given = dict(self.wrong)
             reward, at = given.pop("reward", reward), given.pop("at", info["at"])
             given.pop("action", None)
-            return {**obs, **given}, reward, *ends, {} if at is None else {"at": at}
+            return {**obs, **given}, reward, *ends, None if at is None else {"at": at}
 
     more: dict[str, Any] = {"columns": {"at": ((2,), np.int64)}, "finite": True}
     if video:
