@@ -40,6 +40,7 @@ def annotate(appender: Appender, episode: Episode | None, env: int | None, given
         rows = _rows_of(appender, episode, env)
         found = [_place(appender, episode.env, rows, given)]
     else:
+        checked(given, {}, newest=True)
         found = []
         for each in _environments(appender, env):
             waiting = noted.waiting(each)
@@ -112,11 +113,16 @@ def _environments(appender: Appender, env: int | None) -> list[int]:
     return [check_count("env", env, least=0, most=appender.num_envs - 1)]
 
 
-def checked(given: Mapping[str, Any], before: Mapping[str, Any]) -> Facts:
+def checked(given: Mapping[str, Any], before: Mapping[str, Any], *, newest: bool = False) -> Facts:
     """Return the facts ``before`` and those given, as JSON has them; raise InputError if they break a rule.
 
-    Scalars and arrays of numpy become numbers and lists.
+    Scalars and arrays of numpy become numbers and lists. Of the newest episode no fact says which episode it is.
     """
+    if newest and "episode" in given:
+        raise InputError(
+            f"annotate_episode(episode={given['episode']!r:.40}) chooses no episode: give the episode first, as "
+            "rb.annotate_episode(rb.episodes[0], success=True); begin_episode tells a fact of that name"
+        )
     for name in given:
         if not is_name(name):
             raise InputError(

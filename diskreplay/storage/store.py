@@ -134,18 +134,18 @@ class Store:
         except (FileNotFoundError, NotADirectoryError) as error:
             if files.kind(path) is None:
                 raise StoreNotFoundError(f"there is no store at {path!r}; ReplayBuffer.create makes one") from error
-            raise NotAStoreError(f"{path!r} is not a diskreplay store: it has no {metadata.NAME}") from error
+            raise _rootless(files, path, f"is not a diskreplay store: it has no {metadata.NAME}") from error
         except ReadFailedError as error:
             if error.errno not in fs.NO_NAMES:
                 raise
             reason = os.strerror(error.errno)
             raise StoreNotFoundError(f"there is no store at {path!r}: {reason}; name another path") from error
         except CorruptionError as error:
-            raise NotAStoreError(f"{path!r} is not a diskreplay store: {error}") from error
+            raise _rootless(files, path, f"is not a diskreplay store: {error}") from error
         attributes = document.get("attributes")
         ours = attributes.get(metadata.KEY) if isinstance(attributes, dict) else None
         if document.get("node_type") != "group" or not isinstance(ours, dict) or "format_version" not in ours:
-            raise NotAStoreError(f"{path!r} is a Zarr hierarchy but not a diskreplay store")
+            raise _rootless(files, path, "is a Zarr hierarchy but not a diskreplay store")
         version = ours["format_version"]
         if type(version) is not int or version < 1:
             raise CorruptionError(
@@ -304,8 +304,8 @@ class Store:
         if check_size(commit.num_envs, capacity) < commit.capacity:
             raise InputError(
                 f"the stream {name!r} has the capacity {commit.capacity:,}, and {capacity:,} would keep fewer rows: "
-                f"where that is meant, call resize({capacity}) of the open buffer, or run "
-                f"'diskreplay resize {shlex.quote(self.path)} --stream {shlex.quote(name)} --capacity {capacity}'"
+                f"where that is meant, call resize({capacity}) of the open buffer, or run 'diskreplay resize "
+                f"{shlex.quote(self.path)} --stream {shlex.quote(name)} --capacity {capacity} --evict'"
             )
         return commit if capacity == commit.capacity else commit.resized(capacity)
 
@@ -652,6 +652,17 @@ def checkpoint_files(files: fs.Files, folder: str, checkpoint: Checkpoint) -> li
     group = [f"{attachments.GROUP}/{metadata.NAME}"] if checkpoint.attachments else []
     nodes = [*checkpoint.arrays, *(f"{attachments.GROUP}/{name}" for name in checkpoint.attachments)]
     return [*group, *(f"{node}/{name}" for node in nodes for name in files.list(os.path.join(folder, node)))]
+
+
+def _rootless(files: fs.Files, path: str, otherwise: str) -> NotAStoreError | CorruptionError:
+    """Return the error for a directory without a root document: a store has lost it if its groups are there."""
+    if all(files.size(os.path.join(path, name, metadata.NAME)) is not None for name in (STREAMS, CHECKPOINTS)):
+        root = os.path.join(path, metadata.NAME)
+        return CorruptionError(
+            f"the root document {root!r} of a store is missing or damaged, and its rows are there: put that file back "
+            "from a backup, or copy the store from where it was pushed to ('diskreplay pull')", file=root,
+        )  # fmt: skip
+    return NotAStoreError(f"{path!r} {otherwise}")
 
 
 def _check_free(files: fs.Files, path: str) -> None:
