@@ -402,7 +402,7 @@ class Engine:
         ``empty`` is a function such as ``numpy.empty``, which makes the batch's large arrays.
         """
         drawn: list[tuple[Reads, Made]] = []
-        with contextlib.suppress(CorruptionError):  # the function that is returned tries again
+        with self.store.reading(self.stays_at), contextlib.suppress(CorruptionError):  # what is returned tries again
             drawn.append(self._draw(draft, args, empty))
             drawn[0][0].begin()
         return functools.partial(self._finish, drawn, draft, args, empty)
@@ -419,9 +419,10 @@ class Engine:
         any_commit = True  # a newer commit alone is a reason to try again once: data that then fails is damaged
         while True:
             try:
-                reads, made = drawn.pop() if drawn else self._draw(draft, args, empty)
-                reads.finish()
-                return made
+                with self.store.reading(self.stays_at):
+                    reads, made = drawn.pop() if drawn else self._draw(draft, args, empty)
+                    reads.finish()
+                    return made
             except CorruptionError:
                 if not self._caught_up(any_commit):
                     raise
