@@ -78,16 +78,17 @@ def open_buffer(
         check_ragged(kind, schema, run)
         kind.RULES.check(kind, stored, schema, path, opening.take_over, **shown)
 
-    only = opening.mode == APPEND
-    for left in reversed(range(OPEN_ATTEMPTS)):
+    options = {**shown, "run": run, "only_written": opening.mode == APPEND, "capacity": capacity}
+    left = OPEN_ATTEMPTS if (opening.checkpoint, opening.mode) == (LATEST, "r") else 1
+    while True:
         store, stream, cut = open_store(path, opening, run.remote, kind.RULES.modes, num_envs, capacity, check)
+        left -= 1
         try:
             with store.reading(cut):
-                return kind(store, stream=stream, checkpoint=cut, run=run, only_written=only, capacity=capacity, **shown)
+                return kind(store, stream=stream, checkpoint=cut, **options)
         except CheckpointError:  # its writer may have made a newer one since, and dropped this one
-            if not left or cut is None or (opening.checkpoint, opening.mode) != (LATEST, "r") or store.has(cut):
+            if not left or cut is None or store.has(cut):
                 raise
-    raise AssertionError
 
 
 def open_or_make_buffer(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -277,11 +277,16 @@ class Engine:
             self.writable().check()
             begin(self.appender, env, facts)
 
-    def annotate_episode(self, episode: Episode | None, env: int | None, facts: Mapping[str, Any]) -> None:
-        """Add facts to an episode that has begun; raise InputError, before any change, for wrong ones."""
+    def annotate_episode(
+        self, episode: Episode | None, env: int | None, facts: Mapping[str, Any], reserved: Collection[str] = ()
+    ) -> None:
+        """Add facts to an episode that has begun; raise InputError, before any change, for wrong ones.
+
+        ``reserved`` has the names of the store's own that may be among them.
+        """
         with self.write_lock:
             self.writable().check()
-            annotate(self.appender, episode, env, facts)
+            annotate(self.appender, episode, env, facts, reserved)
 
     def write(self, name: str, index: Any, values: Any) -> None:
         """Write values of a later column; raise InputError, before any change, for wrong arguments."""

@@ -6,6 +6,9 @@ added after the episode when the line was written. If several lines have the sam
 counts. A line is dead if its episode has left the window: its ``stop`` is not above the window's first row. A line
 whose ``stop`` is null is not dead, even if the window is empty.
 
+In the facts of a line, ``cut_start`` is the store's own: it is true for a copy of an episode whose first steps had left
+the window. It is no fact in RAM, and nobody is shown it as one.
+
 A program may give facts before an episode's first step. They wait until the row of that step is added; then
 :meth:`EpisodeFacts.begins` notes them.
 """
@@ -36,6 +39,8 @@ MAX_SEED = (1 << 64) - 1
 SHARED_LENGTH = 64
 """Equal texts of at most this many characters share one object; equal texts that are longer need not."""
 NOWHERE = -1
+CUT_START = "cut_start"
+"""The name in a line, and among the facts of a :class:`~.Source`, that says that the first steps are missing."""
 
 Bytes = NDArray[np.uint8]
 Facts = dict[str, Any]
@@ -51,13 +56,16 @@ class Noted(NamedTuple):
     at: int
     """The byte of the log of bytes at which the episode's newest line begins; :data:`NOWHERE` if it has none."""
     size: int
+    cut: bool = False
+    """True if the episode's first steps are missing."""
 
     @property
     def after(self) -> int:
         return self.at + self.size
 
     def line(self) -> bytes:
-        text = json.dumps([self.row, self.stop, self.env, self.facts], separators=(",", ":"), allow_nan=False)
+        facts = {**self.facts, CUT_START: True} if self.cut else self.facts
+        text = json.dumps([self.row, self.stop, self.env, facts], separators=(",", ":"), allow_nan=False)
         return text.encode() + b"\n"
 
 
@@ -89,6 +97,8 @@ class EpisodeFacts:
         """
         self._unwritten: dict[int, None] = {}
         """By :meth:`key`: episodes that changed since their last line was written; some may be forgotten by now."""
+        self._any_cut = False
+        """True if first steps of an episode are missing, or were of one that is forgotten by now."""
         self.changed: int | None = None
         """The lowest row of the episodes whose facts have changed since a caller set this to None.
 
@@ -137,15 +147,17 @@ class EpisodeFacts:
         """Set an episode's facts and its stop.
 
         ``before`` is the episode's present entry, or None. The new entry keeps the row of ``before``; without
-        ``before`` it gets ``row``.
+        ``before`` it gets ``row``. :data:`CUT_START` among the facts is kept apart from them.
         """
+        facts, cut = apart(facts)
+        self._any_cut |= cut
         one = before or Noted(row, env, stop, {}, NOWHERE, 0)
         self._change(one.row)
         key = self.key(one.row, env)
         self._unwritten[key] = None
         if stop is None:
             self._open[env] = key
-        self._noted[key] = one._replace(stop=stop, facts=shared(facts))
+        self._noted[key] = one._replace(stop=stop, facts=shared(facts), cut=cut or one.cut)
 
     def _change(self, row: int) -> None:
         self.changed = row if self.changed is None else min(self.changed, row)
@@ -200,13 +212,13 @@ class EpisodeFacts:
             if len(found) != len(lines):
                 raise ValueError("a line is not one value")
             for line, stored in zip(lines, found, strict=True):
-                row, stop, env, facts = self._checked(stored)
-                yield Noted(row, env, stop, shared(facts), at, len(line) + 1)
+                row, stop, env, (facts, cut) = self._checked(stored)
+                yield Noted(row, env, stop, shared(facts), at, len(line) + 1, cut)
                 at += len(line) + 1
         except (TypeError, RecursionError) as error:
             raise ValueError(str(error)) from error
 
-    def _checked(self, stored: Any) -> tuple[int, int | None, int, Facts]:
+    def _checked(self, stored: Any) -> tuple[int, int | None, int, tuple[Facts, bool]]:
         row, stop, env, facts = stored
         numbers = (row, env) if stop is None else (row, env, stop)
         if any(type(number) is not int or number < 0 for number in numbers) or not isinstance(facts, dict):
@@ -216,7 +228,7 @@ class EpisodeFacts:
             raise ValueError(f"tags must be texts, got {tags!r:.100}")
         if env >= self.num_envs or (stop is not None and stop <= row):
             raise ValueError(f"there is no episode from row {row} to {stop} of environment {env}")
-        return row, stop, env, facts
+        return row, stop, env, apart(facts)
 
     def take(self, one: Noted) -> None:
         """Note the facts of the next line; ignore the line if its row does not exist."""
@@ -224,9 +236,11 @@ class EpisodeFacts:
             return
         if one.stop is not None and one.stop > self.log.end:
             one = one._replace(stop=self.log.end)
+        self._any_cut |= one.cut
         key = self.key(one.row, one.env)
         known = self._noted.get(key)
-        if known is None or repr(known.facts) != repr(one.facts):  # 1 == True, but a condition tells them apart
+        # 1 == True, but a condition tells them apart.
+        if known is None or known.cut != one.cut or repr(known.facts) != repr(one.facts):
             self._change(one.row)
         self._noted[key] = one
         if one.stop is None:
@@ -290,6 +304,13 @@ class EpisodeFacts:
                 elif value is not None and not _MEANINGS.get(name, _anything)(value):
                     yield f"{place}: {name} cannot be {value!r:.100}"
 
+    def cut_starts(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which of the episodes that begin at rows ``starts``, ``(n,)``, lack their first steps, bool ``(n,)``."""
+        if not self._any_cut:
+            return np.zeros(len(starts), bool)
+        keys = (starts * self.num_envs + envs).tolist()
+        return np.fromiter((self._noted.get(key, NOTHING).cut for key in keys), bool, len(keys))
+
     def find(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> list[Facts]:
         """Return the facts of the episodes whose first rows in the window are ``starts``, ``(n,)``.
 
@@ -307,6 +328,12 @@ class EpisodeFacts:
             for at in late:
                 found[at] = reaching.get(int(envs[at]), nothing)
         return list(map(FACTS_OF, found))
+
+
+def apart(facts: Facts) -> tuple[Facts, bool]:
+    """Return facts without :data:`CUT_START`, and True if it was among them."""
+    cut = facts.get(CUT_START) is True
+    return {name: value for name, value in facts.items() if name != CUT_START} if cut else facts, cut
 
 
 def is_name(name: Any) -> bool:

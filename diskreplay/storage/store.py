@@ -523,8 +523,8 @@ class Store:
             if checkpoint is None or self.has(checkpoint):
                 raise
             raise CheckpointError(
-                f"the checkpoint {checkpoint.name!r} of {self.path!r} was dropped while it was read; open another, such "
-                'as "latest", or the last commit'
+                f"the checkpoint {checkpoint.name!r} of {self.path!r} was dropped while it was read; open another "
+                '("latest"), or the last commit'
             ) from error
 
     def has(self, checkpoint: Checkpoint) -> bool:
