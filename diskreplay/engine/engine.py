@@ -280,10 +280,7 @@ class Engine:
     def annotate_episode(
         self, episode: Episode | None, env: int | None, facts: Mapping[str, Any], reserved: Collection[str] = ()
     ) -> None:
-        """Add facts to an episode that has begun; raise InputError, before any change, for wrong ones.
-
-        ``reserved`` has the names of the store's own that may be among them.
-        """
+        """Add facts, also of ``reserved`` names, to an episode that has begun; raise InputError as :meth:`write`."""
         with self.write_lock:
             self.writable().check()
             annotate(self.appender, episode, env, facts, reserved)

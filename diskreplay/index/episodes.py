@@ -133,10 +133,7 @@ class EpisodeTable:
 
 
 def table(log: StreamLog, facts: EpisodeFacts | None, since: int = 0) -> EpisodeTable:
-    """Return the episodes of a stream's window, or only those that begin at row ``since`` or later.
-
-    ``facts`` know which of them lack their first steps though the window has a row before.
-    """
+    """Return the episodes of a window, or only those that begin at row ``since`` or later, with what ``facts`` tell."""
     rows = np.arange(max(log.begin, since), log.end)
     count = len(rows)
     if not count:

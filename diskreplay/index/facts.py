@@ -6,9 +6,6 @@ added after the episode when the line was written. If several lines have the sam
 counts. A line is dead if its episode has left the window: its ``stop`` is not above the window's first row. A line
 whose ``stop`` is null is not dead, even if the window is empty.
 
-In the facts of a line, ``cut_start`` is the store's own: it is true for a copy of an episode whose first steps had left
-the window. It is no fact in RAM, and nobody is shown it as one.
-
 A program may give facts before an episode's first step. They wait until the row of that step is added; then
 :meth:`EpisodeFacts.begins` notes them.
 """
@@ -40,7 +37,10 @@ SHARED_LENGTH = 64
 """Equal texts of at most this many characters share one object; equal texts that are longer need not."""
 NOWHERE = -1
 CUT_START = "cut_start"
-"""The name in a line, and among the facts of a :class:`~.Source`, that says that the first steps are missing."""
+"""The name that is true among the facts of a line, or of a :class:`~.Source`, if the episode lacks its first steps.
+
+It is the store's own: in RAM it is no fact, and nobody is shown it as one.
+"""
 
 Bytes = NDArray[np.uint8]
 Facts = dict[str, Any]
@@ -97,8 +97,6 @@ class EpisodeFacts:
         """
         self._unwritten: dict[int, None] = {}
         """By :meth:`key`: episodes that changed since their last line was written; some may be forgotten by now."""
-        self._any_cut = False
-        """True if first steps of an episode are missing, or were of one that is forgotten by now."""
         self.changed: int | None = None
         """The lowest row of the episodes whose facts have changed since a caller set this to None.
 
@@ -150,7 +148,6 @@ class EpisodeFacts:
         ``before`` it gets ``row``. :data:`CUT_START` among the facts is kept apart from them.
         """
         facts, cut = apart(facts)
-        self._any_cut |= cut
         one = before or Noted(row, env, stop, {}, NOWHERE, 0)
         self._change(one.row)
         key = self.key(one.row, env)
@@ -236,7 +233,6 @@ class EpisodeFacts:
             return
         if one.stop is not None and one.stop > self.log.end:
             one = one._replace(stop=self.log.end)
-        self._any_cut |= one.cut
         key = self.key(one.row, one.env)
         known = self._noted.get(key)
         # 1 == True, but a condition tells them apart.
@@ -306,10 +302,8 @@ class EpisodeFacts:
 
     def cut_starts(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which of the episodes that begin at rows ``starts``, ``(n,)``, lack their first steps, bool ``(n,)``."""
-        if not self._any_cut:
-            return np.zeros(len(starts), bool)
-        keys = (starts * self.num_envs + envs).tolist()
-        return np.fromiter((self._noted.get(key, NOTHING).cut for key in keys), bool, len(keys))
+        keys = (starts * self.num_envs + envs).tolist() if self._noted else ()
+        return np.array([self._noted.get(key, NOTHING).cut for key in keys] or [False] * len(starts), bool)
 
     def find(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> list[Facts]:
         """Return the facts of the episodes whose first rows in the window are ``starts``, ``(n,)``.

@@ -154,19 +154,18 @@ def open_attachment(
 ) -> BinaryIO:
     """Open an attachment of the checkpoint whose directory is ``checkpoint`` to be read, in any order.
 
-    All reading of bytes is within ``reading``.
-
-    Reading raises CorruptionError with the place of damage; so does opening where its shards cannot hold its bytes.
+    Bytes are read within ``reading``. That raises CorruptionError with the place of damage; so does opening where its
+    shards cannot hold its bytes.
     """
     path = os.path.join(checkpoint, GROUP, attachment.name)
     metadata.check_no_link(files, os.path.dirname(path), path)
     column = _column(attachment.name)
-    column_reader = ColumnReader(files, path, os.path.basename(checkpoint), column, 1)
+    reader = ColumnReader(files, path, os.path.basename(checkpoint), column, 1)
     last = max(0, attachment.length - 1) // column.shard_rows
     with fs.translate_reads(path):
         size = files.size(os.path.join(path, shard_name(last, column))) or 0
-    column_reader.load(0, attachment.length, Tail(last, size))
-    return cast(BinaryIO, io.BufferedReader(_Reader(column_reader, attachment.length, reading), READ_BYTES))
+    reader.load(0, attachment.length, Tail(last, size))
+    return cast(BinaryIO, io.BufferedReader(_Reader(reader, attachment.length, reading), READ_BYTES))
 
 
 def verify(files: fs.Files, checkpoint: str, attachment: Attachment) -> None:

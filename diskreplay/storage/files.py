@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
@@ -30,10 +30,9 @@ NO_NAMES = (errno.ELOOP, errno.ENAMETOOLONG)
 """The system's errors for names that nothing can have: links that lead in a circle, and names that are too long."""
 NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, *NO_NAMES)
 """The system's errors for names that lead nowhere."""
-HELD = (
-    errno.EBUSY, errno.ETXTBSY, errno.ENOTEMPTY, errno.EEXIST, errno.EXDEV, errno.EACCES, errno.EPERM, errno.ENOENT
-)  # fmt: skip
-"""The system's errors for what it does not remove or move: somebody has it open, or may not lose it, or it is gone."""
+OPEN = (errno.EBUSY, errno.ETXTBSY, errno.EEXIST, errno.ENOTEMPTY)
+HELD = (*OPEN, errno.EXDEV, errno.EACCES, errno.EPERM, errno.ENOENT)
+"""The system's errors for what it neither moves nor removes: it is open, not ours, in no place for that, or gone."""
 HIDDEN = (".nfs", ".fuse_hidden")
 """The first letters of names that file systems give to files which were removed while somebody had them open."""
 
@@ -271,15 +270,15 @@ def clear(files: Files, path: str) -> None:
     allowed(files.rmdir if directory else files.unlink, path)
 
 
-def allowed(operation: Callable[..., None], *paths: str, refusals: Collection[int] = HELD) -> bool:
-    """Remove or move something, and return True; return False if the system refuses that for one of these reasons."""
+def allowed(operation: Callable[..., None], *paths: str) -> bool:
+    """Remove or move something, and return True; return False if the system refuses that, as :data:`HELD` says."""
     try:
         operation(*paths)
+        return True
     except OSError as error:
-        if error.errno not in refusals:
-            raise
-        return False
-    return True
+        if error.errno in HELD:
+            return False
+        raise
 
 
 def unused(files: Files, path: str) -> str:

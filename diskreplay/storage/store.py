@@ -481,16 +481,14 @@ class Store:
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
         """Return all checkpoints, oldest first, or only those whose names are ``among`` these."""
         folder = os.path.join(self.path, CHECKPOINTS)
-        found: list[Checkpoint] = []
-        names: list[str] | None = None
-        while names != (listed := metadata.nodes(self.files, folder)):
-            names, found = listed, []
-            for name in names if among is None else (name for name in names if name in among):
+        found, names = [], metadata.nodes(self.files, folder)
+        for name in names:
+            if among is None or name in among:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                     found.append(read_checkpoint(self.files, os.path.join(folder, name)))
-            if len(found) == len(names):
-                break  # else the one that replaces what was dropped may not be listed
         if among is None:
+            if len(found) < len(names) and names != metadata.nodes(self.files, folder):
+                return self.checkpoints()  # the one that replaces what was dropped may not have been listed
             self._greatest = max([self._greatest or 0, *(one.number for one in found)])
         return sorted(found, key=lambda one: one.order)
 
@@ -575,13 +573,13 @@ class Store:
         with writer.whole(f"writing the checkpoint {checkpoint.name!r} of"):
             temporary = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}"))
             lay_out_checkpoint(self.files, temporary, document, values, staged)
-            moved = fs.allowed(self.files.rename, temporary, target, refusals=(errno.EEXIST, errno.ENOTEMPTY))
-            if not moved:  # another made one of that name meanwhile
+            if moved := fs.allowed(self.files.rename, temporary, target):
+                self.files.sync_dir(os.path.dirname(target))
+            else:  # another made one of that name meanwhile
                 fs.clear(self.files, temporary)
-            self.files.sync_dir(os.path.dirname(target))
         if not moved:
             self.check_new_checkpoint(checkpoint.name)
-            raise CheckpointError(f"what is left of a dropped checkpoint is at {target!r}; choose another name")
+            raise CheckpointError(f"the file system does not let {target!r} be made; choose another name, or try again")
         for name, commit in checkpoint.cut.items():
             if name == writer.name:
                 continue
@@ -608,13 +606,12 @@ class Store:
                 if staged is not None:
                     self.files.rename(os.path.join(doomed, attachments.GROUP), staged.directory)
                 fs.clear(self.files, doomed)
-            elif fs.allowed(self.files.unlink, os.path.join(place, metadata.NAME)):  # without it there is no checkpoint
-                self.files.sync_dir(place)
+            elif moved := fs.allowed(self.files.unlink, os.path.join(place, metadata.NAME)):
+                self.files.sync_dir(place)  # without a document there is no checkpoint
                 writer.remove_half_made(place)
-                moved = True
         if not moved:
             self.checkpoint(name)  # raises if another process has just dropped it
-            raise CheckpointError(f"the file system lets nobody move or remove {place!r}; mend its permissions")
+            raise CheckpointError(f"the file system does not let {place!r} be moved or removed; mend its permissions")
 
 
 def _root_document(schema: Schema, settings: dict[str, Any]) -> dict[str, Any]:

@@ -280,10 +280,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             log.resume(first * log.column.shard_rows)
 
     def remove_half_made(self, path: str) -> None:
-        """Remove what has no document: a stream that was being added, or a checkpoint that was dropped.
-
-        A living process that does so holds the store's lock, and then it is left.
-        """
+        """Remove a stream or a checkpoint without a document, but if a living process that makes one holds the lock."""
         lock = self.files.lock(os.path.dirname(self._checkpoints))
         if lock is not None:
             try:
