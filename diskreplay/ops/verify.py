@@ -283,7 +283,7 @@ class _StoreCheck:
             if newest is None:
                 if of not in self.store.files.list(self._path(STREAMS)):
                     self.found.add(f"the checkpoint names the stream {of!r}, which does not exist", file=file)
-            elif not self.before(commit, newest):
+            elif not (self.before(commit, newest) or self.before(commit, self.store.newest_commit(of))):
                 self.found.add(
                     f"the checkpoint's cut of rows {commit.begin} to {commit.end} does not come before the "
                     f"stream's commit of rows {newest.begin} to {newest.end}",

@@ -199,8 +199,10 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def nodes(files: fs.Files, directory: str) -> list[str]:
+def nodes(files: fs.Files, directory: str, anew: bool = False) -> list[str]:
     """Return the names in a group's directory, but for its document and :data:`~.files.HIDDEN` ones."""
+    if anew:
+        files.refresh()
     with fs.translate_reads(directory):
         names = files.list(directory)
     return [name for name in names if name != NAME and not name.startswith(fs.HIDDEN)]
@@ -268,7 +270,7 @@ class KnownDocuments(Generic[Said]):
                 continue
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                 known[name] = self._read(name, stamp, old)
-        if len(known) < len(names) and names != nodes(self._files, self._folder):
+        if len(known) < len(names) and names != nodes(self._files, self._folder, anew=True):
             return self.read()  # the one that replaces what was dropped may not have been listed
         if before.keys() != known.keys() or any(before[name].said is not one.said for name, one in known.items()):
             said = {name: one.said for name, one in known.items()}
