@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import pickle
 from collections.abc import Callable, Iterator
@@ -75,6 +76,17 @@ def at(number: int, act: Callable[[], object]) -> FaultyFiles:
     return files
 
 
+@contextlib.contextmanager
+def told(name: str) -> Iterator[list[str]]:
+    """Yield what a block is told, which may be that the checkpoint of this name was dropped, and nothing else."""
+    said: list[str] = []
+    try:
+        yield said
+    except CheckpointError as error:
+        said.append(str(error))
+    assert all(name in one for one in said)
+
+
 def right(reader: dr.ReplayBuffer) -> int:
     """Return the round of the checkpoint that a reader is at, whose rows and files must be those of that round."""
     assert reader.restored is not None
@@ -108,14 +120,11 @@ def test_one_that_is_named_is_whole_or_said_to_be_dropped(writer: Writer) -> Non
     for number in range(10_000):
         name, before = f"round-{writer.round}", writer.round
         files = at(number, writer.go_on)
-        try:
-            with dr.ReplayBuffer.open(writer.path, mode="r", checkpoint=name, files=files) as reader:
-                files.decide = lambda operation: None
-                assert reader.restored is not None
-                assert reader.restored.name == name
-        except CheckpointError as error:
-            assert name in str(error)
-            refused += 1
+        with told(name) as said, dr.ReplayBuffer.open(writer.path, mode="r", checkpoint=name, files=files) as reader:
+            files.decide = lambda operation: None
+            assert reader.restored is not None
+            assert reader.restored.name == name
+        refused += len(said)
         if writer.round == before:
             break
     assert 3 < refused < number
@@ -128,17 +137,13 @@ def drops(writer: Writer, call: Callable[[dr.ReplayBuffer], object]) -> None:
         files = FaultyFiles(LocalFiles())
         with dr.ReplayBuffer.open(writer.path, mode="r", checkpoint="latest", files=files) as reader:
             files.decide = at(number, writer.go_on).decide
-            try:
+            with told(f"round-{before}"):
                 call(reader)
-            except CheckpointError as error:
-                assert f"round-{before}" in str(error)
             if writer.round == before:
                 break
             files.decide = lambda operation: None
-            try:
+            with told(f"round-{before}"):
                 call(reader)
-            except CheckpointError as error:
-                assert f"round-{before}" in str(error)
     assert number > 1
 
 
@@ -165,9 +170,8 @@ def test_an_open_file_of_a_checkpoint_says_so_too(writer: Writer) -> None:
         file = reader.attachment("w")
         assert file.read(10) == WEIGHTS[:10]
         writer.go_on()
-        with pytest.raises(CheckpointError, match="'round-1' .* was dropped while it was read"):
-            while file.read(50_000):
-                pass
+        with pytest.raises(CheckpointError, match=r"'round-1' .* was dropped while it was read"):
+            file.read()
         assert reader.refresh()
         assert (reader.get(reader.items()).obs == writer.round).all()
 
@@ -193,8 +197,6 @@ def test_a_check_beside_it_finds_no_damage(writer: Writer) -> None:
             break
         number += step
     assert number > 50
-
-
 
 
 def test_a_dataset_says_so_and_so_do_its_copies(writer: Writer) -> None:

@@ -41,22 +41,20 @@ class Others:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, prefix: str, busy: int | None = None) -> None:
         self.open: set[str] = set()
-        self.hidden: list[str] = []
+        self._hidden = 0
         self._unlink, self._prefix, self._busy = LocalFiles.unlink, prefix, busy
         monkeypatch.setattr(LocalFiles, "unlink", lambda files, path: self.unlink(files, path))
 
     def unlink(self, files: LocalFiles, path: str) -> None:
-        folder, name = os.path.split(path)
         if path not in self.open:
             self._unlink(files, path)
             return
-        if self._busy is not None or name.startswith(".nfs"):
+        one = pathlib.Path(path)
+        if self._busy is not None or one.name.startswith(".nfs"):
             number = self._busy or errno.EBUSY
             raise OSError(number, os.strerror(number), path)
-        new = f"{folder}/{self._prefix}{len(self.hidden):02}"
-        os.rename(path, new)
-        self.open ^= {path, new}
-        self.hidden.append(new)
+        self._hidden += 1
+        self.open ^= {path, str(one.rename(one.with_name(f"{self._prefix}{self._hidden:02}")))}
 
     def hold(self, path: pathlib.Path) -> None:
         self.open |= {str(one) for one in path.rglob("*") if one.is_file() and one.name != "zarr.json"}
@@ -66,10 +64,9 @@ class Others:
 
     def close(self) -> None:
         """Close all: what has another name is gone."""
-        for folder in {os.path.dirname(path) for path in self.open}:
-            for name in os.listdir(folder) if os.path.isdir(folder) else ():
-                if self._prefix and name.startswith(self._prefix):
-                    os.unlink(f"{folder}/{name}")
+        for path in map(pathlib.Path, self.open):
+            if self._prefix and path.name.startswith(self._prefix):
+                path.unlink(missing_ok=True)
         self.open = set()
 
 
@@ -143,7 +140,7 @@ def test_a_shard_that_is_open_stops_no_window(path: pathlib.Path, others: Others
     with dr.ReplayBuffer.open(path) as buffer:
         add(buffer)
         assert len(buffer) == 10
-    assert "c.0.0.0" not in os.listdir(shards)
+    assert not (shards / "c.0.0.0").exists()
     assert left(path) == []
 
 
@@ -250,7 +247,7 @@ def test_what_stays_of_it_goes_with_the_next_opening(path: pathlib.Path, monkeyp
         held.hold(path / "checkpoints/one")
         buffer.drop_checkpoint("one")
         assert buffer.checkpoints == []
-        with pytest.raises(CheckpointError, match="'.*one' be made"):
+        with pytest.raises(CheckpointError, match=r"'.*one' be made"):
             buffer.checkpoint("one", attachments={"w": b"y"})
         buffer.checkpoint("two", attachments={"w": b"y"})
         add(buffer)
@@ -280,7 +277,7 @@ def test_one_that_nobody_may_touch_stays_and_the_writer_goes_on(path: pathlib.Pa
 def crashes() -> Iterator[SimulatedDisk]:
     """The disk after a kill, or a loss of power, at each operation of dropping what cannot move, and of evicting."""
     step = stride(5, "operations of a drop in place")
-    for number in itertools.count(number := step - 1, step):
+    for number in itertools.count(step - 1, step):
         disk = SimulatedDisk()
         with made("/a.replay", files=disk) as buffer:
             add(buffer)
@@ -290,7 +287,7 @@ def crashes() -> Iterator[SimulatedDisk]:
         refuse, count = files.decide, itertools.count()
 
         def decide(operation: Operation, refuse: Any = refuse, count: Any = count, number: int = number) -> int | None:
-            if operation.name in fs_writes and next(count) >= number:
+            if operation.name in WRITTEN and next(count) >= number:
                 raise Crash(operation)
             return refuse(operation)
 
@@ -310,7 +307,7 @@ def crashes() -> Iterator[SimulatedDisk]:
             files.decide = refuse
 
 
-fs_writes = ("unlink", "rmdir", "rename", "sync_dir", "pwrite", "sync", "mkdir")
+WRITTEN = ("unlink", "rmdir", "rename", "sync_dir", "pwrite", "sync", "mkdir")
 
 
 def test_a_crash_leaves_it_whole_or_dropped() -> None:
