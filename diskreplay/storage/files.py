@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
@@ -30,8 +30,8 @@ NO_NAMES = (errno.ELOOP, errno.ENAMETOOLONG)
 """The system's errors for names that nothing can have: links that lead in a circle, and names that are too long."""
 NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, *NO_NAMES)
 """The system's errors for names that lead nowhere."""
-OPEN = (errno.EBUSY, errno.ETXTBSY, errno.EEXIST, errno.ENOTEMPTY)
-HELD = (*OPEN, errno.EXDEV, errno.EACCES, errno.EPERM, errno.ENOENT)
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+HELD = (*TAKEN, errno.EBUSY, errno.ETXTBSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.ENOENT)
 """The system's errors for what it neither moves nor removes: it is open, not ours, in no place for that, or gone."""
 HIDDEN = (".nfs", ".fuse_hidden")
 """The first letters of names that file systems give to files which were removed while somebody had them open."""
@@ -270,13 +270,13 @@ def clear(files: Files, path: str) -> None:
     allowed(files.rmdir if directory else files.unlink, path)
 
 
-def allowed(operation: Callable[..., None], *paths: str) -> bool:
-    """Remove or move something, and return True; return False if the system refuses that, as :data:`HELD` says."""
+def allowed(operation: Callable[..., None], *paths: str, refusals: Collection[int] = HELD) -> bool:
+    """Remove or move something, and return True; return False if the system refuses that for one of these reasons."""
     try:
         operation(*paths)
         return True
     except OSError as error:
-        if error.errno in HELD:
+        if error.errno in refusals:
             return False
         raise
 

@@ -573,13 +573,13 @@ class Store:
         with writer.whole(f"writing the checkpoint {checkpoint.name!r} of"):
             temporary = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}"))
             lay_out_checkpoint(self.files, temporary, document, values, staged)
-            if moved := fs.allowed(self.files.rename, temporary, target):
+            if moved := fs.allowed(self.files.rename, temporary, target, refusals=fs.TAKEN):
                 self.files.sync_dir(os.path.dirname(target))
             else:  # another made one of that name meanwhile
                 fs.clear(self.files, temporary)
         if not moved:
             self.check_new_checkpoint(checkpoint.name)
-            raise CheckpointError(f"the file system does not let {target!r} be made; choose another name, or try again")
+            raise CheckpointError(f"what is left of a dropped checkpoint is at {target!r}; choose another name")
         for name, commit in checkpoint.cut.items():
             if name == writer.name:
                 continue
