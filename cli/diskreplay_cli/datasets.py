@@ -175,8 +175,11 @@ def export(
     )
     for what, count in result.lost.items():
         click.echo(f"lost: {what} ({count:,})")
-    if result.envs > 1 and not formats.get(result.format).holds.envs:
+    holds = formats.get(result.format).holds
+    if result.envs > 1 and not holds.envs:
         click.echo(f"not kept: which of {result.envs} environments an episode comes from")
+    if result.cut_starts and not holds.facts:
+        click.echo(f"not kept: that the first steps of {text.plural(result.cut_starts, 'episode')} had left the window")
 
 
 @click.command("import")

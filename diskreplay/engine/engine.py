@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -278,11 +278,13 @@ class Engine:
             self.writable().check()
             begin(self.appender, env, facts)
 
-    def annotate_episode(self, episode: Episode | None, env: int | None, facts: Mapping[str, Any]) -> None:
-        """Add facts to an episode that has begun; raise InputError, before any change, for wrong ones."""
+    def annotate_episode(
+        self, episode: Episode | None, env: int | None, facts: Mapping[str, Any], reserved: Collection[str] = ()
+    ) -> None:
+        """Add facts, also of ``reserved`` names, to an episode that has begun; raise InputError as :meth:`write`."""
         with self.write_lock:
             self.writable().check()
-            annotate(self.appender, episode, env, facts)
+            annotate(self.appender, episode, env, facts, reserved)
 
     def write(self, name: str, index: Any, values: Any) -> None:
         """Write values of a later column; raise InputError, before any change, for wrong arguments."""
@@ -403,7 +405,7 @@ class Engine:
         ``empty`` is a function such as ``numpy.empty``, which makes the batch's large arrays.
         """
         drawn: list[tuple[Reads, Made]] = []
-        with contextlib.suppress(CorruptionError):  # the function that is returned tries again
+        with self.store.reading(self.stays_at), contextlib.suppress(CorruptionError):  # what is returned tries again
             drawn.append(self._draw(draft, args, empty))
             drawn[0][0].begin()
         return functools.partial(self._finish, drawn, draft, args, empty)
@@ -420,9 +422,10 @@ class Engine:
         any_commit = True  # a newer commit alone is a reason to try again once: data that then fails is damaged
         while True:
             try:
-                reads, made = drawn.pop() if drawn else self._draw(draft, args, empty)
-                reads.finish()
-                return made
+                with self.store.reading(self.stays_at):
+                    reads, made = drawn.pop() if drawn else self._draw(draft, args, empty)
+                    reads.finish()
+                    return made
             except CorruptionError:
                 if not self._caught_up(any_commit):
                     raise

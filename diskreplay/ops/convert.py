@@ -79,6 +79,7 @@ class Exported(Result):
         stored_bytes: the bytes that the dataset takes on disk.
         lost: the parts that the format could not hold, and how much of each.
         envs: environments that the episodes come from; most formats do not say which is whose.
+        cut_starts: episodes whose first steps had left the window; formats without facts of episodes do not say so.
         seconds: the seconds that the export took.
     """
 
@@ -90,6 +91,7 @@ class Exported(Result):
     stored_bytes: int
     lost: dict[str, int]
     envs: int
+    cut_starts: int
     seconds: float
 
 
@@ -193,9 +195,10 @@ def export(
         report(source.steps, source.steps)
         episodes, raw = len(part.episodes), sum(sizes.values())
         envs = len({(episode.stream, episode.env) for episode in part.episodes})
+        cut = sum(not episode.complete_start for episode in part.episodes)
     lost = {loss.what: loss.count for loss in losses}
     seconds = time.perf_counter() - started
-    return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, seconds)
+    return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, cut, seconds)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.gaps import PLACES, Mask, by_place, in_ranges, joined, parts, remaining
 from diskreplay.formats.core.output import replacing
 from diskreplay.formats.core.recorder import add_facts, add_steps
-from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected, place_of
+from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected, place_of, told
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source
 from diskreplay.formats.store import Copy
 from diskreplay.ids import Ids, checked_ids, pack
@@ -195,7 +195,7 @@ def without(whole: SelectedStore, left: Mapping[Any, Mask], allow_loss: bool) ->
     part = SelectedStore(whole.path, whole.streams, Selection(tuple(numbers)))
     source = lossless(part, allow_loss, later=True)
     gone = joined(left.values())
-    facts = [e.facts for e, mask in zip(part.episodes, left.values(), strict=True) for _ in parts(mask)]
+    facts = [told(e) for e, mask in zip(part.episodes, left.values(), strict=True) for _ in parts(mask)]
     return dataclasses.replace(
         source, steps=len(gone) - int(np.count_nonzero(gone)), blocks=lambda: remaining(source.blocks(), gone),
         episodes=len(facts), facts=facts if any(facts) else (),

@@ -51,8 +51,9 @@ class PaddedEpisodes(View[EpisodeBatch]):
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         rows, envs = stream.log.locate(ids)
         begins = stream.log.take(VALID, rows, envs) & stream.log.begins(rows, envs)
-        found = np.full(len(ids), NEVER, np.int8)
         here = np.flatnonzero(begins)
+        here = here[~stream.facts.cut_starts(rows[here], envs[here])]
+        found = np.full(len(ids), NEVER, np.int8)
         found[here] = np.where(stream.spans().is_cut(rows[here], envs[here]), NOW, LATER)
         return found
 

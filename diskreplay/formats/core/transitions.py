@@ -121,7 +121,8 @@ class Source:
         names: the names in the dataset, and which of them were read; all is known once the blocks were read.
         inferred: True if the spaces follow from the values alone.
         notes: what the reader found out or took for granted, a sentence each.
-        facts: the facts of each of the episodes, in the order of the blocks; empty where the source has none.
+        facts: the facts of each of the episodes, in the order of the blocks; empty where the source has none. Of one
+            that lacks its first steps, ``CUT_START`` is among them.
     """
 
     layout: Layout
