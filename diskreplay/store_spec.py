@@ -217,7 +217,7 @@ def _column(
     resident = is_small(item, rows * num_envs) or name in ALWAYS_RESIDENT
     chunk_width = item * num_envs if resident else item
     if shard_rows is None:
-        least = chunk_rows if chunk_rows is not None else max(1, rows // MAX_SHARDS)
+        least = chunk_rows if chunk_rows is not None else min(max(1, rows // MAX_SHARDS), MAX_SET_ROWS)
         wanted = min(SHARD_BYTES // (item * num_envs), MAX_SHARD_ROWS, rows // 4)
         shards = _power_of_two(max(wanted, least, LEAST_SHARD_ROWS))
         shard_rows = shards if chunk_rows is None else chunk_rows * max(1, shards // chunk_rows)

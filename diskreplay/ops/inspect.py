@@ -284,8 +284,6 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
             continue
         try:
             stream.read_commit(store.files, store.stream_path(name))
-        except (FileNotFoundError, NotADirectoryError):
-            found.problems.append(f"the stream {name!r} has no {metadata.NAME}")
         except DAMAGE as error:
             found.problems.append(str(error))
         else:

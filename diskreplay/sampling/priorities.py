@@ -50,6 +50,8 @@ class Priorities(Prioritized, Generic[Tree]):
 
     _array: ClassVar[str]
     """The name of the tree's values in the state."""
+    _least_slots: ClassVar[int] = 8**7
+    """The slots of a stream in the tree, or of an environment, at the least: a power of eight."""
 
     def __init__(self, beta: float, most: float, by_env: bool = False) -> None:
         self._beta = checked_number("beta", beta)
@@ -136,7 +138,7 @@ class Priorities(Prioritized, Generic[Tree]):
                 from diskreplay.sampling.places import Places
 
                 self._tree = self._new_tree(0)
-            self._places = Places(self._by_env)
+            self._places = Places(self._by_env, self._least_slots)
         return self._places, self._tree
 
     def _catch_up(self, windows: Windows, standing: Standings) -> tuple[Places, Tree]:
@@ -243,7 +245,7 @@ class Priorities(Prioritized, Generic[Tree]):
         with undisturbed():
             from diskreplay.sampling.places import Places
 
-        places = Places.restored(self._by_env, facts["streams"], arrays["waiting"])
+        places = Places.restored(self._by_env, facts["streams"], arrays["waiting"], self._least_slots)
         maxima, ignored = np.array(facts["maxima"], np.float64), int(facts["ignored_updates"])
         if maxima.shape != (places.groups,) or not (maxima >= 1).all():
             raise ValueError(f"stored maxima must be {places.groups} priorities of at least 1, got {maxima}")
