@@ -33,8 +33,8 @@ from diskreplay.index import slots as slot_index
 from diskreplay.sampling.window import Standings, Window
 
 NONE: Ids = np.empty(0, np.int64)
-LEAST_ROWS = 8**7
-"""The slots of a lane at the least, by default, as far as the capacity goes."""
+LEAST_ROWS = 8**6
+"""The slots of a lane at the least, as far as the capacity goes."""
 RUN_FACTS = "stream", "base", "capacity", "lanes", "group", "first", "stop"
 
 
@@ -99,12 +99,10 @@ class Places:
 
     Args:
         by_env: True if each environment's slots lie side by side and are a group of their own; else all slots are one.
-        least: the slots of a lane at the least, as far as the capacity goes; a power of eight.
     """
 
-    def __init__(self, by_env: bool = False, least: int = LEAST_ROWS) -> None:
+    def __init__(self, by_env: bool = False) -> None:
         self._by_env = by_env
-        self._least = least
         self._runs: dict[int, Run] = {}
         """The runs by stream, in the order of their slots."""
         self.windows: list[Window] | None = None
@@ -174,7 +172,7 @@ class Places:
         ]
         if all(most == run.rows for run, most in runs):
             return None
-        moved, left = Places(self._by_env, self._least), []
+        moved, left = Places(self._by_env), []
         for run, most in runs:
             first = max(run.first, run.stop - run.lanes * most)
             left.append(run.slots(first, run.stop))
@@ -207,7 +205,7 @@ class Places:
     def _rows(self, window: Window) -> int:
         """Return the slots of each lane for what a window holds."""
         lanes = window.num_envs if self._by_env else 1
-        rows = self._least
+        rows = LEAST_ROWS
         while rows * lanes < window.stop - window.first:
             rows *= 8
         return min(rows, window.capacity // lanes)
@@ -316,11 +314,9 @@ class Places:
         return kept, _joined([run.waiting for run in runs])
 
     @classmethod
-    def restored(
-        cls, by_env: bool, runs: list[Mapping[str, Any]], waiting: NDArray[Any], least: int = LEAST_ROWS
-    ) -> Places:
+    def restored(cls, by_env: bool, runs: list[Mapping[str, Any]], waiting: NDArray[Any]) -> Places:
         """Return the places that :meth:`state` described; raise ValueError or KeyError if that is not a state."""
-        places = cls(by_env, least)
+        places = cls(by_env)
         used = 0
         for row in runs:
             stream, base, capacity, lanes, group, first, stop, count = (

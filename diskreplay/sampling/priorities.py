@@ -50,8 +50,6 @@ class Priorities(Prioritized, Generic[Tree]):
 
     _array: ClassVar[str]
     """The name of the tree's values in the state."""
-    _least_slots: ClassVar[int] = 8**7
-    """The slots of a stream in the tree, or of an environment, at the least: a power of eight."""
 
     def __init__(self, beta: float, most: float, by_env: bool = False) -> None:
         self._beta = checked_number("beta", beta)
@@ -138,7 +136,7 @@ class Priorities(Prioritized, Generic[Tree]):
                 from diskreplay.sampling.places import Places
 
                 self._tree = self._new_tree(0)
-            self._places = Places(self._by_env, self._least_slots)
+            self._places = Places(self._by_env)
         return self._places, self._tree
 
     def _catch_up(self, windows: Windows, standing: Standings) -> tuple[Places, Tree]:
@@ -245,7 +243,7 @@ class Priorities(Prioritized, Generic[Tree]):
         with undisturbed():
             from diskreplay.sampling.places import Places
 
-        places = Places.restored(self._by_env, facts["streams"], arrays["waiting"], self._least_slots)
+        places = Places.restored(self._by_env, facts["streams"], arrays["waiting"])
         maxima, ignored = np.array(facts["maxima"], np.float64), int(facts["ignored_updates"])
         if maxima.shape != (places.groups,) or not (maxima >= 1).all():
             raise ValueError(f"stored maxima must be {places.groups} priorities of at least 1, got {maxima}")

@@ -44,7 +44,6 @@ class RankBased(Priorities["Ranks"]):
     """
 
     _array = "priority"
-    _least_slots = 8**4
 
     def __init__(self, alpha: float = 0.7, beta: float = 0.5, segments: int | None = None) -> None:
         self._alpha = checked_number("alpha", alpha)

@@ -249,15 +249,16 @@ def lacking(what: str, path: str, error: OSError) -> FileSystemError:
 
 
 def settled(files: Files, folder: str, look: Callable[[], Found]) -> Found:
-    """Return what ``look`` returns; as long as it finds nothing in a folder that is there, it soon looks again.
+    """Return what ``look`` returns; as long as a folder that is there lacks the file, it soon looks again.
 
     To replace a file that somebody has open takes some file systems (FUSE) two renames: in between it has no name.
     """
     for seconds in LOOK_SECONDS:
         try:
             return look()
-        except (FileNotFoundError, NotADirectoryError):
-            if files.remote or files.kind(folder) != "directory":
+        except OSError as error:
+            gone = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+            if not gone or files.remote or files.kind(folder) != "directory":
                 raise
             time.sleep(seconds)
     return look()

@@ -187,14 +187,14 @@ class LocalFiles(Files):
         return LocalFile(path, write=write)
 
     def read(self, path: str) -> bytes:
-        for last in (False, False, True):
-            file = LocalFile(path, write=False)
-            try:
-                return file.pread(file.size(), 0)
-            except OSError as error:
-                if error.errno != errno.ESTALE or last:  # replaced meanwhile by another machine
-                    raise
-        raise AssertionError
+        file = LocalFile(path, write=False)
+        try:
+            return file.pread(file.size(), 0)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            file = LocalFile(path, write=False)  # another machine has replaced it
+        return file.pread(file.size(), 0)
 
     def stamps(self, folder: str, below: Sequence[str]) -> list[Stamp | None]:
         return stamps.stamps(folder, below)

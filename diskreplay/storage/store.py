@@ -279,7 +279,7 @@ class Store:
                     self.newest_commit(name)  # as it is replaced, it may be missing for a moment
                     names.append(name)
         if not names:
-            self.check_there()
+            stream.check_there(self.files, self.path)
             raise CorruptionError(f"{folder!r} holds no stream", file=folder)
         return names
 
@@ -351,10 +351,6 @@ class Store:
     def newest_commit(self, name: str) -> Commit:
         """Return the newest commit record of a stream, with errors as :func:`~.stream.read_commit`."""
         return stream.read_commit(self.files, self.stream_path(name))
-
-    def check_there(self) -> None:
-        """Raise StoreNotFoundError if the store was removed."""
-        stream.check_there(self.files, self.path)
 
     def read_stream(self, name: str, commit: Commit, timeline: int) -> StreamReader:
         """Return the stream as of a commit; ``timeline`` is that of the newest one.
@@ -504,7 +500,7 @@ class Store:
         try:
             return read_checkpoint(self.files, os.path.join(self.path, CHECKPOINTS, check_key(name, "checkpoint")))
         except (FileNotFoundError, NotADirectoryError) as error:
-            self.check_there()
+            stream.check_there(self.files, self.path)
             raise CheckpointError(
                 f"there is no checkpoint {name!r}; there are {self.checkpoint_names() or 'none'}"
             ) from error

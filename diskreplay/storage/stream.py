@@ -656,7 +656,8 @@ def read_commit(files: fs.Files, path: str) -> Commit:
     """
     metadata.check_no_link(files, os.path.dirname(path), path)
     try:
-        data = fs.settled(files, path, lambda: metadata.read_bytes(files, path))
+        with fs.translate_reads(path):
+            data = fs.settled(files, path, lambda: metadata.read_bytes(files, path))
     except (FileNotFoundError, NotADirectoryError) as error:
         store, name = os.path.dirname(os.path.dirname(path)), os.path.basename(path)
         check_there(files, store)
