@@ -40,8 +40,8 @@ RETRY_SECONDS = 60.0
 """The seconds for which a request is tried again before it has failed."""
 MOST_RETRIES = 10_000
 """More retries than fit into these seconds, which alone are to end them."""
-MOST_PAUSE_SECONDS = 5.0
-"""The most seconds between two tries; the first pause is a tenth of a second."""
+FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0
+"""The seconds between two tries, at first and at most."""
 CUT = "list response body"
 """The words of `obstore` for a listing that was cut on its way, which it does not ask for again itself."""
 ANSWER_SECONDS = 30.0
@@ -265,7 +265,7 @@ class ObjectStore:
     def list(self, prefix: str) -> list[Object]:
         def ask() -> list[Object]:
             # `obstore` lists below a prefix of whole parts.
-            until, pause = time.monotonic() + RETRY_SECONDS, 0.1
+            until, pause = time.monotonic() + RETRY_SECONDS, FIRST_PAUSE_SECONDS
             while True:
                 try:
                     listed = listing.metas(self._obstore, self._connections().question, prefix.rpartition("/")[0])
@@ -409,10 +409,11 @@ def _options(url: str) -> dict[str, Any]:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     # Who wrote an endpoint without TLS wants that.
     client = {"allow_http": True} if scheme == "s3" and endpoint.startswith("http://") else {}
-    retry = {
-        "retry_timeout": datetime.timedelta(seconds=RETRY_SECONDS), "max_retries": MOST_RETRIES,
-        "backoff": {"max_backoff": datetime.timedelta(seconds=MOST_PAUSE_SECONDS)},
-    }  # fmt: skip
+    total, first, most = (
+        datetime.timedelta(seconds=seconds) for seconds in (RETRY_SECONDS, FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS)
+    )
+    pauses = {"init_backoff": first, "max_backoff": most}
+    retry = {"retry_timeout": total, "max_retries": MOST_RETRIES, "backoff": pauses}
     return {"client_options": client, "retry_config": retry, **(_amazon(endpoint) if scheme == "s3" else {})}
 
 

@@ -196,6 +196,7 @@ def test_requests_are_repeated_by_time_and_not_by_number(proxy: Proxy, monkeypat
         asked.append(one)
         return Answer(503) if len(asked) % 16 else None
 
+    monkeypatch.setattr(storage, "FIRST_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(storage, "MOST_PAUSE_SECONDS", 0.01)  # between the tries, of which there are more than ten
     objects = ObjectStore("s3://bucket/ill")
     proxy.decide = ill
