@@ -13,6 +13,7 @@ catch                         and then
 :class:`CorruptionError`      run ``diskreplay verify``; restore the named file
 :class:`ReadFailedError`      mend the disk or its mount, then call again
 :class:`WriteFailedError`     make room or mend the disk, then reopen: the last commit is intact
+:class:`FileSystemError`      put the store on a file system that has locks and syncs directories
 :class:`RemoteError`          mend the network or the rights, then call again: what is local is intact
 ============================  ==================================================================
 
@@ -210,6 +211,12 @@ class WriteFailedError(DiskReplayError, OSError):
     """The file system refused a write: the store takes no more writes until it is reopened, and reading goes on."""
 
     code = "write-failed"
+
+
+class FileSystemError(WriteFailedError):
+    """The file system lacks what a store needs, such as locks of directories, and nothing was made."""
+
+    code = "file-system"
 
 
 class RemoteError(DiskReplayError):

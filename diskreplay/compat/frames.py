@@ -28,6 +28,7 @@ from diskreplay.compat.given import array, number
 from diskreplay.compat.location import Location, close_with, global_seed
 from diskreplay.compat.rows import RowWindow, invalid_rows, transitions, window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError, end_block
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
@@ -38,7 +39,6 @@ from diskreplay.views.transition import Transition
 
 __all__ = ["ReplayBuffer"]
 
-CACHE_BYTES = 256 << 20
 ACTIONS = unbounded((), np.int32)
 
 Array = NDArray[Any]

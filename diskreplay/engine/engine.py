@@ -10,6 +10,7 @@ A thread that needs both locks takes ``write_lock`` before ``lock``.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -34,6 +35,7 @@ from diskreplay.errors import (
     CorruptionError,
     DiskReplayError,
     InputError,
+    ReadFailedError,
     ReadOnlyError,
     RemoteWarning,
     SamplerWarning,
@@ -429,6 +431,13 @@ class Engine:
             except CorruptionError:
                 if not self._caught_up(any_commit):
                     raise
+                any_commit = False
+            except ReadFailedError as error:
+                if error.errno != errno.ESTALE or not any_commit:
+                    raise
+                with self.lock:  # another machine replaced a file that is open here
+                    for stream in self.streams:
+                        stream.disk.close_files()
                 any_commit = False
 
     def _caught_up(self, any_commit: bool) -> bool:

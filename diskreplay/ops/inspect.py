@@ -282,8 +282,6 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
     for name in metadata.nodes(store.files, f"{store.path}/{STREAMS}"):
         try:
             stream.read_commit(store.files, store.stream_path(name))
-        except (FileNotFoundError, NotADirectoryError):
-            found.problems.append(f"the stream {name!r} has no {metadata.NAME}")
         except DAMAGE as error:
             found.problems.append(str(error))
         else:

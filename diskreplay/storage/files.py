@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pathlib
 import secrets
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
-from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
+from diskreplay.errors import DiskFullError, DiskReplayError, FileSystemError, ReadFailedError, WriteFailedError
 from diskreplay.schema import Schema
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.stamps import Stamp
@@ -35,6 +37,12 @@ HELD = (*TAKEN, errno.EBUSY, errno.ETXTBSY, errno.EXDEV, errno.EACCES, errno.EPE
 """The system's errors for what it neither moves nor removes: it is open, not ours, in no place for that, or gone."""
 HIDDEN = (".nfs", ".fuse_hidden")
 """The first letters of names that file systems give to files which were removed while somebody had them open."""
+REFUSED = (errno.EACCES, errno.EPERM)
+"""The system's errors for what this user may not do."""
+LOOK_SECONDS = [0.001 * 2**look for look in range(8)]
+"""The waits between looks for a file that is being replaced."""
+
+Found = TypeVar("Found")
 
 
 class Readable(Protocol):
@@ -42,7 +50,8 @@ class Readable(Protocol):
 
     __slots__ = ()
 
-    def pread(self, size: int, offset: int, /) -> bytes: ...
+    def pread(self, size: int, offset: int, /) -> bytes:
+        """Return these bytes, fewer only where the file ends."""
 
     def descriptor(self) -> int | None:
         """Return a descriptor of the system's for compiled code, or None if only ``pread`` reads the file."""
@@ -199,8 +208,10 @@ def translate(action: str, path: str, kept: str = "the last commit is intact") -
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = DiskFullError if full else WriteFailedError
         cure = "make room" if full else "choose another path" if error.errno in NO_NAMES else "mend the cause"
+        if error.errno in REFUSED:
+            cure = f"get permission to write there{_owner(path)}"
         after = f"{kept}: {cure} and reopen the store" if kept else f"nothing was made: {cure} and try again"
-        if kept and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        if kept and error.errno in (errno.EROFS, *REFUSED):
             after += ", or open it with mode='r'"
         raise kind(
             error.errno, f"{action} {path!r} failed: {os.strerror(error.errno) if error.errno else error}; {after}"
@@ -215,11 +226,48 @@ def unreadable(path: str, error: OSError) -> OSError:
         cure = "close files, or raise the limit (ulimit -n)"
     elif error.errno in NO_NAMES:
         cure = "a store holds no symbolic links: put the file itself there, or name another path"
+    elif error.errno in REFUSED:
+        cure = f"get permission to read it{_owner(path)}"
+    elif error.errno == errno.ESTALE:
+        cure = "another machine has replaced the file that was open here: call again"
     else:
         cure = "mend the disk"
     return ReadFailedError(
         error.errno, f"reading {path!r} failed: {os.strerror(error.errno) if error.errno else error}; {cure}"
     )
+
+
+def _owner(path: str) -> str:
+    """Return in words who owns the path, or the directory above it into which this user may not look."""
+    place = pathlib.Path(path)
+    for one in (place, *place.parents):
+        with contextlib.suppress(OSError, KeyError):
+            return f" from {one.owner()}, the owner of {str(one)!r}"
+    return " from its owner"
+
+
+def lacking(what: str, path: str, error: OSError) -> FileSystemError:
+    """Return the error to raise where the file system does not do ``what`` a store needs."""
+    return FileSystemError(
+        error.errno, f"the file system of {os.path.dirname(path)!r} refuses {what}: {os.strerror(error.errno or 0)}; "
+        "put the store on one that has them, such as a local disk, or have the container or the server allow them",
+    )  # fmt: skip
+
+
+def settled(files: Files, folder: str, look: Callable[[], Found]) -> Found:
+    """Return what ``look`` returns; as long as a folder that is there lacks the file, it soon looks again.
+
+    To replace a file that somebody has open takes some file systems (FUSE) two renames: in between it has no name.
+    """
+    for seconds in LOOK_SECONDS:
+        try:
+            return look()
+        except OSError as error:
+            gone = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+            if not gone or files.remote or files.kind(folder) != "directory":
+                raise
+            time.sleep(seconds)
+    return look()
 
 
 @contextlib.contextmanager
@@ -257,6 +305,22 @@ def make_dirs(files: Files, path: str) -> None:
         with contextlib.suppress(FileExistsError):  # another process makes it too
             files.mkdir(path)
         files.sync_dir(parent)
+
+
+@contextlib.contextmanager
+def made_dirs(files: Files, path: str) -> Iterator[None]:
+    """Make directories as :func:`make_dirs`; if the block fails, remove those that were made and are empty."""
+    missing = [path]
+    while files.kind(missing[-1]) is None:
+        missing.append(os.path.dirname(missing[-1]))
+    try:
+        make_dirs(files, path)
+        yield
+    except BaseException:
+        for made in missing[:-1]:
+            with contextlib.suppress(OSError):
+                files.rmdir(made)
+        raise
 
 
 def clear(files: Files, path: str) -> None:

@@ -199,9 +199,9 @@ class Store:
             raise SchemaError(
                 f"{error}: give a Box one bound for all elements (low=0, high=255), and the store fewer columns"
             ) from error
-        with fs.translate("creating", path, kept=""):
+        with fs.translate("creating", path, kept=""), contextlib.ExitStack() as made:
             _check_free(files, path)
-            fs.make_dirs(files, parent)
+            made.enter_context(fs.made_dirs(files, parent))
             temporaries.sweep(files, parent, name)
             temporary, lock = temporaries.take(files, parent, name)
             try:
@@ -279,10 +279,10 @@ class Store:
                 if self.files.size(file) is not None:
                     names.append(name)
                 elif name == FIRST_STREAM or metadata.nodes(self.files, os.path.join(folder, name)):
-                    raise CorruptionError(
-                        f"{file!r} is missing: it is the commit record of the stream {name!r}", file=file
-                    )
+                    self.newest_commit(name)  # as it is replaced, it may be missing for a moment
+                    names.append(name)
         if not names:
+            stream.check_there(self.files, self.path)
             raise CorruptionError(f"{folder!r} holds no stream", file=folder)
         return names
 
@@ -293,7 +293,7 @@ class Store:
 
         Less than it has, or had at a checkpoint; more is what it can grow to.
         """
-        commit = stream.read_commit(self.files, self.stream_path(name))
+        commit = self.newest_commit(name)
         if num_envs is not None and num_envs != commit.num_envs:
             raise InputError(
                 f"num_envs of the stream {name!r} is {commit.num_envs} and does not change, got {num_envs!r}"
@@ -352,13 +352,8 @@ class Store:
         return self.newest_commit(next(iter(self._numbers())))
 
     def newest_commit(self, name: str) -> Commit:
-        """Return the newest commit record of a stream; raise CorruptionError if there is no such stream."""
-        path = self.stream_path(name)
-        try:
-            return stream.read_commit(self.files, path)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            message = f"the stream {name!r} of {self.path!r} is missing"
-            raise CorruptionError(message, file=path, stream=name) from error
+        """Return the newest commit record of a stream, with errors as :func:`~.stream.read_commit`."""
+        return stream.read_commit(self.files, self.stream_path(name))
 
     def read_stream(self, name: str, commit: Commit, timeline: int) -> StreamReader:
         """Return the stream as of a commit; ``timeline`` is that of the newest one.
@@ -508,6 +503,7 @@ class Store:
         try:
             return read_checkpoint(self.files, os.path.join(self.path, CHECKPOINTS, check_key(name, "checkpoint")))
         except (FileNotFoundError, NotADirectoryError) as error:
+            stream.check_there(self.files, self.path)
             raise CheckpointError(
                 f"there is no checkpoint {name!r}; there are {self.checkpoint_names() or 'none'}"
             ) from error

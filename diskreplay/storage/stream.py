@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, Self, TypeVar
 
 from diskreplay import forks
-from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
+from diskreplay.errors import CorruptionError, LockedError, StateError, StoreNotFoundError, WriteFailedError
 from diskreplay.interrupts import held_back
 from diskreplay.schema import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import files as fs
@@ -621,15 +621,11 @@ def parents(group: str) -> Iterator[str]:
 
 
 def read_first(file: fs.File, size: int) -> bytes:
-    """Return the first ``size`` bytes, which one call need not give at once."""
-    parts: list[bytes] = []
-    offset = 0
-    while offset < size:
-        parts.append(file.pread(size - offset, offset))
-        if not parts[-1]:
-            raise OSError(f"a file ended at byte {offset} instead of {size}")
-        offset += len(parts[-1])
-    return b"".join(parts)
+    """Return the first ``size`` bytes; raise OSError if there are fewer."""
+    data = file.pread(size, 0)
+    if len(data) < size:
+        raise OSError(f"a file ended at byte {len(data)} instead of {size}")
+    return data
 
 
 def write_commit(files: fs.Files, path: str, record: Commit) -> None:
@@ -648,10 +644,28 @@ def largest_record(schema: Schema) -> Commit:
     return Commit(**counts, tails=tails, time=1 / 3, logs=dict.fromkeys(paths, (most, most)))
 
 
+def check_there(files: fs.Files, store: str) -> None:
+    """Raise StoreNotFoundError if nothing of a store that was open is at its path."""
+    with fs.translate_reads(store):
+        kinds = [files.kind(os.path.join(store, name)) for name in (STREAMS, metadata.NAME)]
+    if kinds == [None, None]:
+        raise StoreNotFoundError(f"there is no store at {store!r} any more: it was removed, or moved")
+
+
 def read_commit(files: fs.Files, path: str) -> Commit:
-    """Return the stream's newest commit record."""
+    """Return the stream's newest commit record.
+
+    Raises CorruptionError if there is none, StoreNotFoundError if the store was removed.
+    """
     metadata.check_no_link(files, os.path.dirname(path), path)
-    data = metadata.read_bytes(files, path)
+    try:
+        with fs.translate_reads(path):
+            data = fs.settled(files, path, lambda: metadata.read_bytes(files, path))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        store, name = os.path.dirname(os.path.dirname(path)), os.path.basename(path)
+        check_there(files, store)
+        message = f"the stream {name!r} of {store!r} is missing, or its commit record {metadata.NAME}"
+        raise CorruptionError(message, file=os.path.join(path, metadata.NAME), stream=name) from error
     known = _known.get(path)
     if known is None or known[0] != data:
         known = data, Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))
