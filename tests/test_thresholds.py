@@ -58,7 +58,7 @@ NO_THRESHOLD = {
     ),
     "the default of an argument, which the machines set": (
         "buffers.limiter.TOLERANCE buffers.shuffle.POOL_BYTES engine.run.APPENDING_CACHE_BYTES engine.run.CACHE_BYTES "
-        "engine.run.COMMIT_ROWS engine.run.COMMIT_SECONDS engine.run.MEMORY_SHARE"
+        "engine.run.COMMIT_ROWS engine.run.COMMIT_SECONDS engine.run.LEFT_SHARE engine.run.MEMORY_SHARE"
     ),
     "compiled in; blocks of runs with all gaps are read alike": "reading.kernel.GAP",
     "compiled in; the tests have values of more bytes": "reading.kernel.LONGEST",

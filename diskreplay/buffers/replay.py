@@ -91,7 +91,8 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
                 with, and ``sampler.clear()`` frees it for any.
             cache_bytes: RAM for frames and other large values that were read, of which frames that are like each other
                 take a tenth of their size. If None, what the window needs, at most a sixteenth of the memory of the
-                machine, or of the control group, or 256 MB where that is more; 64 MB with ``mode="a"``.
+                machine, or of the control group, or 256 MB where that is more; 64 MB with ``mode="a"``; never more than
+                a quarter of what this process may still take.
             commit_rows, commit_seconds: ``add`` commits after so many rows, or so many seconds. A process that is
                 killed loses what it added after that.
             remote: URL that the store is pushed to in the background (``s3://bucket/name``); see ``docs/remote.md``.

@@ -32,6 +32,7 @@ from diskreplay.compat.keeper import newest_checkpoint
 from diskreplay.compat.rows import ids_of, ignore_resets
 from diskreplay.compat.sampler_draws import draw
 from diskreplay.compat.stores import check_checkpoint
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
@@ -41,7 +42,6 @@ from diskreplay.views.transition import Transition
 
 __all__ = ["PrioritizedBatch", "PrioritizedReplayBuffer", "ReplayBuffer", "ReplayBufferSamples"]
 
-CACHE_BYTES = 256 << 20
 ANY_ACTION = unbounded((), np.int64)
 """The space of Rainbow's actions: its buffer is not told how many there are."""
 

@@ -32,6 +32,7 @@ from diskreplay.compat.location import Location
 from diskreplay.compat.rows import read_once, window
 from diskreplay.compat.stores import open_or_create
 from diskreplay.engine.inputs import check_range
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
@@ -60,7 +61,6 @@ ALPHA = 0.5
 TD_INIT = 1
 """The TD error of new transitions of a proportional buffer made from now on."""
 
-CACHE_BYTES = 256 << 20
 MOST_WAITING = 1024
 MOST_ERROR = 1e100
 MOST_REWARD = float(np.finfo(np.float32).max)

@@ -49,6 +49,7 @@ from diskreplay.compat.positions import RingPositions
 from diskreplay.compat.rows import column, read_pairs, window
 from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpoint, closed_on_failure, open_or_create
 from diskreplay.engine import checkpointing
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import CheckpointError, InputError, SamplerWarning, warn_outside
 from diskreplay.paths import PathLike, full_path
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
@@ -58,7 +59,6 @@ from diskreplay.views.batch import map_arrays
 
 __all__ = ["DiskPrioritizedVectorReplayBuffer", "DiskVectorReplayBuffer"]
 
-CACHE_BYTES = 256 << 20
 ON_DISK = "obs", "obs_next"
 WEIGHTS = "priorities"
 FLAGS = "terminated", "truncated"
@@ -323,7 +323,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         """Commit, and give the stores to the next writer; from then on the buffer refuses every call."""
         with contextlib.ExitStack() as stack:
             for store in self.stores:
-                stack.callback(store.close)
+                stack.push(store)
 
     def _open(self, made_for: Any, checkpoint: str | None = None) -> None:
         """Open the stores, and make those that are missing, for the spaces ``made_for`` or those of the others."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import CorruptionError, EvictedError, InputError
+from diskreplay.errors import CorruptionError, EvictedError, InputError, ReadFailedError
 from diskreplay.ids import Ids, stream_of
 from diskreplay.index.episodes import KeptEpisodes
 from diskreplay.index.log import NEVER, NOW
@@ -159,8 +159,8 @@ class Streams:
         try:
             stream.disk.load(newest)
             stream.catch_up()
-        except CorruptionError:
-            return False  # evicted meanwhile, or damaged: reading it anew will tell
+        except (CorruptionError, ReadFailedError):
+            return False  # evicted or replaced meanwhile, or damaged: reading it anew will tell
         self.stale = False
         return True
 

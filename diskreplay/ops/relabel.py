@@ -122,14 +122,15 @@ def called(function: Callable[[Batch], Any], episode: Batch, column: Column, num
     """Return what a function makes of an episode as values of a column; raise InputError for what these cannot be."""
     where, wanted = f"episode {number}", (len(episode), *column.shape)
     try:
-        answers = function(episode)
+        given = check_array(column.name, function(episode))
+    except InputError as error:
+        raise InputError(f"{where}: {error}; nothing was written") from error
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(
             f"{where}: the function raised {type(error).__name__}: {error} ({frame.filename}, line {frame.lineno}); "
             "nothing was written"
         ) from error
-    given = check_array(where, answers)
     numbers = given.dtype.kind in "biufc" and np.can_cast(given.dtype, column.dtype, "same_kind")
     if given.shape != wanted or not numbers:
         said = f"{column.name} must be {column.dtype} {wanted}, got {given.dtype} {given.shape}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from diskreplay.call_queue import CallQueue, Waited, nothing
 from diskreplay.checks import check_count, check_flag
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.facts import checked
-from diskreplay.errors import InputError
+from diskreplay.errors import InputError, end_block
 from diskreplay.paths import PathLike
 from diskreplay.recording.columns import SEED
 from diskreplay.recording.copies import copied
@@ -162,7 +163,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
     def annotate_episode(self, **facts: Any) -> None:
         """Tell more of the newest episode, as the buffer's method; with ``background`` in the order of the steps."""
         self._check()
-        self._call(functools.partial(self._rows.annotate_episode, **checked(facts, {})))
+        self._call(functools.partial(self._rows.annotate_episode, **checked(facts, {}, newest=True)))
 
     def flush(self) -> None:
         """Wait until all steps so far are in ``env.buffer``, and commit them; raise what ``commit`` raises."""
@@ -179,15 +180,15 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         """Commit, close the store, and close the environment; a second call does nothing more."""
-        try:
+        with contextlib.ExitStack() as closing:
+            closing.callback(self.env.close)
+            closing.push(self.buffer)
             if self._queue is not None:
                 self._queue.end()
-        finally:
-            try:
-                self.buffer.close()
-            finally:
-                self.env.close()
         self._columns.end_episode()
+
+    def __exit__(self, *exception: Any) -> None:  # type: ignore[override]
+        end_block(self.close, exception[1])
 
     def _check(self) -> None:
         """Raise what stands against another call, before it touches the environment."""

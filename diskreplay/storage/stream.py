@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, Self, TypeVar
 
 from diskreplay import forks
-from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
+from diskreplay.errors import CorruptionError, LockedError, StateError, StoreNotFoundError, WriteFailedError
 from diskreplay.interrupts import held_back
 from diskreplay.schema import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import files as fs
@@ -238,9 +238,13 @@ class StreamWriter(_Stream[ColumnWriter]):
         scratch = os.path.join(self.path, SCRATCH)
         for name in self.files.list(scratch):
             if name.startswith(TEMPORARY_STREAM):
-                self._remove_half_made(os.path.join(scratch, name))
+                self.remove_half_made(os.path.join(scratch, name))
             elif name.startswith(".tmp-"):
-                fs.remove(self.files, os.path.join(scratch, name))
+                fs.clear(self.files, os.path.join(scratch, name))
+        for name in metadata.nodes(self.files, self._checkpoints):
+            place = os.path.join(self._checkpoints, name)
+            if self.files.size(os.path.join(place, metadata.NAME)) is None:  # it was dropped where it could not move
+                self.remove_half_made(place)
 
     def _recover_column(self, commit: Commit, path: str, column: ColumnWriter) -> int:
         """Remove what no record names, and return the lowest shard on disk."""
@@ -275,8 +279,8 @@ class StreamWriter(_Stream[ColumnWriter]):
             log.entries.restart(first * log.shard_chunks)
             log.resume(first * log.column.shard_rows)
 
-    def _remove_half_made(self, path: str) -> None:
-        """Remove a stream that a process which died was adding; a living one holds the store's lock."""
+    def remove_half_made(self, path: str) -> None:
+        """Remove a stream or a checkpoint without a document, but if a living process that makes one holds the lock."""
         lock = self.files.lock(os.path.dirname(self._checkpoints))
         if lock is not None:
             try:
@@ -424,8 +428,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         if self.files.size(os.path.join(log.directory, metadata.NAME)) is not None:
             return
         top, *below = path.split("/")
-        made = temporary = os.path.join(self.path, SCRATCH, ".tmp-log")
-        fs.clear(self.files, temporary)
+        made = temporary = fs.unused(self.files, os.path.join(self.path, SCRATCH, ".tmp-log"))
         self.files.mkdir(temporary)
         for name in below:
             metadata.write(self.files, made, metadata.group_document())
@@ -532,7 +535,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             # A checkpoint that was dropped must not come back when what it pinned is gone.
             self.files.sync_dir(self._checkpoints)
         for file in there:
-            self.files.unlink(file)
+            fs.clear(self.files, file)
 
     def release(self) -> None:
         """Give the lock back, and give up writes that no commit holds; a second call does nothing."""
@@ -618,15 +621,11 @@ def parents(group: str) -> Iterator[str]:
 
 
 def read_first(file: fs.File, size: int) -> bytes:
-    """Return the first ``size`` bytes, which one call need not give at once."""
-    parts: list[bytes] = []
-    offset = 0
-    while offset < size:
-        parts.append(file.pread(size - offset, offset))
-        if not parts[-1]:
-            raise OSError(f"a file ended at byte {offset} instead of {size}")
-        offset += len(parts[-1])
-    return b"".join(parts)
+    """Return the first ``size`` bytes; raise OSError if there are fewer."""
+    data = file.pread(size, 0)
+    if len(data) < size:
+        raise OSError(f"a file ended at byte {len(data)} instead of {size}")
+    return data
 
 
 def write_commit(files: fs.Files, path: str, record: Commit) -> None:
@@ -645,10 +644,28 @@ def largest_record(schema: Schema) -> Commit:
     return Commit(**counts, tails=tails, time=1 / 3, logs=dict.fromkeys(paths, (most, most)))
 
 
+def check_there(files: fs.Files, store: str) -> None:
+    """Raise StoreNotFoundError if nothing of a store that was open is at its path."""
+    with fs.translate_reads(store):
+        kinds = [files.kind(os.path.join(store, name)) for name in (STREAMS, metadata.NAME)]
+    if kinds == [None, None]:
+        raise StoreNotFoundError(f"there is no store at {store!r} any more: it was removed, or moved")
+
+
 def read_commit(files: fs.Files, path: str) -> Commit:
-    """Return the stream's newest commit record."""
+    """Return the stream's newest commit record.
+
+    Raises CorruptionError if there is none, StoreNotFoundError if the store was removed.
+    """
     metadata.check_no_link(files, os.path.dirname(path), path)
-    data = metadata.read_bytes(files, path)
+    try:
+        with fs.translate_reads(path):
+            data = fs.settled(files, path, lambda: metadata.read_bytes(files, path))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        store, name = os.path.dirname(os.path.dirname(path)), os.path.basename(path)
+        check_there(files, store)
+        message = f"the stream {name!r} of {store!r} is missing, or its commit record {metadata.NAME}"
+        raise CorruptionError(message, file=os.path.join(path, metadata.NAME), stream=name) from error
     known = _known.get(path)
     if known is None or known[0] != data:
         known = data, Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))

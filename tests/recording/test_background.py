@@ -198,8 +198,9 @@ def test_a_full_disk_is_told_and_the_last_commit_is_intact(path: str) -> None:
             env.step(ACTION)
         assert "has 8 rows, of which 4 are committed" in told.value.__notes__[0]
     files.heal()
-    with contextlib.suppress(StateError):
+    with pytest.raises(WriteFailedError, match=r"4 rows since the last commit are lost"):
         env.close()
+    env.close()
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert places(reader) == [(1, at) for at in range(4)]
 
@@ -261,6 +262,8 @@ def test_facts_that_are_wrong_are_refused_at_once(path: str) -> None:
         with pytest.raises(InputError, match="seed"):
             env.begin_episode(seed="one")
         env.begin_episode(seed=3)
+        with pytest.raises(InputError, match="give the episode first"):
+            env.annotate_episode(episode=0, success=True)
         env.step(ACTION)
         env.flush()
         assert [episode.facts for episode in env.buffer.episodes] == [{"seed": 3}]

@@ -31,6 +31,7 @@ from diskreplay.compat.given import flags, numbers, rewards
 from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.rows import by_episodes, ids_of, places, transitions, window
 from diskreplay.compat.stores import check_checkpoint, closed_on_failure, open_or_create
+from diskreplay.engine.run import DefaultBytes
 from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
@@ -41,7 +42,7 @@ from diskreplay.views.transition import Transition as Transitions
 
 __all__ = ["DiskDataset"]
 
-CACHE_BYTES = 64 << 20
+CACHE_BYTES = DefaultBytes(64 << 20)
 
 Array = NDArray[Any]
 

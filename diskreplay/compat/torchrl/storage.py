@@ -38,14 +38,13 @@ from diskreplay.compat.stores import OPEN_OPTIONS, TAKE_OVER, check_ring, closed
 from diskreplay.compat.torchrl import storage_checkpoints
 from diskreplay.compat.torchrl.tensor_layout import TORCHRL, TensorLayout, layout_of, stored_layout
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import CheckpointError, DiskReplayError, InputError, ReadOnlyError, StateError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.storage.attachments import Given
 from diskreplay.views.transition import Transition
-
-CACHE_BYTES = 256 << 20
 
 
 class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followed by mypy
