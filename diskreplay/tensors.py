@@ -39,17 +39,20 @@ def arrays(what: str, value: Any) -> Any:
         return [arrays(what, part) for part in value.unbind()]
     if hasattr(value, "todense") or (tensor and value.layout is not torch.strided):
         raise InputError(f"{what}: must be dense, got a sparse {type(value).__name__}: give it as a dense array")
-    masked = ~value.get_mask() if hasattr(value, "get_mask") else isinstance(value, np.ma.MaskedArray) and value.mask
-    if np.any(masked):
+    masked = isinstance(value, np.ma.MaskedArray) and np.any(value.mask)
+    if masked or (hasattr(value, "get_mask") and not value.get_mask().all()):
         raise InputError(f"{what}: must have no masked values, got {value!r:.80}: fill them, or leave them out")
-    return _of_torch(torch, value) if tensor else value
+    return _of_torch(what, torch, value) if tensor else value
 
 
-def _of_torch(torch: Any, value: Any) -> Any:
+def _of_torch(what: str, torch: Any, value: Any) -> Any:
     data = value.get_data() if hasattr(value, "get_data") else value  # of a masked tensor
-    here = data.detach().cpu().resolve_conj().resolve_neg()
-    foreign = here.is_floating_point() and here.dtype not in (torch.float16, torch.float32, torch.float64)
-    return (here.float() if foreign else here).numpy()
+    try:
+        here = data.detach().cpu().resolve_conj().resolve_neg()
+        foreign = here.is_floating_point() and here.dtype not in (torch.float16, torch.float32, torch.float64)
+        return (here.float() if foreign else here).numpy()
+    except (TypeError, RuntimeError) as error:  # those without values, or quantized
+        raise InputError(f"{what}: must be an array, got a tensor of {value.dtype}: {error!s:.200}") from error
 
 
 def first_axis(value: Any) -> int:

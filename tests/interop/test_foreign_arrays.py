@@ -11,6 +11,8 @@ from gymnasium import spaces
 from helpers.refusals import Call, Case, rows_of
 
 import diskreplay as dr
+from diskreplay.checks import check_array
+from diskreplay.errors import InputError
 from diskreplay.formats.arrays import from_arrays
 from diskreplay.ops.convert import import_dataset
 from diskreplay.ops.relabel import relabel
@@ -19,6 +21,8 @@ from diskreplay.ragged import Lists, Padded
 for _name in ("torch", "scipy", "ml_dtypes", "d3rlpy", "stable_baselines3", "tianshou", "torchrl"):
     pytest.importorskip(_name, reason=f"{_name} is installed by the target interop of the Makefile")
 
+import ml_dtypes  # noqa: E402
+import torch  # noqa: E402
 from compat.cases import CASES  # noqa: E402
 from helpers.foreign_arrays import check_doors  # noqa: E402
 
@@ -229,3 +233,44 @@ def test_buffers(name: str, doors: int, tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_adapters(name: str, tmp_path: pathlib.Path) -> None:
     assert check_doors(CASES[name], tmp_path) >= (2 if name == "frames" else 3)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_rarer_tensors() -> None:
+    grad = torch.tensor([1.5, -2.0], requires_grad=True) * 2
+    for value, wanted in (
+        ([grad, grad], [[3, -4], [3, -4]]),
+        ((grad[0], 1, np.float32(2)), [3, 1, 2]),
+        (torch.nn.Parameter(grad.detach()), [3, -4]),
+        (torch.complex(grad, grad).conj(), [3 - 3j, -4 + 4j]),
+        (torch.complex(grad, grad).conj().imag, [-3, 4]),
+        (grad.to(torch.float8_e5m2), [3, -4]),
+        (grad.half(), [3, -4]),
+        (grad.double(), [3, -4]),
+        (torch.nested.nested_tensor([grad.detach()] * 2), [[3, -4], [3, -4]]),
+        (torch.nested.nested_tensor([grad.detach()] * 2, layout=torch.jagged), [[3, -4], [3, -4]]),
+        (np.array([1, 2], ml_dtypes.bfloat16), [1, 2]),
+        ([ml_dtypes.bfloat16(1)], [1]),
+    ):
+        found = check_array("x", value)
+        assert type(found) is np.ndarray
+        assert found.tolist() == wanted
+        assert found.dtype.isbuiltin == 1
+    assert check_array("x", grad.half()).dtype == np.float16
+    assert check_array("x", grad.double()).dtype == np.float64
+    for value, said in (
+        (torch.nested.nested_tensor([grad.detach(), grad.detach()[:1]]), "ragged"),
+        (torch.ones(2, device="meta"), "must be an array, got a tensor of"),
+        ([0.0, grad.detach().to_sparse()], "must be dense"),
+    ):
+        with pytest.raises(InputError, match=f"^x: .*{said}"):
+            check_array("x", value)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors:UserWarning")
+def test_torchs_masked_tensors() -> None:
+    masked = torch.masked.masked_tensor
+    data = torch.tensor([1.0, 2.0])
+    assert check_array("x", masked(data, torch.tensor([True, True]))).tolist() == [1, 2]
+    with pytest.raises(InputError, match=r"^x: must have no masked values"):
+        check_array("x", masked(data, torch.tensor([True, False])))
