@@ -31,6 +31,8 @@ RAGGED_VERSION = 2
 ACTION, OBS, REWARD, TERMINATED, TRUNCATED, VALID, START = (
     "action", "obs", "reward", "terminated", "truncated", "valid", "start",
 )  # fmt: skip
+RECORDED = "recorded_reward"
+"""The name of the recorded rewards where another column's values are shown as rewards."""
 ALWAYS_RESIDENT = (REWARD, TERMINATED, TRUNCATED, VALID, START)
 PLACE = "place"
 PATCH_TABLE = "patches"
@@ -523,3 +525,22 @@ def refuse_ragged(schema: Schema, what: str) -> None:
             f"{what} cannot take ragged columns, and the store has {sorted(schema.ragged)}: use ReplayBuffer itself, "
             "or columns of one length, padded"
         )
+
+
+def check_reward_column(schema: Schema, name: str) -> None:
+    """Raise InputError if a store has no column ``name`` of its own of a real number a step; rewards can be shown of it."""
+    would = [c.name for c in (*schema.extra_columns, *schema.later) if c.shape == () and c.dtype.kind in "biuf"]
+    if name not in would:
+        those = ", ".join(map(repr, would)) or (
+            "none: create(..., later={'shaped': 'float32'}) declares one, and 'diskreplay edit STORE COPY --later shaped' "
+            "makes a copy that has one"
+        )
+        raise InputError(f"reward_column must name a column of one real number a step, got {name!r}; there are {those}")
+
+
+def unwritten(name: str, count: int, total: int) -> InputError:
+    """Return the error for transitions that have no reward in the column ``name``."""
+    return InputError(
+        f"reward_column: {count:,} of {total:,} transitions have no finite value of {name!r}; write these first, by "
+        f"rb.write({name!r}, index, values) or 'diskreplay relabel'"
+    )

@@ -139,13 +139,14 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
     "--task", metavar="COLUMN",
     help="Whose texts are the tasks of the steps, in lerobot.  [default: language_instruction or task]",
 )  # fmt: skip
+@click.option("--reward-column", metavar="NAME", help="Whose values, such as those of relabel, go out as the rewards.")
 @loss_option
 @output.overwrite_option
 @output.json_option
 def export(
     path: str, out: str, format_name: str | None, episodes: slice | None, columns: str | None, min_return: float | None,
-    envs: tuple[int, ...] | None, where: str | None, compression: str | None, task: str | None, allow_loss: bool,
-    overwrite: bool, as_json: bool,
+    envs: tuple[int, ...] | None, where: str | None, compression: str | None, task: str | None,
+    reward_column: str | None, allow_loss: bool, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the transitions of the store at PATH as a dataset OUT.
 
@@ -159,7 +160,8 @@ def export(
     with counting("exporting", written_to(out)) as update:
         result = run(
             path, out, name, selection=Selection(episodes, min_return, envs, listed(columns), where),
-            allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task, progress=update,
+            allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task,
+            reward_column=reward_column, progress=update,
         )  # fmt: skip
     if output.printed_json(result, as_json):
         return

@@ -8,7 +8,7 @@ import gymnasium
 from typing_extensions import TypeVar
 
 from diskreplay.buffers.opening import make_buffer, open_buffer, open_or_make_buffer
-from diskreplay.buffers.options import CreateOptions, EitherOptions, OpenOptions, of, shared
+from diskreplay.buffers.options import CreateOptions, EitherOptions, ReplayOpenOptions, of, shared
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
@@ -144,7 +144,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         return open_or_make_buffer(cls, path, spec, options, view=view, sampler=sampler)
 
     @classmethod
-    @shared(OpenOptions)
+    @shared(ReplayOpenOptions)
     def open(
         cls: type[ReplayBuffer[Any]],
         path: PathLike,
@@ -153,7 +153,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         capacity: int | None = None,
         view: View[Shown] | None = None,
         sampler: Sampler | None = None,
-        **options: Unpack[OpenOptions],
+        **options: Unpack[ReplayOpenOptions],
     ) -> ReplayBuffer[Shown]:
         """Open the store at ``path`` at its last commit, or at a checkpoint.
 

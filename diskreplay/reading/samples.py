@@ -24,7 +24,7 @@ from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import NEXT
 from diskreplay.reading.target import Target
-from diskreplay.schema import KNOWN, LATER, Column, Schema, Stack
+from diskreplay.schema import KNOWN, LATER, RECORDED, REWARD, Column, Schema, Stack
 
 Array = NDArray[Any]
 
@@ -137,7 +137,17 @@ class Samples:
 
         For each later column there is also a mask of the rows that have a value; the others have zeros.
         """
-        return {**{column.name: self.values(column) for column in self.schema.extra_columns}, **self.written_later()}
+        return {**self.recorded(), **{column.name: self.values(column) for column in self.schema.extra_columns}, **self.written_later()}
+
+    def rewards(self) -> Array:
+        """Return the rewards at the rows, ``(size,)``; raise InputError where another column's lack a value."""
+        if self.reads.reward == REWARD:
+            return self.resident(REWARD)
+        return self.scatter([stream.log.rewards(rows, envs, self.reads.reward) for stream, _, rows, envs in self.groups])
+
+    def recorded(self) -> dict[str, Array]:
+        """Return the recorded rewards at the rows, ``(size,)`` by name, if another column stands for the rewards."""
+        return {} if self.reads.reward == REWARD else {RECORDED: self.resident(REWARD)}
 
     def written_later(self, only: Collection[str] | None = None) -> dict[str, Array]:
         """Return only the later columns, or those of these names, and their masks, as :meth:`extra` does."""

@@ -153,10 +153,13 @@ class DeltaTimestamps(View[DeltaBatch]):
         found: dict[str, Any] = {}
         for number, column in enumerate(schema.columns):  # the leaves of the observations come first
             at = samples[wanted := steps_of.get(column.name)]
-            if column.name not in HIDDEN:
+            if column.name == REWARD:
+                found[REWARD] = shaped(at.rewards(), wanted)
+            elif column.name not in HIDDEN:
                 values = at.current(number) if number < len(schema.stacks) else at.values(column)
                 found[column.name] = shaped(values, wanted)
-        extra = {column.name: found[column.name] for column in schema.extra_columns}
+        extra = shaped(samples[steps_of.get(REWARD)].recorded(), steps_of.get(REWARD))
+        extra |= {column.name: found[column.name] for column in schema.extra_columns}
         for wanted, at in samples.items():
             later = [column.name for column in schema.later if steps_of.get(column.name) == wanted]
             extra |= shaped(at.written_later(later), wanted)

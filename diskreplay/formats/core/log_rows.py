@@ -23,7 +23,7 @@ from diskreplay.index.log import place_of
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
 from diskreplay.remote.place import open_store
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
+from diskreplay.schema import RECORDED, REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema, check_reward_column
 from diskreplay.storage import stream
 from diskreplay.storage.store import Store
 
@@ -68,12 +68,16 @@ class Walk:
 class LogRows:
     """One stream as of its last commit, read in the order of its rows."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        """Open the stream; raise CorruptionError when an index or a resident column is damaged."""
+    def __init__(self, store: Store, name: str, reward: str = REWARD) -> None:
+        """Open the stream; raise CorruptionError when an index or a resident column is damaged.
+
+        The values of the column ``reward`` are given as rewards.
+        """
         self.store = store
         self.name = name
         self.schema: Schema = store.schema
-        self.stream = open_stream(store, name, ChunkCache(0))
+        self.reward = reward
+        self.stream = open_stream(store, name, ChunkCache(0), reward=reward)
         self.log = self.stream.log
 
     def __len__(self) -> int:
@@ -130,6 +134,11 @@ class LogRows:
         envs = np.full(len(rows), env)
         taken = {column.name: self.log.take(place_of(column.name), rows, envs) for column in self.schema.later}
         return {name: int(np.count_nonzero(places)) for name, places in taken.items()}
+
+    def lacking_rewards(self, env: int, spans: Sequence[tuple[int, int]]) -> int:
+        """Return how many transitions of the spans have no reward in the column of the rewards."""
+        rows = self.valid_rows(env, spans)
+        return int(np.count_nonzero(self.log.lacks(self.reward, rows, np.full(len(rows), env))))
 
     def own_next_obs(self, env: int, episodes: Sequence[tuple[int, int]], names: Sequence[str]) -> Iterator[int]:
         """Count rows, but for the last ones of episodes, whose next observation is not the next row's ``obs``.
@@ -231,8 +240,8 @@ class LogRows:
             obs={c.name: shown(c, obs[c.name]) for c in schema.obs_columns},
             next_obs={c.name: shown(c, following[c.name]) for c in schema.obs_columns},
             action={c.name: shown(c, values[c.name]) for c in schema.action_columns},
-            extra={c.name: shown(c, values[c.name]) for c in schema.extra_columns},
-            reward=values[REWARD][kept],
+            extra={RECORDED: values[REWARD][kept], **{c.name: shown(c, values[c.name]) for c in schema.extra_columns}},
+            reward=self.log.rewards(np.arange(start, stop)[kept], np.full(stop - start, env)[kept], self.reward),
             terminated=values[TERMINATED][kept],
             truncated=values[TRUNCATED][kept],
             last=self._last(np.arange(start, stop), env)[kept],
@@ -264,10 +273,13 @@ class LogRows:
         return values
 
 
-def open_rows(path: str) -> list[LogRows]:
+def open_rows(path: str, reward_column: str | None = None) -> list[LogRows]:
     """Return all streams of the store at ``path``, for reading; nothing is changed.
 
-    Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
+    Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError, and InputError for a
+    ``reward_column`` that does not give rewards.
     """
     store = open_store(path)
-    return [LogRows(store, name) for name in store.stream_names()]
+    if reward_column is not None:
+        check_reward_column(store.schema, reward_column)
+    return [LogRows(store, name, reward_column or REWARD) for name in store.stream_names()]
