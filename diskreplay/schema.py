@@ -402,6 +402,13 @@ class Schema:
         """The facts of the columns that hold video, by name."""
         return {name: column.video for name, column in self.ragged.items() if column.video is not None}
 
+    def picture(self, column: Column) -> Column:
+        """Return the column of the frames ``(height, width, 3)`` of a video column, any other column as it is."""
+        video = self.videos.get(column.name)
+        if video is None:
+            return column
+        return dataclasses.replace(column, shape=video.shape, dtype=np.dtype(np.uint8), chunk_rows=1, shard_rows=1)
+
     @property
     def logs(self) -> dict[str, Column]:
         """The arrays of bytes of :data:`LOGS` that a stream can have, by their paths."""
@@ -525,22 +532,3 @@ def refuse_ragged(schema: Schema, what: str) -> None:
             f"{what} cannot take ragged columns, and the store has {sorted(schema.ragged)}: use ReplayBuffer itself, "
             "or columns of one length, padded"
         )
-
-
-def check_reward_column(schema: Schema, name: str) -> None:
-    """Raise InputError if a store has no column ``name`` of its own of a real number a step; rewards can be shown of it."""
-    would = [c.name for c in (*schema.extra_columns, *schema.later) if c.shape == () and c.dtype.kind in "biuf"]
-    if name not in would:
-        those = ", ".join(map(repr, would)) or (
-            "none: create(..., later={'shaped': 'float32'}) declares one, and 'diskreplay edit STORE COPY --later shaped' "
-            "makes a copy that has one"
-        )
-        raise InputError(f"reward_column must name a column of one real number a step, got {name!r}; there are {those}")
-
-
-def unwritten(name: str, count: int, total: int) -> InputError:
-    """Return the error for transitions that have no reward in the column ``name``."""
-    return InputError(
-        f"reward_column: {count:,} of {total:,} transitions have no finite value of {name!r}; write these first, by "
-        f"rb.write({name!r}, index, values) or 'diskreplay relabel'"
-    )

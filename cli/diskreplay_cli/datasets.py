@@ -361,6 +361,7 @@ def episodes(
     whose first steps have left the window.
     """
     from diskreplay.ops.episodes import episodes as run
+    from diskreplay.remote.place import open_store
 
     every = run(path, sort=sort, reverse=reverse, where=where)
     lines = every[:limit]
@@ -382,6 +383,8 @@ def episodes(
         output.print_table(("number", "stream", "env", "length", "return", "end", *(["facts"] if told else [])), cells)
         if len(lines) < len(every):
             click.echo(f"{len(lines):,} of {text.plural(len(every), 'episode')}")
+        for column, video in open_store(path).schema.videos.items():
+            click.echo(f"video {column}: {video}")
 
 
 @click.command()

@@ -14,13 +14,14 @@ from diskreplay.checks import check_flag
 from diskreplay.engine import forks
 from diskreplay.engine.run import Run
 from diskreplay.errors import CheckpointError, InputError, StoreExistsError, StoreNotFoundError
+from diskreplay.index import rewards
 from diskreplay.paths import PathLike, full_path
 from diskreplay.ragged import check_forms
 from diskreplay.reading.open_stream import check_rewards
 from diskreplay.remote import membership
 from diskreplay.remote.objects import ObjectStore, checked_url, is_url
 from diskreplay.remote.place import place
-from diskreplay.schema import Schema, check_reward_column, refuse_ragged
+from diskreplay.schema import Schema, refuse_ragged
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store, newest
 from diskreplay.store_spec import StoreSpec, build
@@ -76,7 +77,7 @@ def open_buffer(
     def check(stored: Mapping[str, Any], schema: Schema) -> None:
         check_ragged(kind, schema, run)
         if run.reward_column is not None:
-            check_reward_column(schema, run.reward_column)
+            rewards.check_column(schema, run.reward_column)
         kind.RULES.check(kind, stored, schema, path, opening.take_over, **shown)
 
     store, stream, cut = open_store(path, opening, run, kind.RULES.modes, num_envs, capacity, check)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from diskreplay.ids import STREAM_SHIFT, Ids
 from diskreplay.ring import Table
-from diskreplay.schema import CONTINUES, PATCHES, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start, unwritten
+from diskreplay.schema import CONTINUES, PATCHES, PLACE, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
 NEXT_PATCH = "..next_patch"
 """The name of the array with the number of the patch that holds each row's next observation.
@@ -363,49 +363,3 @@ class StreamLog:
             return np.full(len(rows), frames)
         depth: Ids = np.logical_and.accumulate(continues, axis=1).sum(axis=1)
         return depth
-
-    def rewards(self, rows: Ids, envs: Ids, name: str = REWARD) -> NDArray[Any]:
-        """Return the rewards of rows, or the values of the held column ``name`` as such.
-
-        Raises InputError if a transition lacks its value.
-        """
-        found = self.take(name, rows, envs)
-        if name == REWARD:
-            return found
-        if count := int(np.count_nonzero(self.lacks(name, rows, envs))):
-            raise unwritten(name, count, len(rows))
-        return found.astype(self.table.arrays[REWARD].dtype)
-
-    def lacks(self, name: str, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
-        """Tell which rows are transitions without a reward from a held column: never written, or not finite."""
-        with np.errstate(over="ignore"):
-            found: NDArray[np.bool_] = ~np.isfinite(self.take(name, rows, envs).astype(self.table.arrays[REWARD].dtype))
-        if place_of(name) in self.held:
-            found |= self.take(place_of(name), rows, envs) == 0
-        found &= self.take(VALID, rows, envs)
-        return found
-
-    def returns(
-        self, rows: Ids, envs: Ids, n_step: int, gamma: float, name: str = REWARD
-    ) -> tuple[NDArray[Any], Ids, NDArray[Any]]:
-        """Return for each row the discounted sum of its next rewards, the last row in the sum, and ``gamma ** steps``.
-
-        ``steps`` is the number of rewards in the sum: ``n_step``, or fewer if the episode ends before. ``name`` is that of
-        the column of the rewards; InputError as :meth:`rewards`.
-        """
-        reward = self.rewards(rows, envs, name)
-        scale = np.full(len(rows), gamma, np.float64)
-        if n_step == 1:
-            return reward, rows, scale
-        last = rows.copy()
-        total = reward.astype(np.float64)
-        alive = ~self.is_cut(rows, envs)
-        for _ in range(n_step - 1):
-            if not alive.any():
-                break
-            at = last[alive] + 1
-            total[alive] += scale[alive] * self.rewards(at, envs[alive], name)
-            scale[alive] *= gamma
-            last[alive] = at
-            alive[alive] = ~self.is_cut(at, envs[alive])
-        return total.astype(reward.dtype), last, scale

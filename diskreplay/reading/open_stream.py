@@ -12,20 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError
+from diskreplay.ids import Ids
+from diskreplay.index import rewards
 from diskreplay.index.episodes import COLUMNS, KeptEpisodes
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.interrupts import Lock
 from diskreplay.ragged import Lists
-from diskreplay.reading import observations, ragged_reads
+from diskreplay.reading import decoding, observations, ragged_reads
 from diskreplay.reading.bytelog import CONTENTS, ByteLog
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
-from diskreplay.schema import INFO, LATER, PLACE, REWARD, Schema, unwritten
+from diskreplay.schema import INFO, LATER, PLACE, REWARD, Schema
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store
@@ -140,6 +142,13 @@ class OpenStream:
         values: Array = found.values
         return values
 
+    def read_frames(self, name: str, spans: Array, rows: Ids) -> NDArray[np.uint8]:
+        """Return the frames ``(n, H, W, 3)`` of spans ``(n, 2)`` that rows of a video column have."""
+        reads = Reads()
+        found = decoding.read(reads, self.schema.ragged[name], spans, [(self, np.arange(len(spans)), rows)])
+        reads.finish()
+        return found
+
     def _look_up(self, reads: Reads, name: str, spans: Array) -> Lists:
         """Return the items of spans, which are complete once ``reads`` is finished."""
         found = ragged_reads.read(reads, self.schema.ragged[name], spans, [(self, np.arange(len(spans)))], "lists")
@@ -236,6 +245,6 @@ def check_rewards(store: Store, name: str, commits: Mapping[str, Commit], pinned
             total += len(log)
             for start in range(log.begin, log.end, TAKEN_ROWS):
                 places = np.arange(start * log.num_envs, min(start + TAKEN_ROWS, log.end) * log.num_envs)
-                count += int(np.count_nonzero(log.lacks(name, *np.divmod(places, log.num_envs))))
+                count += int(np.count_nonzero(rewards.lacking(log, name, *np.divmod(places, log.num_envs))))
     if count:
-        raise unwritten(name, count, total)
+        raise rewards.unwritten(name, count, total)

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import place_of
+from diskreplay.index.rewards import returns, rewards
 from diskreplay.ragged import form_of
 from diskreplay.reading import decoding, observations, plain, ragged_reads
 from diskreplay.reading.gather import Requests
@@ -137,13 +138,20 @@ class Samples:
 
         For each later column there is also a mask of the rows that have a value; the others have zeros.
         """
-        return {**self.recorded(), **{column.name: self.values(column) for column in self.schema.extra_columns}, **self.written_later()}
+        own = {column.name: self.values(column) for column in self.schema.extra_columns}
+        return {**self.recorded(), **own, **self.written_later()}
 
     def rewards(self) -> Array:
         """Return the rewards at the rows, ``(size,)``; raise InputError where another column's lack a value."""
         if self.reads.reward == REWARD:
             return self.resident(REWARD)
-        return self.scatter([stream.log.rewards(rows, envs, self.reads.reward) for stream, _, rows, envs in self.groups])
+        name = self.reads.reward
+        return self.scatter([rewards(stream.log, name, rows, envs) for stream, _, rows, envs in self.groups])
+
+    def returns(self, n_step: int, gamma: float) -> list[tuple[Array, Ids, Array]]:
+        """Return for each group what :func:`~diskreplay.index.rewards.returns` does."""
+        name = self.reads.reward
+        return [returns(stream.log, rows, envs, n_step, gamma, name) for stream, _, rows, envs in self.groups]
 
     def recorded(self) -> dict[str, Array]:
         """Return the recorded rewards at the rows, ``(size,)`` by name, if another column stands for the rewards."""

@@ -84,8 +84,7 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
         truncated = samples.resident(TRUNCATED)
         discount = samples.full(gamma, np.float32)
     else:
-        name = samples.reads.reward
-        ends = [stream.log.returns(rows, envs, n_step, gamma, name) for stream, _, rows, envs in samples.groups]
+        ends = samples.returns(n_step, gamma)
         last_rows = [last for _, last, _ in ends]
         reward = samples.scatter([total for total, _, _ in ends])
         terminated, truncated = samples.later(TERMINATED, last_rows), samples.later(TRUNCATED, last_rows)

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, StateError
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
+from diskreplay.index import rewards
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.index.log import place_of
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
 from diskreplay.remote.place import open_store
-from diskreplay.schema import RECORDED, REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema, check_reward_column
+from diskreplay.schema import RECORDED, REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
 from diskreplay.storage import stream
 from diskreplay.storage.store import Store
 
@@ -135,11 +136,6 @@ class LogRows:
         taken = {column.name: self.log.take(place_of(column.name), rows, envs) for column in self.schema.later}
         return {name: int(np.count_nonzero(places)) for name, places in taken.items()}
 
-    def lacking_rewards(self, env: int, spans: Sequence[tuple[int, int]]) -> int:
-        """Return how many transitions of the spans have no reward in the column of the rewards."""
-        rows = self.valid_rows(env, spans)
-        return int(np.count_nonzero(self.log.lacks(self.reward, rows, np.full(len(rows), env))))
-
     def own_next_obs(self, env: int, episodes: Sequence[tuple[int, int]], names: Sequence[str]) -> Iterator[int]:
         """Count rows, but for the last ones of episodes, whose next observation is not the next row's ``obs``.
 
@@ -171,24 +167,31 @@ class LogRows:
         except CorruptionError as error:
             self.explain(error)
 
-    def frames(self, column: Column, env: int, start: int, stop: int) -> Iterator[Array]:
-        """Yield the frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""
+    def frames(self, column: Column, env: int, rows: Array) -> Iterator[Array]:
+        """Yield the frames ``(*shape)`` of rows of a column, one by one; video is decoded a few MB at a time."""
         walk = Walk(self.stream, column.name, env)
+        step = max(1, BLOCK_BYTES // column.item_bytes) if column.name in self.schema.videos else 1
         try:
-            for row in range(start, stop):
-                yield walk.read(row, row + 1)[0]
+            for at in range(0, len(rows), step):
+                part = rows[at : at + step]
+                yield from self._shown(column, part, np.concatenate([walk.read(row, row + 1) for row in part.tolist()]))
         except CorruptionError as error:
             self.explain(error)
 
-    def values(self, column: Column, env: int, start: int, stop: int) -> Array:
-        """Return the values ``(stop - start, *shape)`` of rows ``[start, stop)`` of a column, transitions or not.
+    def values(self, column: Column, env: int, start: int, stop: int, every: int = 1) -> Array:
+        """Return the values ``(n, *shape)`` of every ``every``-th row of ``[start, stop)``, transitions or not.
 
-        Raises what :meth:`blocks` raises.
+        Raises what :meth:`blocks` raises. Those of video columns are frames.
         """
         try:
-            return Walk(self.stream, column.name, env).read(start, stop)
+            found = Walk(self.stream, column.name, env).read(start, stop)[::every]
+            return self._shown(column, np.arange(start, stop, every), found)
         except CorruptionError as error:
             self.explain(error)
+
+    def _shown(self, column: Column, rows: Array, values: Array) -> Array:
+        """Return values of rows, decoded if they are video."""
+        return self.stream.read_frames(column.name, values, rows) if column.name in self.schema.videos else values
 
     def refresh(self) -> bool:
         """Go on to the stream's last commit, and return True if there was a newer one.
@@ -207,9 +210,11 @@ class LogRows:
 
     def final_frame(self, column: Column, env: int, row: int) -> Array:
         """Return the true next observation of a row, ``(*shape)``."""
+        column = self.schema.column(column.name)
         walk = Walk(self.stream, column.name, env)
-        found: Array = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)[0]
-        return found
+        found: Array = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)
+        shown: Array = self._shown(column, np.array([row]), found)[0]
+        return shown
 
     def explain(self, error: CorruptionError) -> NoReturn:
         """Raise StateError if a live writer evicted the rows, else the error itself, for a shard is damaged."""
@@ -228,6 +233,7 @@ class LogRows:
             c.name: self._next(c, walks[c.name], env, start, obs[c.name][1:], stop) for c in schema.obs_columns
         }
         kept: Any = values[VALID]
+        rows = np.arange(start, stop)
         if kept.all():
             kept = slice(None)
 
@@ -241,10 +247,10 @@ class LogRows:
             next_obs={c.name: shown(c, following[c.name]) for c in schema.obs_columns},
             action={c.name: shown(c, values[c.name]) for c in schema.action_columns},
             extra={RECORDED: values[REWARD][kept], **{c.name: shown(c, values[c.name]) for c in schema.extra_columns}},
-            reward=self.log.rewards(np.arange(start, stop)[kept], np.full(stop - start, env)[kept], self.reward),
+            reward=rewards.rewards(self.log, self.reward, rows[kept], np.full_like(rows, env)[kept]),
             terminated=values[TERMINATED][kept],
             truncated=values[TRUNCATED][kept],
-            last=self._last(np.arange(start, stop), env)[kept],
+            last=self._last(rows, env)[kept],
         )
 
     def _last(self, rows: Array, env: int) -> Array:
@@ -281,5 +287,5 @@ def open_rows(path: str, reward_column: str | None = None) -> list[LogRows]:
     """
     store = open_store(path)
     if reward_column is not None:
-        check_reward_column(store.schema, reward_column)
+        rewards.check_column(store.schema, reward_column)
     return [LogRows(store, name, reward_column or REWARD) for name in store.stream_names()]

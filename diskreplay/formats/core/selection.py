@@ -25,6 +25,7 @@ from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.log_rows import LogRows, open_rows
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.ids import Ids, pack
+from diskreplay.index import rewards
 from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import chosen
 from diskreplay.index.where import Where
@@ -33,7 +34,7 @@ from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.remote.place import named
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import RECORDED, REWARD, START, Start, unwritten
+from diskreplay.schema import RECORDED, REWARD, START, Start
 from diskreplay.views.transition import Transition
 
 STACKED_ROWS = 256
@@ -98,7 +99,7 @@ class SelectedStore:
         self.schema = streams[0].schema
         self.streams = streams
         self.provenance = streams[0].store.provenance
-        self.reward = streams[0].reward
+        self.reward, lacking = streams[0].reward, 0
         self._columns = selection.columns
         self.layout = self._layout_of(stacked=False)
         every = [(rows, episode) for rows in streams for episode in rows.episodes]
@@ -116,10 +117,11 @@ class SelectedStore:
             usual = max((Start.ZEROS, Start.REPEAT), key=self._starts().count)
             self.layout = dataclasses.replace(self.layout, padding=usual)
 
-        if self.reward != REWARD:
-            count = sum([rows.lacking_rewards(env, spans) for rows, env, spans in self._spans()])
-            if count:
-                raise unwritten(self.reward, count, self.steps)
+        for rows, env, spans in self._spans() if self.reward != REWARD else ():
+            at = rows.valid_rows(env, spans)
+            lacking += int(np.count_nonzero(rewards.lacking(rows.log, self.reward, at, np.full_like(at, env))))
+        if lacking:
+            raise rewards.unwritten(self.reward, lacking, self.steps)
 
     def _layout_of(self, *, stacked: bool) -> Layout:
         found = Layout.of(self.schema, stacked=stacked, provenance=self.provenance)
@@ -215,7 +217,7 @@ class SelectedStore:
         return [loss for loss in losses if loss.count]
 
     def _written_later(self) -> dict[str, int]:
-        """Return by column how many transitions have a value that was written later: no format holds those but rewards."""
+        """Return by column how many transitions have a value that was written later: no format holds those."""
         found = dict.fromkeys((column.name for column in self.schema.later), 0)
         for rows, env, spans in self._spans():
             for name, count in rows.written_later(env, spans).items():
