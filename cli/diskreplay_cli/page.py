@@ -183,11 +183,8 @@ def _columns(facts: Facts, narrow: bool) -> Table:
 
 def _column(facts: ColumnFacts, narrow: bool) -> list[str]:
     shape = "x".join(map(str, facts.shape)) or "-"
-    layout = (
-        []
-        if narrow
-        else [f"{facts.chunk_rows:,}", f"{facts.shard_rows:,}", (facts.video or {}).get("codec", facts.codec)]
-    )
+    codec = facts.video["codec"] if facts.video else facts.codec
+    layout = [] if narrow else [f"{facts.chunk_rows:,}", f"{facts.shard_rows:,}", codec]
     stored, ratio = text.size(facts.stored_bytes), text.ratio(facts.ratio)
     return [facts.name, shape, facts.dtype, *layout, stored, ratio]
 

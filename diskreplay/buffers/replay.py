@@ -186,6 +186,11 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             mirror: directory for copies of a remote store's shards; one of its own below the user's cache directory if
                 None. Several processes may share it.
             mirror_bytes: the most bytes that the copies may take; 16 GiB if None.
+            reward_column: a column of the user's own, or a later one, of one real number a step, such as ``relabel``
+                writes: every view shows its values as ``reward``, and those that were recorded as
+                ``extra["recorded_reward"]``; a column of that name stays. ``episodes`` has the recorded returns.
+                InputError, with their number, if transitions have no finite value; a batch with one that was added
+                since raises it, too, so that a learner can ``write`` values of new steps and train on them.
             cache_bytes, commit_rows, commit_seconds, remote, push_seconds, ragged, seed, files: as in ``create``;
                 ``seed`` is not used with a checkpoint, which has its own random state.
 
