@@ -6,6 +6,7 @@ it was never written or is not finite, is no reward: whoever asks for it gets an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -27,23 +28,22 @@ def check_column(schema: Schema, name: str) -> None:
         raise InputError(f"reward_column must name a column of one real number a step, got {name!r}; there are {those}")
 
 
-def unwritten(name: str, count: int, total: int) -> InputError:
-    """Return the error for transitions that lack their value of the column ``name``."""
-    return InputError(
-        f"reward_column: {count:,} of {total:,} transitions have no finite value of {name!r}; write these first, by "
-        f"rb.write({name!r}, index, values) or 'diskreplay relabel'"
-    )
-
-
-def lacking(log: StreamLog, name: str, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
-    """Tell which rows are transitions that lack their value of the column ``name``."""
-    with np.errstate(over="ignore"):
-        values = log.take(name, rows, envs).astype(log.table.arrays[REWARD].dtype)
-    found: NDArray[np.bool_] = ~np.isfinite(values)
-    if place_of(name) in log.held:
-        found |= log.take(place_of(name), rows, envs) == 0
-    found &= log.take(VALID, rows, envs)
-    return found
+def check(name: str, places: Iterable[tuple[StreamLog, Ids, Ids]]) -> None:
+    """Raise InputError, with their number, if transitions among rows of streams lack their value of a held column."""
+    count = total = 0
+    for log, rows, envs in places:
+        with np.errstate(over="ignore"):
+            known = np.isfinite(log.take(name, rows, envs).astype(log.table.arrays[REWARD].dtype))
+        if place_of(name) in log.held:
+            known &= log.take(place_of(name), rows, envs) > 0
+        valid = log.take(VALID, rows, envs)
+        count += int((valid & ~known).sum())
+        total += int(valid.sum())
+    if count:
+        raise InputError(
+            f"reward_column: {count:,} of {total:,} transitions have no finite value of {name!r}; write these first, "
+            f"by rb.write({name!r}, index, values) or 'diskreplay relabel'"
+        )
 
 
 def rewards(log: StreamLog, name: str, rows: Ids, envs: Ids) -> NDArray[Any]:
@@ -51,8 +51,7 @@ def rewards(log: StreamLog, name: str, rows: Ids, envs: Ids) -> NDArray[Any]:
     found = log.take(name, rows, envs)
     if name == REWARD:
         return found
-    if count := int(np.count_nonzero(lacking(log, name, rows, envs))):
-        raise unwritten(name, count, len(rows))
+    check(name, [(log, rows, envs)])
     return found.astype(log.table.arrays[REWARD].dtype)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -237,14 +237,14 @@ def check_rewards(store: Store, name: str, commits: Mapping[str, Commit], pinned
 
     The streams stand at their newest ``commits``, or at those that a checkpoint has ``pinned``.
     """
-    count = total = 0
-    with store.files.coming(store.schema, commits):
+
+    def places() -> Iterator[tuple[StreamLog, Ids, Ids]]:
         for stream, commit in commits.items():
             cut, newest = (commit, None) if pinned else (None, commit)
             log = open_stream(store, stream, ChunkCache(0), cut, newest, (*COLUMNS, name), name).log
-            total += len(log)
             for start in range(log.begin, log.end, TAKEN_ROWS):
-                places = np.arange(start * log.num_envs, min(start + TAKEN_ROWS, log.end) * log.num_envs)
-                count += int(np.count_nonzero(rewards.lacking(log, name, *np.divmod(places, log.num_envs))))
-    if count:
-        raise rewards.unwritten(name, count, total)
+                at = np.arange(start * log.num_envs, min(start + TAKEN_ROWS, log.end) * log.num_envs)
+                yield log, *np.divmod(at, log.num_envs)
+
+    with store.files.coming(store.schema, commits):
+        rewards.check(name, places())

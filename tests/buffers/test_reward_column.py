@@ -13,7 +13,6 @@ from gymnasium.spaces import Box, Dict
 
 import diskreplay as dr
 from diskreplay.errors import InputError
-from diskreplay.index.rewards import lacking
 from diskreplay.ops.relabel import relabel
 from diskreplay.schema import RECORDED
 from diskreplay.storage.local_files import LocalFiles
@@ -205,7 +204,9 @@ def test_a_reader_does_not_show_what_its_writer_has_not_written(path: str) -> No
 
 
 def test_rows_that_are_no_transitions_lack_nothing(path: str) -> None:
-    with dr.ReplayBuffer.create(path, GOAL, GOAL, capacity=20, num_envs=2, later={"shaped": "float32"}) as rb:
+    with dr.ReplayBuffer.create(
+        path, GOAL, GOAL, capacity=20, num_envs=2, later={"shaped": "float32", "unwritten": "float32"}
+    ) as rb:
         for at in range(6):
             now, after = (np.full((2, 1), number, np.float32) for number in (at, at + 1))
             rb.add(now, now, [at, -at], after, [False] * 2, [False] * 2, valid=[at != 3, True])
@@ -215,8 +216,8 @@ def test_rows_that_are_no_transitions_lack_nothing(path: str) -> None:
         batch = rb.get([0])
         assert batch.mask[0].tolist() == [True] * 3 + [False] + [True] * 2
         assert batch.reward[0].tolist() == [0, 2, 4, 0, 7, 9]
-        stream = rb.engine.streams.all[0]
-        assert not lacking(stream.log, "shaped", *np.divmod(np.arange(12), 2)).any()
+    with pytest.raises(InputError, match="11 of 11 transitions"):
+        dr.open(path, reward_column="unwritten")
 
 
 def test_mixtures_of_relabelled_and_other_stores(path: str, tmp_path: pathlib.Path) -> None:

@@ -212,9 +212,9 @@ class LogRows:
         """Return the true next observation of a row, ``(*shape)``."""
         column = self.schema.column(column.name)
         walk = Walk(self.stream, column.name, env)
-        found: Array = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)
-        shown: Array = self._shown(column, np.array([row]), found)[0]
-        return shown
+        following = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)
+        found: Array = self._shown(column, np.array([row]), following)[0]
+        return found
 
     def explain(self, error: CorruptionError) -> NoReturn:
         """Raise StateError if a live writer evicted the rows, else the error itself, for a shard is damaged."""

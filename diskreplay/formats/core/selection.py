@@ -99,7 +99,7 @@ class SelectedStore:
         self.schema = streams[0].schema
         self.streams = streams
         self.provenance = streams[0].store.provenance
-        self.reward, lacking = streams[0].reward, 0
+        self.reward = streams[0].reward
         self._columns = selection.columns
         self.layout = self._layout_of(stacked=False)
         every = [(rows, episode) for rows in streams for episode in rows.episodes]
@@ -117,11 +117,9 @@ class SelectedStore:
             usual = max((Start.ZEROS, Start.REPEAT), key=self._starts().count)
             self.layout = dataclasses.replace(self.layout, padding=usual)
 
-        for rows, env, spans in self._spans() if self.reward != REWARD else ():
-            at = rows.valid_rows(env, spans)
-            lacking += int(np.count_nonzero(rewards.lacking(rows.log, self.reward, at, np.full_like(at, env))))
-        if lacking:
-            raise rewards.unwritten(self.reward, lacking, self.steps)
+        if self.reward != REWARD:
+            every_row = ((rows.log, env, rows.valid_rows(env, spans)) for rows, env, spans in self._spans())
+            rewards.check(self.reward, ((log, at, np.full_like(at, env)) for log, env, at in every_row))
 
     def _layout_of(self, *, stacked: bool) -> Layout:
         found = Layout.of(self.schema, stacked=stacked, provenance=self.provenance)
