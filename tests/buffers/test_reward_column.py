@@ -243,3 +243,26 @@ def test_a_column_that_was_called_so_already_stays(path: str) -> None:
         assert (rb.get([0]).reward, rb.get([0]).extra[RECORDED]) == (3.0, 2.0)
     with dr.open(path, reward_column=RECORDED) as rb:
         assert (rb.get([0]).reward, rb.get([0]).extra[RECORDED]) == (2.0, 2.0)
+
+
+@pytest.mark.usefixtures("small_thresholds")
+def test_several_environments_and_streams_with_a_column_on_disk(path: str) -> None:
+    options = {"capacity": 30_000, "num_envs": 2, "columns": {"own": "float64"}, "later": {"shaped": "float32"}}
+
+    def record(rb: dr.ReplayBuffer[Any], start: int, stop: int) -> None:
+        for at in range(start, stop):
+            now, after = (np.full((2, 1), number, np.float32) for number in (at, at + 1))
+            own = np.array([at, -at], float)
+            rb.add(now, now, own, after, [at % 4 == 3] * 2, [False] * 2, own=2 * own)
+
+    with dr.ReplayBuffer.create(path, GOAL, GOAL, **options) as rb:
+        record(rb, 0, 13)
+    with dr.ReplayBuffer.open(path, stream="b", reward_column="own", view=dr.Transition(2, gamma=1.0)) as rb:
+        record(rb, 13, 40)
+        rb.commit()
+        for other in (rb, dr.open(path, view=dr.Transition(2, gamma=1.0), reward_column="own")):
+            with dr.open(path, view=dr.Transition(2, gamma=1.0)) as recorded:
+                ids = recorded.items()
+                np.testing.assert_array_equal(other.get(ids).reward, 2 * recorded.get(ids).reward)
+                np.testing.assert_array_equal(other.sample(32).extra["own"].shape, (32,))
+        other.close()
