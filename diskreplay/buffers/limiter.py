@@ -29,6 +29,7 @@ from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_count, checked_number
 from diskreplay.errors import InputError, MisuseWarning, RateLimitError, RateLimitWarning, StateError, warn_outside
 from diskreplay.storage.commit import MAX_SAMPLED, NO_START, LimiterStart
+from diskreplay.storage.files import THIS_PROCESS
 
 POLL_SECONDS = 0.01
 """The seconds between two looks of a waiting side at the other one's records."""
@@ -283,7 +284,8 @@ class RateLimiter:
         """Return the counts, and who writes the other streams, in words."""
         files, streams = self._engine.store.files, self._engine.streams.commits
         others = [
-            f"{name!r} is {'written by ' + holder if holder.startswith('process') else 'not being written'}"
+            f"{name!r} is "
+            + (f"written by {holder}" if holder.startswith(("process", THIS_PROCESS)) else "not being written")
             for name, holder in (
                 (name, files.lock_holder(self._engine.store.stream_path(name)))
                 for name in streams
