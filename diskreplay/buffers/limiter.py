@@ -14,14 +14,12 @@
    make the learner wait, samples that are not seen make the writer wait. So that nobody waits for what has been done
    already, each side commits before it waits, and whenever it has gone an eighth of the band on since its last commit.
    In one process nobody commits for the other's sake.
-6. Who has waited for ten seconds is told what for, once for each reason.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -231,13 +229,13 @@ class RateLimiter:
         self._other_inserts = sum(commit.end * commit.num_envs for commit in records.values())
         self._other_samples = sum(commit.sampled for commit in records.values())
         self._most_envs = max(self._envs, *(commit.num_envs for commit in records.values()), 1)
-        self._begin([commit.limiter for commit in records.values()])
+        self._begin(max(self._writer.limiter, NO_START, *(commit.limiter for commit in records.values())))
         self._largest = (2 * self._band - self._most_envs * self._rate) // self._unit
         """The largest batch: with a larger one, both sides could wait for each other."""
 
-    def _begin(self, noted: Sequence[LimiterStart]) -> None:
-        """Go by the newest start, if it is of this ratio; where there is none, begin now."""
-        newest, first = max(self._writer.limiter, *noted, NO_START), self._start is NO_START
+    def _begin(self, newest: LimiterStart) -> None:
+        """Go by the newest start if it is of this ratio; where there is none, begin now."""
+        first = self._start is NO_START
         wanted = self._min_size, self._ratio
         ahead = newest.inserts > self.inserts or newest.samples > self.samples
         if newest > self._start and newest[3:] == wanted and not (first and ahead):
