@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 
 
 def warn_outside(text: str, category: type[Warning]) -> None:
@@ -37,6 +38,16 @@ class DiskReplayError(Exception):
     """The base of every exception of this package."""
 
     code = "error"
+
+
+def end_block(close: Callable[[], object], error: BaseException | None) -> None:
+    """Call ``close`` at the end of a block. What it raises is a note of the ``error`` that leaves the block, if any."""
+    try:
+        close()
+    except DiskReplayError as lost:
+        if error is None:
+            raise
+        error.add_note("\n".join([f"{type(lost).__name__}: {lost}", *getattr(lost, "__notes__", ())]))
 
 
 class MisuseWarning(UserWarning):

@@ -38,6 +38,8 @@ LINKS = spaces.Box(0, np.iinfo(np.int32).max, (2,), np.int32)
 """The space of an edge of a Graph: the numbers of its two nodes."""
 ADVICE = {
     "OneOf": "store the choice as a Discrete and every alternative as a padded Box in a Dict first",
+    "Text": "its values are texts: declare a gymnasium.spaces.Text(1000, charset=string.printable) in its place, by "
+    "gymnasium.wrappers.TransformObservation(env, lambda obs: obs, space)",
 }
 
 
@@ -86,7 +88,10 @@ def tree(space: gymnasium.Space[Any], name: str) -> Tree:
         )
     if not isinstance(space, (*LEAF_SPACES, spaces.Sequence, spaces.Text)):
         kind = type(space).__name__
-        advice = ADVICE.get(kind, "map it to Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple first")
+        texts = space.dtype is not None and np.dtype(space.dtype).kind == "U"
+        advice = ADVICE.get(
+            "Text" if texts else kind, "map it to Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple first"
+        )
         raise SchemaError(f"{name}: a {kind} space has no fixed shape and dtype on disk; {advice}")
     return name
 

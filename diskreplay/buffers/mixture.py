@@ -456,15 +456,16 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     def close(self) -> None:
         """Close all parts, the last one first, with errors as ``close`` of a buffer once all were closed."""
-        with contextlib.ExitStack() as closing:
-            for part in self._parts:
-                closing.callback(part.close)
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, *exception: Any) -> None:
+        closing = contextlib.ExitStack()
+        for part in self._parts:
+            closing.push(part)  # of several that lose rows, the first error gets the others as notes
+        closing.__exit__(*exception)
 
 
 def _draft(part: SampledBuffer[SomeBatch], counted: contextlib.ExitStack, count: int, reads: Reads) -> SomeBatch:

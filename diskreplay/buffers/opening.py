@@ -30,6 +30,8 @@ APPEND = "a"
 """The mode of a buffer that opens only the stream that it writes."""
 LATEST = "latest"
 """The name that stands for the newest checkpoint, whatever its own is."""
+OPEN_ATTEMPTS = 50
+"""The most attempts of a reader to open the newest checkpoint; one fails if it is dropped meanwhile."""
 
 
 def make_buffer(
@@ -76,9 +78,17 @@ def open_buffer(
         check_ragged(kind, schema, run)
         kind.RULES.check(kind, stored, schema, path, opening.take_over, **shown)
 
-    store, stream, cut = open_store(path, opening, run.remote, kind.RULES.modes, num_envs, capacity, check)
-    only = opening.mode == APPEND
-    return kind(store, stream=stream, checkpoint=cut, run=run, only_written=only, capacity=capacity, **shown)
+    options = {**shown, "run": run, "only_written": opening.mode == APPEND, "capacity": capacity}
+    left = OPEN_ATTEMPTS if (opening.checkpoint, opening.mode) == (LATEST, "r") else 1
+    while True:
+        store, stream, cut = open_store(path, opening, run.remote, kind.RULES.modes, num_envs, capacity, check)
+        left -= 1
+        try:
+            with store.reading(cut):
+                return kind(store, stream=stream, checkpoint=cut, **options)
+        except CheckpointError:  # its writer may have made a newer one since, and dropped this one
+            if not left or cut is None or store.has(cut):
+                raise
 
 
 def open_or_make_buffer(

@@ -136,7 +136,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         return self.draws.sampler
 
     def clear(self) -> None:
-        """Forget all transitions of the stream that is written, and all priorities; ids go on.
+        """Forget all transitions of the stream that is written, with their priorities and counts; ids go on.
 
         The next commit gives the disk space back, but for what a checkpoint pins. Raises what :meth:`commit` raises.
         """

@@ -22,8 +22,9 @@ from diskreplay.engine import checkpointing, forks, unclosed
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.engine.run import Run
-from diskreplay.errors import CheckpointError, InputError, StateError
+from diskreplay.errors import CheckpointError, InputError, end_block
 from diskreplay.index.episodes import Episode, ends
+from diskreplay.index.selecting import warn_of_unknown
 from diskreplay.index.where import Where
 from diskreplay.interrupts import undisturbed
 from diskreplay.schema import Schema
@@ -215,12 +216,17 @@ class StoredBuffer(Subscripted):
 
         Raises InputError, which names the character, for what is not in the language; and for the name of a column,
         such as ``reward``, where no episode has a fact of that name: what can be selected are episodes, not steps.
+        Warns, by MisuseWarning, of any other name that no episode has as a fact.
         """
         read = Where(where)
         names = {one.name.partition("/")[0] for one in (*self.schema.columns, *self.schema.later)}
         with self.engine.lock:
             self.engine.check_open()
-            return Selection(read, self.engine.streams.all, names)
+            streams = self.engine.streams.all
+            found = Selection(read, streams, names)
+            facts = [each for one in streams for each in one.episodes.facts()] if read.facts else []
+        warn_of_unknown(read, facts)
+        return found
 
     @property
     def checkpoints(self) -> list[str]:
@@ -451,10 +457,10 @@ class StoredBuffer(Subscripted):
         that is forgotten is closed, and what is still open when the interpreter ends is committed, and its priorities
         kept; see :mod:`diskreplay.engine.unclosed`.
 
-        A Ctrl-C meanwhile is acted on when it is done. Raises what a commit raises, and StateError where rows are lost
-        because an earlier commit was cut short; the buffer is closed all the same. Of a commit that failed with
-        WriteFailedError the program knows already. What else ends it half-way leaves the buffer open, to be closed
-        again.
+        A Ctrl-C meanwhile is acted on when it is done. Raises what a commit raises, also if an earlier commit failed or
+        was cut short (StateError) and rows are lost by that: the error says how many, once, and the buffer is closed
+        all the same. Where an exception leaves a ``with`` block, it gets that as a note. What else ends closing
+        half-way leaves the buffer open, to be closed again.
         """
         self.engine.close()
 
@@ -462,12 +468,7 @@ class StoredBuffer(Subscripted):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            self.close()
-        except StateError as lost:
-            if error is None:
-                raise
-            error.add_note(f"{type(lost).__name__}: {lost}")  # what ended the block is what there is to know
+        end_block(self.close, error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the pickle of a buffer with mode "r", which holds its path; see :mod:`diskreplay.buffers.copies`."""

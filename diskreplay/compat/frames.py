@@ -28,7 +28,7 @@ from diskreplay.compat.given import array, number
 from diskreplay.compat.location import Location, close_with, global_seed
 from diskreplay.compat.rows import RowWindow, invalid_rows, transitions, window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
-from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError
+from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError, end_block
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
 from diskreplay.reading.open_stream import OpenStream
@@ -167,8 +167,8 @@ class ReplayBuffer:
             newest = None if self.store.engine.closed else self._waiting()
             if newest is not None and newest.ended:
                 self._append(newest, None)
-        except DiskReplayError:
-            self.store.close()
+        except DiskReplayError as error:
+            end_block(self.store.close, error)
             raise
         self.store.close()
 

@@ -323,7 +323,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         """Commit, and give the stores to the next writer; from then on the buffer refuses every call."""
         with contextlib.ExitStack() as stack:
             for store in self.stores:
-                stack.callback(store.close)
+                stack.push(store)
 
     def _open(self, made_for: Any, checkpoint: str | None = None) -> None:
         """Open the stores, and make those that are missing, for the spaces ``made_for`` or those of the others."""

@@ -279,9 +279,7 @@ def _episode_facts(found: Sequence[Episode]) -> EpisodeTotals:
 def _readable_streams(store: Store, found: _Found) -> list[str]:
     """Return the streams whose commit record can be read, and note the others as problems."""
     names = []
-    for name in store.files.list(f"{store.path}/{STREAMS}"):
-        if name == metadata.NAME:
-            continue
+    for name in metadata.nodes(store.files, f"{store.path}/{STREAMS}"):
         try:
             stream.read_commit(store.files, store.stream_path(name))
         except (FileNotFoundError, NotADirectoryError):

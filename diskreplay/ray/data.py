@@ -396,7 +396,7 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
         store = Store(self._making, files)
         for name in store.stream_names():
             if name.startswith("write-") and name not in written:
-                fs.remove(files, store.stream_path(name))
+                fs.clear(files, store.stream_path(name))
         missing = written - set(store.stream_names())
         if missing:
             raise StateError(f"tasks wrote {sorted(missing)}, which are not at {self._making!r}: do all see that path?")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.tensors import arrays
 from diskreplay.views.batch import map_arrays
 
 LARGE_BYTES = 1 << 14
@@ -17,11 +18,12 @@ LARGE_BYTES = 1 << 14
 
 
 def copied(value: Any, buffer: ReplayBuffer) -> Any:
-    """Return a copy of an observation or an action."""
-    if isinstance(value, np.ndarray):
-        return _copied_array(value)
+    """Return a copy of an observation or an action, with arrays in the place of tensors."""
     if isinstance(value, Mapping):
         return {key: copied(part, buffer) for key, part in value.items()}
+    value = arrays(value)
+    if isinstance(value, np.ndarray):
+        return _copied_array(value)
     return copy.deepcopy(value) if buffer.schema.ragged else map_arrays(np.array, value)
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
@@ -29,6 +30,11 @@ NO_NAMES = (errno.ELOOP, errno.ENAMETOOLONG)
 """The system's errors for names that nothing can have: links that lead in a circle, and names that are too long."""
 NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, *NO_NAMES)
 """The system's errors for names that lead nowhere."""
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+HELD = (*TAKEN, errno.EBUSY, errno.ETXTBSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.ENOENT)
+"""The system's errors for what it neither moves nor removes: it is open, not ours, in no place for that, or gone."""
+HIDDEN = (".nfs", ".fuse_hidden")
+"""The first letters of names that file systems give to files which were removed while somebody had them open."""
 
 
 class Readable(Protocol):
@@ -253,17 +259,29 @@ def make_dirs(files: Files, path: str) -> None:
         files.sync_dir(parent)
 
 
-def remove(files: Files, path: str) -> None:
-    """Remove a file, or a directory and everything below it; a link is removed, never followed."""
-    if files.kind(path) != "directory":
-        files.unlink(path)
-        return
-    for name in files.list(path):
-        remove(files, os.path.join(path, name))
-    files.rmdir(path)
-
-
 def clear(files: Files, path: str) -> None:
-    """Remove what an operation that failed half-way may have left under a temporary name."""
-    with contextlib.suppress(FileNotFoundError):
-        remove(files, path)
+    """Remove what nobody needs any more: a file, or a directory with all below it; a link is never followed.
+
+    What the system holds on to is left where it is, as :data:`HELD` says: the next one to clear it may be luckier.
+    """
+    directory = files.kind(path) == "directory"
+    for name in files.list(path) if directory else ():
+        clear(files, os.path.join(path, name))
+    allowed(files.rmdir if directory else files.unlink, path)
+
+
+def allowed(operation: Callable[..., None], *paths: str, refusals: Collection[int] = HELD) -> bool:
+    """Remove or move something, and return True; return False if the system refuses that for one of these reasons."""
+    try:
+        operation(*paths)
+        return True
+    except OSError as error:
+        if error.errno in refusals:
+            return False
+        raise
+
+
+def unused(files: Files, path: str) -> str:
+    """Return a temporary name of which nothing is left: this one once it is cleared, or one that begins with it."""
+    clear(files, path)
+    return path if files.kind(path) is None else f"{path}-{secrets.token_hex(4)}"

@@ -240,9 +240,13 @@ class StreamWriter(_Stream[ColumnWriter]):
         scratch = os.path.join(self.path, SCRATCH)
         for name in self.files.list(scratch):
             if name.startswith(TEMPORARY_STREAM):
-                self._remove_half_made(os.path.join(scratch, name))
+                self.remove_half_made(os.path.join(scratch, name))
             elif name.startswith(".tmp-"):
-                fs.remove(self.files, os.path.join(scratch, name))
+                fs.clear(self.files, os.path.join(scratch, name))
+        for name in metadata.nodes(self.files, self._checkpoints):
+            place = os.path.join(self._checkpoints, name)
+            if self.files.size(os.path.join(place, metadata.NAME)) is None:  # it was dropped where it could not move
+                self.remove_half_made(place)
 
     def _recover_column(self, commit: Commit, path: str, column: ColumnWriter) -> int:
         """Remove what no record names, and return the lowest shard on disk."""
@@ -277,8 +281,8 @@ class StreamWriter(_Stream[ColumnWriter]):
             log.entries.restart(first * log.shard_chunks)
             log.resume(first * log.column.shard_rows)
 
-    def _remove_half_made(self, path: str) -> None:
-        """Remove a stream that a process which died was adding; a living one holds the store's lock."""
+    def remove_half_made(self, path: str) -> None:
+        """Remove a stream or a checkpoint without a document, but if a living process that makes one holds the lock."""
         lock = self.files.lock(os.path.dirname(self._checkpoints))
         if lock is not None:
             try:
@@ -425,8 +429,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         if self.files.size(os.path.join(log.directory, metadata.NAME)) is not None:
             return
         top, *below = path.split("/")
-        made = temporary = os.path.join(self.path, SCRATCH, ".tmp-log")
-        fs.clear(self.files, temporary)
+        made = temporary = fs.unused(self.files, os.path.join(self.path, SCRATCH, ".tmp-log"))
         self.files.mkdir(temporary)
         for name in below:
             metadata.write(self.files, made, metadata.group_document())
@@ -539,7 +542,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             # A checkpoint that was dropped must not come back when what it pinned is gone.
             self.files.sync_dir(self._checkpoints)
         for file in there:
-            self.files.unlink(file)
+            fs.clear(self.files, file)
 
     def release(self) -> None:
         """Give the lock back, and give up writes that no commit holds; a second call does nothing."""

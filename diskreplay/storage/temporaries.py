@@ -53,7 +53,7 @@ def sweep(files: fs.Files, parent: str, name: str) -> None:
                 lock = files.lock(path)
                 if lock is not None:
                     try:
-                        fs.remove(files, path)
+                        fs.clear(files, path)
                     finally:
                         lock.release()
 

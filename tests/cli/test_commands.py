@@ -217,7 +217,7 @@ def test_verify_repair(path: str) -> None:
     assert "of reward lost" in result.stdout
     assert f"\n1 path moved or copied to {path}.quarantine-1\n" in result.stdout
     pathlib.Path(path, "zarr.json").write_text("{}")
-    assert "not a diskreplay store" in failure(run("verify", path, "--repair"))
+    assert "the root document" in failure(run("verify", path, "--repair"))
 
 
 def test_compact(path: str) -> None:

@@ -84,6 +84,13 @@ def test_items_and_batches(tmp_path: pathlib.Path) -> None:
         assert dataset.index.tolist() == list(range(ROWS))
 
 
+def test_a_dataset_is_at_home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with DiskDataset(f"~/{next(tmp_path.iterdir()).name}") as dataset:
+        assert check(dataset[[5, 3]]) == [5, 3]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_loaders_own_batches(tmp_path: pathlib.Path, workers: int) -> None:
     """As somebody writes it who knows torch and not this package."""

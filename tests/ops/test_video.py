@@ -101,6 +101,8 @@ def test_stores_are_merged_split_and_edited(path: str, tmp_path: pathlib.Path) -
     parts = combine.split(path, [0.5], [tmp_path / "a", tmp_path / "b"])
     assert len(parts) == 2
     assert sorted(rows(tmp_path / "a") + rows(tmp_path / "b")) == want
+    found = convert.export(path, tmp_path / "whole", "store")
+    assert found.raw_bytes == 24 * (2 * 48 * 64 * 3 + 8 + 8 + 4 + 2)  # frames, a number, an action, reward and flags
     edit.edit(path, tmp_path / "less", steps=[slice(1, 3)])
     assert rows(tmp_path / "less") == [row for row in want if row[0] % EPISODE not in (1, 2)]
     for name in ("both", "a", "b", "less"):

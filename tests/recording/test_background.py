@@ -198,8 +198,9 @@ def test_a_full_disk_is_told_and_the_last_commit_is_intact(path: str) -> None:
             env.step(ACTION)
         assert "has 8 rows, of which 4 are committed" in told.value.__notes__[0]
     files.heal()
-    with contextlib.suppress(StateError):
+    with pytest.raises(WriteFailedError, match=r"4 rows since the last commit are lost"):
         env.close()
+    env.close()
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert places(reader) == [(1, at) for at in range(4)]
 
@@ -214,7 +215,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "next_obs/state: must be finite": {"state": np.array([np.nan, 0], np.float32)},
     "next_obs: must be a dict with the keys": {"more": 1},
     "at: must have shape": {"at": np.zeros(3)},
-    "info of a step has no 'at'": {"at": None},
+    "info of a step must be a mapping, .* got None": {"at": None},
 }
 """What is wrong with a step, by the error that says so."""
 
@@ -230,7 +231,7 @@ def test_what_is_wrong_is_refused_by_its_own_step(path: str, error: str, video: 
             given = dict(self.wrong)
             reward, at = given.pop("reward", reward), given.pop("at", info["at"])
             given.pop("action", None)
-            return {**obs, **given}, reward, *ends, {} if at is None else {"at": at}
+            return {**obs, **given}, reward, *ends, None if at is None else {"at": at}
 
     more: dict[str, Any] = {"columns": {"at": ((2,), np.int64)}, "finite": True}
     if video:
@@ -261,6 +262,8 @@ def test_facts_that_are_wrong_are_refused_at_once(path: str) -> None:
         with pytest.raises(InputError, match="seed"):
             env.begin_episode(seed="one")
         env.begin_episode(seed=3)
+        with pytest.raises(InputError, match="give the episode first"):
+            env.annotate_episode(episode=0, success=True)
         env.step(ACTION)
         env.flush()
         assert [episode.facts for episode in env.buffer.episodes] == [{"seed": 3}]

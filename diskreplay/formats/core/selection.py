@@ -26,6 +26,7 @@ from diskreplay.formats.core.log_rows import LogRows, open_rows
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.ids import Ids, pack
 from diskreplay.index.episodes import Episode
+from diskreplay.index.facts import CUT_START
 from diskreplay.index.selecting import chosen
 from diskreplay.index.where import Where
 from diskreplay.paths import PathLike
@@ -140,7 +141,7 @@ class SelectedStore:
                     extra={name: steps.extra[name] for name in layout.columns},
                 )
 
-        facts = tuple(episode.facts for episode in self.episodes)
+        facts = tuple(map(told, self.episodes))
         return Source(layout, self.steps, kept, len(self._chosen), facts=facts if any(facts) else ())
 
     def ids(self) -> Ids:
@@ -292,6 +293,12 @@ def open_selected(path: PathLike, selection: Selection = EVERYTHING) -> Iterator
     """
     full = named(path)
     yield SelectedStore(full, open_rows(full), selection)
+
+
+def told(episode: Episode) -> dict[str, Any]:
+    """Return the facts of an episode for a :class:`Source`: if its first steps are missing, that is among them."""
+    found: dict[str, Any] = episode.facts
+    return found if episode.complete_start else {**found, CUT_START: True}
 
 
 def place_of(episode: Episode) -> tuple[int, int, int]:
