@@ -63,6 +63,10 @@ class RemoteWarning(UserWarning):
     """Something is not in the remote store yet, and is safe where it is."""
 
 
+class RateLimitWarning(UserWarning):
+    """A side of a rate limiter has waited for long; the message says for how many inserts or samples, and of whom."""
+
+
 class CompilerWarning(UserWarning):
     """Compiled code can be kept nowhere, so each process compiles it again."""
 

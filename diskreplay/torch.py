@@ -58,17 +58,18 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
     EvictedError; a checkpoint keeps its rows.
 
     Args:
-        path, view, checkpoint, cache_bytes: as in :meth:`diskreplay.ReplayBuffer.open`. Views that choose, such as
-            ``Hindsight``, show items as they were recorded.
+        path, view, checkpoint, cache_bytes, reward_column: as in :meth:`diskreplay.ReplayBuffer.open`. Views that
+            choose, such as ``Hindsight``, show items as they were recorded.
 
     Raises NotEnoughDataError where the store holds no item of the view, and what ``open`` raises.
     """
 
     def __init__(
         self, path: PathLike, *, view: View | None = None, checkpoint: str | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int = CACHE_BYTES, reward_column: str | None = None,
     ) -> None:  # fmt: skip
-        self._reader = _opened(path, view=view, checkpoint=checkpoint, cache_bytes=cache_bytes)
+        shown = {} if reward_column is None else {"reward_column": reward_column}  # which not every class takes
+        self._reader = _opened(path, view=view, checkpoint=checkpoint, cache_bytes=cache_bytes, **shown)
         try:
             self._ids: NDArray[np.int64] = self._reader.items()
             if not len(self._ids):

@@ -21,7 +21,7 @@ import contextlib
 import dataclasses
 import fractions
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,6 +102,9 @@ class Video:
         """The shape of a frame, ``(height, width, 3)``."""
         return self.height, self.width, 3
 
+    def __str__(self) -> str:
+        return f"{self.codec}, {self.width} x {self.height}, {float(self.fps):g} fps"
+
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON has them."""
         return {
@@ -120,6 +123,12 @@ class Video:
             raise ValueError(f"the parameters of a video column cannot be read: {error}") from error
         fps = fractions.Fraction(numerator, denominator)
         return cls(stored["codec"], stored["width"], stored["height"], stored["pix_fmt"], fps, parameters)
+
+
+def rates(provenance: Mapping[str, Any], videos: Mapping[str, Video]) -> dict[str, Any]:
+    """Return by name what tells the rows a second of a store: its provenance, or else its video columns."""
+    told = provenance.get("fps")
+    return {name: float(video.fps) for name, video in videos.items()} if told is None else {"provenance": told}
 
 
 class Packet(NamedTuple):

@@ -141,13 +141,14 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
     "--task", metavar="COLUMN",
     help="Whose texts are the tasks of the steps, in lerobot.  [default: language_instruction or task]",
 )  # fmt: skip
+@click.option("--reward-column", metavar="NAME", help="Whose values, such as those of relabel, go out as the rewards.")
 @loss_option
 @output.overwrite_option
 @output.json_option
 def export(
     path: str, out: str, format_name: str | None, episodes: slice | None, columns: str | None, min_return: float | None,
-    envs: tuple[int, ...] | None, where: str | None, compression: str | None, task: str | None, allow_loss: bool,
-    overwrite: bool, as_json: bool,
+    envs: tuple[int, ...] | None, where: str | None, compression: str | None, task: str | None,
+    reward_column: str | None, allow_loss: bool, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the transitions of the store at PATH as a dataset OUT.
 
@@ -164,7 +165,8 @@ def export(
     with counting("exporting", written_to(out)) as update:
         result = run(
             path, out, name, selection=Selection(episodes, min_return, envs, listed(columns), where),
-            allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task, progress=update,
+            allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task,
+            reward_column=reward_column, progress=update,
         )  # fmt: skip
     if output.printed_json(result, as_json):
         return
@@ -372,6 +374,7 @@ def episodes(
     whose first steps have left the window.
     """
     from diskreplay.ops.episodes import episodes as run
+    from diskreplay.remote.place import open_store
 
     every = run(path, sort=sort, reverse=reverse, where=where)
     lines = every[:limit]
@@ -393,6 +396,8 @@ def episodes(
         output.print_table(("number", "stream", "env", "length", "return", "end", *(["facts"] if told else [])), cells)
         if len(lines) < len(every):
             click.echo(f"{len(lines):,} of {text.plural(len(every), 'episode')}")
+        for column, video in open_store(path).schema.videos.items():
+            click.echo(f"video {column}: {video}")
 
 
 @click.command()

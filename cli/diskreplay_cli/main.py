@@ -264,7 +264,7 @@ def resize(path: str, capacity: int, stream: str | None, evict: bool, dry_run: b
     "--frames", type=click.IntRange(1), metavar="N", help="At most so many.  [default: 40 for PNG, 500 for GIF]"
 )
 @click.option(
-    "--fps", type=click.FloatRange(0.1, 100), metavar="N", default=15.0, show_default=True, help="Of an animation."
+    "--fps", type=click.FloatRange(0.1, 100), metavar="N", help="Of an animation.  [default: the video's, or 15]"
 )
 @click.option("--scale", type=click.IntRange(1, 64), metavar="N", help="Enlarge the frames so many times.")
 @output.overwrite_option
@@ -275,7 +275,7 @@ def show(
     out: str,
     column: str | None,
     frames: int | None,
-    fps: float,
+    fps: float | None,
     scale: int | None,
     overwrite: bool,
     as_json: bool,

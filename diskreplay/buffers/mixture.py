@@ -46,6 +46,7 @@ from diskreplay.remote.place import named, place
 from diskreplay.sampling.composed import has_priorities, with_parts
 from diskreplay.sampling.groups import Groups
 from diskreplay.sampling.window import Prioritized, checked_updates
+from diskreplay.schema import RECORDED, REWARD
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import SomeBatch
@@ -491,8 +492,9 @@ def _of_part(number: int, part: SampledBuffer[Any], call: Callable[[], Made]) ->
 def _check_fit(parts: Sequence[SampledBuffer[Any]]) -> frozenset[str]:
     """Return the names of the arrays that are padded on the left; raise InputError if two batches cannot be one.
 
-    Each part is asked for an empty batch.
+    Each part is asked for an empty batch. Where parts show another column as rewards, not all have recorded ones apart.
     """
+    some = {f"extra/{RECORDED}"} if any(part.engine.streams.reward != REWARD for part in parts) else set()
     empty = [part.get(np.empty(0, np.int64)) for part in parts]
     layouts = [dict(_layout("", vars(batch), part.engine.forms)) for part, batch in zip(parts, empty, strict=True)]
     for number, batch in enumerate(empty[1:], 1):
@@ -500,7 +502,7 @@ def _check_fit(parts: Sequence[SampledBuffer[Any]]) -> frozenset[str]:
         if type(batch) is not type(empty[0]):
             raise InputError(f"{of}: they are {type(batch).__name__} and {type(empty[0]).__name__}; give one view")
         ours, theirs = layouts[number], layouts[0]
-        for name in sorted(ours.keys() | theirs.keys()):
+        for name in sorted((ours.keys() | theirs.keys()) - some):
             if ours.get(name) != theirs.get(name):
                 one, other = (each.get(name, "missing") for each in (ours, theirs))
                 raise InputError(f"{of}: {name} is {one} here, and {other} there")

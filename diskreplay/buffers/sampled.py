@@ -47,8 +47,7 @@ def _kept(
 ) -> dict[str, Any]:  # fmt: skip
     """Return what a new store keeps beside what it was told: its view and its sampler."""
     owners.check_free(sampler, None)
-    view, sampler = settings(told, view, sampler)
-    view.check(schema)
+    view, sampler = settings(schema, told, view, sampler)
     return {"view": view.to_json(), "sampler": sampler_facts(sampler)}
 
 
@@ -58,7 +57,7 @@ def _check_shown(
 ) -> None:  # fmt: skip
     """Raise InputError if a view or a sampler does not go with a store that is there."""
     owners.check_free(sampler, owners.store_key(schema, named(path)), take_over)
-    settings(stored, view, sampler)[0].check(schema)
+    settings(schema, stored, view, sampler)
 
 
 class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
@@ -79,8 +78,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         """Take a store and the ``options`` of :class:`StoredBuffer`; users call :meth:`create` or :meth:`open`."""
         owners.check_free(sampler, owners.store_key(store.schema, store.path))
         state = checkpoint.state if checkpoint else {}
-        view, drawing = settings({**store.settings, **state}, view, given := sampler)
-        view.check(store.schema)
+        view, drawing = settings(store.schema, {**store.settings, **state}, view, given := sampler)
         prepare(drawing)
         priorities = drawing if isinstance(drawing, Prioritized) else None
         resume: Callable[[], object] | None = None

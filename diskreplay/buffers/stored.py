@@ -391,8 +391,9 @@ class StoredBuffer(Subscripted):
             keep: drop all but the newest so many of the checkpoints that this stream's writer (or, under a URL, a
                 reader) made with ``keep``, this one counted. None drops none.
 
-        Raises InputError or CheckpointError for a bad name, metadata, attachment or ``keep``, and what a function for
-        an attachment and :meth:`commit` raise; there is no such checkpoint then, and the store goes on.
+        Raises InputError or CheckpointError for a bad name, metadata, attachment or ``keep``, InputError where a
+        function for an attachment writes nothing, or returns bytes or text, and what it and :meth:`commit` raise;
+        there is no such checkpoint then, and the store goes on.
         """
         engine = self.engine
         checkpointing.make(engine, checkpointing.wanted(engine.store, name, metadata, attachments, keep))

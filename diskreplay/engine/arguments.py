@@ -159,12 +159,7 @@ class Arguments:
 
 def of_frames(schema: Schema) -> Arguments:
     """Return the rules for rows whose video columns are given as frames, and not as packets."""
-    columns = {column.name: column for column in schema.columns}
-    for name, video in schema.videos.items():
-        columns[name] = dataclasses.replace(
-            columns[name], shape=video.shape, dtype=np.dtype(np.uint8), chunk_rows=1, shard_rows=1
-        )
     ragged = {name: column for name, column in schema.ragged.items() if column.video is None}
-    shown = dataclasses.replace(schema, columns=tuple(columns.values()), ragged=ragged)
+    shown = dataclasses.replace(schema, columns=tuple(map(schema.picture, schema.columns)), ragged=ragged)
     leaves = [ObsLeaf(column, stack, 1) for column, stack in zip(shown.obs_columns, shown.stacks, strict=True)]
     return Arguments(shown, leaves, 1, Freedoms())

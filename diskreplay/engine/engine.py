@@ -49,7 +49,7 @@ from diskreplay.ragged import PADDED, check_forms
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
 from diskreplay.reading.reads import Empty, Reads
-from diskreplay.schema import Schema
+from diskreplay.schema import REWARD, Schema
 from diskreplay.storage.commit import check_size
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
@@ -145,7 +145,7 @@ class Engine:
         self.restored = checkpoint
         self.stays_at = checkpoint if stream is None else None
         self.logs: Mapping[str, ByteLog] = {}
-        self.streams = Streams(store, run.cache_budget(only_written), forget, only_written)
+        self.streams = Streams(store, run.cache_budget(only_written), forget, only_written, run.reward_column or REWARD)
         url = run.remote
         try:
             pushing = None
@@ -415,7 +415,7 @@ class Engine:
     def _draw(self, draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, Made]:
         with self.lock:
             self.check_open()
-            reads = Reads(empty, self.streams.tables, self.forms)
+            reads = Reads(empty, self.streams.tables, self.forms, self.streams.reward)
             return reads, draft(*args, reads)
 
     def _finish(

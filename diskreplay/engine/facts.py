@@ -38,21 +38,13 @@ def annotate(
     appender: Appender, episode: Episode | None, env: int | None, given: Mapping[str, Any], reserved: Collection[str]
 ) -> None:
     """Add facts to an episode, or to the newest episode of one environment, or of every environment."""
-    log, noted = appender.log, appender.facts
+    noted = appender.facts
     if episode is not None:
         rows = _rows_of(appender, episode, env)
         found = [_place(appender, episode.env, rows, given, reserved)]
     else:
         checked(given, {}, reserved, newest=True)
-        found = []
-        for each in _environments(appender, env):
-            waiting = noted.waiting(each)
-            if waiting is not None:
-                found.append(_Change(each, None, checked(given, waiting)))
-            elif (row := newest(log, each)) is not None:
-                found.append(_place(appender, each, around(log, row, each), given, reserved))
-            else:
-                raise InputError(f"environment {each} has no episode yet: begin_episode says what one begins with")
+        found = [change_of_newest(appender, each, given, reserved) for each in _environments(appender, env)]
     with appender.change:
         for one in found if given else []:
             if one.place is None:
@@ -66,7 +58,7 @@ Extent = tuple[int, int | None, bool]
 """The rows of an episode, as :func:`around` returns them."""
 
 
-class _Change(NamedTuple):
+class Change(NamedTuple):
     """The new facts of an episode of one environment; without a place, of the episode that its next step begins.
 
     The place is the facts noted before, the episode's first row, and its stop, if it has one.
@@ -77,10 +69,20 @@ class _Change(NamedTuple):
     facts: Facts
 
 
-def _place(appender: Appender, env: int, rows: Extent, given: Mapping[str, Any], reserved: Collection[str]) -> _Change:
+def change_of_newest(appender: Appender, env: int, given: Mapping[str, Any], reserved: Collection[str] = ()) -> Change:
+    """Return what facts make of the newest episode of an environment; raise InputError if it cannot have them."""
+    waiting = appender.facts.waiting(env)
+    if waiting is not None:
+        return Change(env, None, checked(given, waiting))
+    if (row := newest(appender.log, env)) is None:
+        raise InputError(f"environment {env} has no episode yet: begin_episode says what one begins with")
+    return _place(appender, env, around(appender.log, row, env), given, reserved)
+
+
+def _place(appender: Appender, env: int, rows: Extent, given: Mapping[str, Any], reserved: Collection[str]) -> Change:
     start, stop, complete = rows
     before = appender.facts.noted(start, env, complete)
-    return _Change(env, (before, start, stop), checked(given, before.facts if before else {}, reserved))
+    return Change(env, (before, start, stop), checked(given, before.facts if before else {}, reserved))
 
 
 def _rows_of(appender: Appender, episode: Episode, env: int | None) -> Extent:

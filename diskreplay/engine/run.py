@@ -45,6 +45,7 @@ class Run:
     remote: str | None = None
     push_seconds: float = PUSH_SECONDS
     ragged: Forms | None = PADDED
+    reward_column: str | None = None
 
     def __post_init__(self) -> None:
         if self.cache_bytes is not None:

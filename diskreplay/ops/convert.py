@@ -134,7 +134,8 @@ class Imported(Result):
 
 def export(
     path: PathLike, out: PathLike, format: str = "d4rl", *, selection: Selection = EVERYTHING, allow_loss: bool = False,
-    overwrite: bool = False, compression: str | None = None, task: str | None = None, progress: Progress | None = None,
+    overwrite: bool = False, compression: str | None = None, task: str | None = None, reward_column: str | None = None,
+    progress: Progress | None = None,
 ) -> Exported:  # fmt: skip
     """Write the last commit of the store at ``path``, or a part of it, as a dataset ``out``.
 
@@ -149,6 +150,8 @@ def export(
         overwrite: True if a dataset that is there may be replaced.
         compression: one that the format knows; its own choice if None.
         task: the column whose texts are the tasks of the steps, for a format that has tasks.
+        reward_column: a column whose values go out as the rewards, as in :meth:`ReplayBuffer.open`; the recorded ones
+            go out as the column ``recorded_reward``, if the format holds columns. Episodes are chosen by those.
         progress: a function, called with the transitions done and in all.
 
     Raises:
@@ -175,7 +178,7 @@ def export(
         grouped(target) if chosen.name in GROUPED else contextlib.nullcontext(),
         stoppable(progress) as report,
         replacing(target, chosen.kind, overwrite=overwrite, recognise=chosen.recognise) as temporary,
-        open_selected(path, selection) as part,
+        open_selected(path, selection, reward_column) as part,
     ):
         if selection != EVERYTHING and not part.steps:
             raise NotEnoughDataError(nothing_chosen(part))

@@ -53,8 +53,8 @@ def relabel(
 ) -> Relabelled:
     """Write what a function returns for each episode of the store at ``path`` to a column that is written later.
 
-    Batches show it as ``extra[column]``; ``reward`` stays as it was recorded. The module's docstring says what an
-    interrupt or a kill leaves. Memory holds one episode.
+    Batches show it as ``extra[column]``, and as ``reward`` once the store is opened with ``reward_column=column``. The
+    module's docstring says what an interrupt or a kill leaves. Memory holds one episode.
 
     Args:
         path: of the store, which nobody else may be writing.

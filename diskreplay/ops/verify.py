@@ -165,7 +165,7 @@ def check_kept(store: Store, name: str) -> None:
 def _check_sampler(store: Store, checkpoint: Checkpoint, arrays: dict[str, NDArray[Any]]) -> None:
     """Raise an error if priorities cannot be restored; unknown kinds are left alone."""
     with contextlib.suppress(FormatVersionError):
-        _, sampler = settings({**store.settings, **checkpoint.state}, Transition(), None)
+        _, sampler = settings(store.schema, {**store.settings, **checkpoint.state}, Transition(), None)
         restore_sampler(sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
 
 

@@ -18,7 +18,7 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.call_queue import CallQueue, Waited, nothing
 from diskreplay.checks import check_count, check_flag
 from diskreplay.engine.engine import Engine
-from diskreplay.engine.facts import checked
+from diskreplay.engine.facts import change_of_newest, checked
 from diskreplay.errors import InputError, end_block
 from diskreplay.paths import PathLike
 from diskreplay.recording.columns import SEED
@@ -100,6 +100,10 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.buffer, self._columns = opened(env, path, *spaces, 1, capacity, view, sampler, seeds, defaults, options)
         """The buffer that takes the steps."""
         self._seeds = bool(seeds)
+        self._facts: dict[str, Any] | None = None
+        """The facts of the newest episode as the thread will leave them; None if the buffer has to be asked."""
+        self._begins, self._waits = False, self.buffer.engine.appender.facts.waiting(0) is not None
+        """Whether the next step begins an episode without facts, and whether facts wait for their first step."""
         self._at: tuple[Any, int] | None = None
         """The observation that the next step begins with, and the seed of its episode, or None between episodes."""
         self._rows: Any = self.buffer
@@ -121,6 +125,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._at = None
         obs, info = self.env.reset(seed=seed, options=options)
         self._call(self._rows.cut)
+        self._begins = not self._waits
         self._at = copied("obs", obs, self.buffer), number
         self._columns.end_episode()
         return obs, info
@@ -146,6 +151,8 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._arguments.row(obs, given, gain, following, ends, cuts, None, extra)  # as add checks them
             self._tally.given += 1
         self._call(functools.partial(self._rows.add, obs, given, gain, following, ends, cuts, **extra))
+        self._facts = {} if self._begins else self._facts
+        self._begins = self._waits = False
         if not (ends or cuts):
             self._at = following, seed
         else:
@@ -158,12 +165,20 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         With ``background`` they wait in the queue of the steps; the buffer's own method would come too early.
         """
         self._check()
-        self._call(functools.partial(self._rows.begin_episode, **checked(facts, {})))
+        found = checked(facts, {})
+        self._call(functools.partial(self._rows.begin_episode, **found))
+        self._facts, self._begins, self._waits = found, False, True
 
     def annotate_episode(self, **facts: Any) -> None:
         """Tell more of the newest episode, as the buffer's method; with ``background`` in the order of the steps."""
         self._check()
-        self._call(functools.partial(self._rows.annotate_episode, **checked(facts, {}, newest=True)))
+        found = checked(facts, {}, newest=True)
+        if self._queue is not None:  # the thread would refuse them too late
+            if self._facts is None:
+                with self.buffer.engine.lock:
+                    self._facts = change_of_newest(self.buffer.engine.appender, 0, {}).facts
+            self._facts = checked(facts, self._facts)
+        self._call(functools.partial(self._rows.annotate_episode, **found))
 
     def flush(self) -> None:
         """Wait until all steps so far are in ``env.buffer``, and commit them; raise what ``commit`` raises."""
@@ -201,7 +216,8 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             self._queue.check()
         except BaseException:
-            self._at = None  # the episode has a hole
+            self._at = self._facts = None  # the episode has a hole
+            self._waits = self.buffer.engine.appender.facts.waiting(0) is not None
             raise
 
     def _call(self, call: Callable[[], object]) -> None:

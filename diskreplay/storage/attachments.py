@@ -227,10 +227,17 @@ def staged(files: fs.Files, parent: str, given: Given) -> Iterator[Staged]:
 
 
 def _written(files: fs.Files, directory: str, name: str, given: Any) -> Attachment:
-    """Write one file."""
+    """Write one file; raise InputError where a function was called in vain."""
     file = AttachmentWriter(files, directory, name)
-    if callable(given):
-        given(file)
-    else:
+    if not callable(given):
         file.write(given)
-    return file.finish()
+        return file.finish()
+    returned = given(file)
+    made = file.finish()
+    if isinstance(returned, bytes | bytearray | memoryview | str) or not made.length:
+        raise InputError(
+            f"attachments[{name!r}] must write its bytes to the file that it is given, as lambda file: "
+            f"torch.save(state, file) or lambda file: file.write(data); it wrote {made.length:,} bytes and returned "
+            f"{type(returned).__name__}"
+        )
+    return made

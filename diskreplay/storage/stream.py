@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from diskreplay import forks
 from diskreplay.errors import CorruptionError, LockedError, StateError, StoreNotFoundError, WriteFailedError
@@ -29,7 +29,7 @@ from diskreplay.schema import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
-from diskreplay.storage.commit import Commit, Tail
+from diskreplay.storage.commit import NO_START, Commit, LimiterStart, Tail
 from diskreplay.storage.metadata import KnownDocuments
 from diskreplay.storage.pins import Pins
 
@@ -146,6 +146,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         """The transitions that were drawn, by the count of a rate limiter; the next commit makes it durable."""
         self.last_checkpoint = 0
         """The number of the last checkpoint that was begun; the next commit makes it durable."""
+        self.limiter = NO_START
+        """Where the rate limiter by which this process draws began; the next commit makes it durable."""
         self.cut_short = False
         """True if a block of :meth:`whole` ended early by something else than a failed write, such as an interrupt."""
         self.broken = False
@@ -160,7 +162,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             super().__init__(files, path, schema, commit, ColumnWriter)
             # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
             self._pinned_shards: dict[str, list[int]] = {path: [] for path, _ in self.columns()}
-            self.sampled, self.last_checkpoint = commit.sampled, commit.last_checkpoint
+            self.sampled, self.last_checkpoint, self.limiter = commit.sampled, commit.last_checkpoint, commit.limiter
             self._first_shards = self._recover(newest, commit, check)
             for path, column in self.columns():
                 column.resume(commit.span(path, schema.context).end)
@@ -401,8 +403,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             patch_begin=patch_begin,
             patch_end=next(iter(self.patches.values())).end,
             tails={**self.commit_record.tails, **{path: appended[-1].tail for path, appended in staged.items()}},
-            sampled=self.sampled,
-            last_checkpoint=self.last_checkpoint,
+            **self.counts,
         )
         for path, log in {**self.logs, **{column.column.name: column for column in self.items.values()}}.items():
             if path in record.tails:
@@ -461,15 +462,21 @@ class StreamWriter(_Stream[ColumnWriter]):
         for directory in directories:
             self.files.sync_dir(directory)
 
-    def commit_counts(self, publish: contextlib.AbstractContextManager[object]) -> None:
-        """Make durable the count of what was drawn, and the last checkpoint's number, if they changed; rows stay.
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What a record says beside its rows: the fields that this process counts, by their names."""
+        return {"sampled": self.sampled, "last_checkpoint": self.last_checkpoint, "limiter": self.limiter}
 
-        ``publish`` as in commit.
-        """
-        newest = self.commit_record
-        if (self.sampled, self.last_checkpoint) == (newest.sampled, newest.last_checkpoint):
+    @property
+    def counted(self) -> bool:
+        """True if :attr:`counts` changed since the last commit."""
+        return any(getattr(self.commit_record, name) != count for name, count in self.counts.items())
+
+    def commit_counts(self, publish: contextlib.AbstractContextManager[object]) -> None:
+        """Make :attr:`counts` durable if they changed; rows stay. ``publish`` as in commit."""
+        if not self.counted:
             return
-        record = newest.next(sampled=self.sampled, last_checkpoint=self.last_checkpoint)
+        record = self.commit_record.next(**self.counts)
         with self.whole("committing"):
             self.replace_record(record)
             with publish:
@@ -641,7 +648,8 @@ def largest_record(schema: Schema) -> Commit:
     paths = [*schema.logs, *(ragged.items.name for ragged in schema.ragged.values())]
     tails = dict.fromkeys([*schema.arrays, *schema.logs], Tail(most, most))
     counts = {field.name: most for field in dataclasses.fields(Commit) if field.type == "int"}
-    return Commit(**counts, tails=tails, time=1 / 3, logs=dict.fromkeys(paths, (most, most)))
+    start = LimiterStart(most, most, most, most, 1 / 3)
+    return Commit(**counts, tails=tails, time=1 / 3, limiter=start, logs=dict.fromkeys(paths, (most, most)))
 
 
 def check_there(files: fs.Files, store: str) -> None:

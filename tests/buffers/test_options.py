@@ -44,7 +44,7 @@ def test_what_is_no_option_is_refused_and_nothing_made(buffer: Any, tmp_path: pa
 def test_what_type_checkers_see_is_what_the_dataclasses_have() -> None:
     shown = {
         name: annotation.__forward_arg__
-        for kind in (options.EitherOptions, options.AgentsEitherOptions, options.OpenOptions)
+        for kind in (options.EitherOptions, options.AgentsEitherOptions, options.ReplayOpenOptions)
         for name, annotation in kind.__annotations__.items()
     }
     fields = {name: field.type for name, field in options.FIELDS.items() if field.default is not dataclasses.MISSING}

@@ -91,6 +91,21 @@ def test_a_dataset_is_at_home(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
         assert check(dataset[[5, 3]]) == [5, 3]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rewards_of_another_column(tmp_path: pathlib.Path, workers: int) -> None:
+    path = record(tmp_path, later={"shaped": "float64"})
+    with pytest.raises(InputError, match="61 of 61 transitions have no finite value of 'shaped'"):
+        DiskDataset(path, reward_column="shaped")
+    with dr.ReplayBuffer.open(path) as buffer:
+        buffer.write("shaped", np.arange(ROWS), -np.arange(ROWS, dtype=float))
+    with DiskDataset(path, reward_column="shaped") as dataset:
+        batches = list(loader(dataset, PassSampler(dataset, 8), workers, "spawn"))
+    rewards = torch.cat([batch["reward"] for batch in batches])
+    assert rewards.dtype == torch.float32
+    assert sorted(rewards.tolist()) == [-float(at) for at in reversed(range(ROWS))]
+    assert all((batch["extra"]["recorded_reward"] == -batch["reward"]).all() for batch in batches)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_loaders_own_batches(tmp_path: pathlib.Path, workers: int) -> None:
     """As somebody writes it who knows torch and not this package."""

@@ -426,3 +426,135 @@ def test_a_crash_at_any_operation_leaves_a_commit_whole() -> None:
     )
     assert points > 100
     assert disks > 30
+
+
+# Facts that are refused
+
+
+LONG = "x" * 2_500
+"""Two of these are more than an episode's facts may have."""
+
+
+def told(path: str, **options: Any) -> dr.Record:
+    """An environment in whose first episode three steps were made, after facts of half the size."""
+    env = dr.Record(Robot(9), path, **options)
+    env.reset()
+    env.begin_episode(plan=LONG)
+    for _ in range(3):
+        env.step(ACTION)
+    return env
+
+
+def check_all_there(env: dr.Record, *facts: dict[str, Any]) -> None:
+    """The thread goes on: the episode ends, another one follows, and no step is lost."""
+    for _ in range(6):
+        env.step(ACTION)
+    env.reset()
+    for _ in range(9):
+        env.step(ACTION)
+    env.flush()
+    assert places(env.buffer) == [(1, at) for at in range(9)] + [(2, at) for at in range(9)]
+    assert [episode.facts for episode in env.buffer.episodes] == list(facts)
+    env.close()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_facts_that_together_are_too_long_are_refused_by_their_call(path: str, background: bool) -> None:
+    """Regression: the thread refused them, and the steps behind them were not recorded."""
+    env = told(path, background=background)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"the facts of an episode would take 5,\d\d\d bytes"):
+            env.annotate_episode(note=LONG)
+    env.annotate_episode(success=True)
+    env.annotate_episode(plan="short")
+    env.annotate_episode(note=LONG)
+    check_all_there(env, {"plan": "short", "success": True, "note": LONG}, {})
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_facts_of_an_episode_without_a_step_count_with_those_that_follow(path: str, background: bool) -> None:
+    env = dr.Record(Robot(9), path, background=background)
+    env.begin_episode(plan=LONG)
+    env.reset()
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    env.annotate_episode(seed=1)
+    for _ in range(3):
+        env.step(ACTION)
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    check_all_there(env, {"plan": LONG, "seed": 1}, {})
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_another_episode_has_room_of_its_own(path: str, background: bool) -> None:
+    env = told(path, background=background)
+    env.reset()
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)  # of the episode that was left
+    env.step(ACTION)
+    env.annotate_episode(note=LONG)
+    env.begin_episode(other=LONG)
+    env.annotate_episode(seed=1)
+    env.step(ACTION)
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    env.flush()
+    assert [one.facts for one in env.buffer.episodes] == [{"plan": LONG}, {"note": LONG}, {"other": LONG, "seed": 1}]
+    env.close()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_facts_from_before_the_wrapper_count(path: str, background: bool) -> None:
+    """Of the newest episode of a store that is opened again, and of one that the buffer was told to begin."""
+    told(path).close()
+    env = dr.Record(Robot(9), path, background=background)
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    env.annotate_episode(success=False)
+    env.close()
+    buffer = dr.ReplayBuffer.open(path)
+    assert [episode.facts for episode in buffer.episodes] == [{"plan": LONG, "success": False}]
+    buffer.begin_episode(goal=LONG)
+    env = dr.Record(Robot(9), buffer, background=background)
+    env.reset()
+    env.step(ACTION)
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    for _ in range(8):
+        env.step(ACTION)
+    env.flush()
+    assert len(buffer) == 12
+    assert buffer.episodes[1].facts == {"goal": LONG}
+    env.close()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_facts_of_no_episode_are_refused_by_their_call(path: str, background: bool) -> None:
+    env = dr.Record(Robot(9), path, background=background)
+    for reset in (False, True):
+        if reset:
+            env.reset()
+        with pytest.raises(InputError, match="has no episode yet"):
+            env.annotate_episode(success=True)
+    for _ in range(3):
+        env.step(ACTION)
+    check_all_there(env, {}, {})
+
+
+def test_facts_after_an_error_are_those_of_the_rows_that_are_there(path: str) -> None:
+    """What the thread has told the buffer before the error is what the buffer knows."""
+    env = told(path, background=True)
+    env.reset()
+    env.begin_episode(later=LONG)
+    fails(env).step(BAD)
+    with pytest.raises(StateError, match="could not add"):
+        env.flush()
+    env.annotate_episode(success=True)  # they wait still
+    env.reset()
+    env.step(ACTION)
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    env.flush()
+    assert [episode.facts for episode in env.buffer.episodes] == [{"plan": LONG}, {"later": LONG, "success": True}]
+    env.close()
