@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike
 
-from diskreplay.checks import check_key
+from diskreplay.checks import check_array, check_key
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 
 Tree = str | dict[str, Any] | tuple[Any, ...]
@@ -161,10 +161,8 @@ def flatten(structure: Tree, value: Any, what: str) -> list[Any]:
 def _parts(graph: spaces.GraphInstance, structure: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return the parts of a graph by name; raise InputError unless it has a link for each edge, from node to node."""
     parts = {key: part for key, part in graph._asdict().items() if key in structure or part is not None}
-    try:
-        edges, links = (np.asarray(() if part is None else part) for part in (graph.edges, graph.edge_links))
-    except ValueError:
-        return parts  # no arrays: the rules of the two leaves say so
+    named = {"edges": graph.edges, "edge_links": graph.edge_links}
+    edges, links = (check_array(f"{what}[{key!r}]", () if part is None else part) for key, part in named.items())
     if edges.shape[:1] != links.shape[:1]:
         raise InputError(
             f"{what}: a graph must have a link for each edge, got edges {edges.shape} and edge_links {links.shape}"

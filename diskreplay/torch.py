@@ -20,7 +20,7 @@ from diskreplay.buffers.loader import Loader, loading
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
@@ -93,14 +93,14 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
 
     def __getitems__(self, indices: Any) -> list[Tensors]:
         """Return the items of a batch, read at once; torch's ``collate_fn`` puts them together."""
-        positions = np.asarray(indices)
+        positions = check_array("indices", indices)
         if positions.ndim > 1:
             raise InputError("the sampler gives whole batches: give the DataLoader batch_size=None")
         batch = self[positions]
         return [_item(batch, at) for at in range(len(indices))]
 
     def _positions(self, index: Any) -> NDArray[np.int64]:
-        positions: NDArray[np.int64] = np.asarray(index)
+        positions: NDArray[np.int64] = check_array("index", index)
         if positions.dtype.kind not in "iu" or positions.ndim > 1:
             raise InputError(
                 f"items are named by an integer, or by integers of shape (B,), got {positions.dtype} {positions.shape}"

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import vector
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_array
 from diskreplay.errors import InputError, MisuseWarning, warn_outside
 from diskreplay.tensors import arrays, first_axis
 
@@ -69,8 +70,8 @@ def final_observations(next_obs: Any, info: Mapping[str, Any], done: Any = None)
     [[0.0, 0.0], [1.0, 1.0]]
     """
     key = next((key for key in FINAL_OBS if key in checked_info(info)), None)
-    given = (done, info.get(f"_{key}"))
-    ended, mask = (None if one is None else np.asarray(arrays(one), bool) for one in given)
+    given = {"done": done, f"_{key}": info.get(f"_{key}")}
+    ended, mask = (None if one is None else check_array(name, one).astype(bool) for name, one in given.items())
     if ended is not None:
         there = np.full(ended.shape, key is not None) if mask is None else mask
         lacking = np.flatnonzero(ended & ~there).tolist() if ended.shape == there.shape else "all"
@@ -82,7 +83,7 @@ def final_observations(next_obs: Any, info: Mapping[str, Any], done: Any = None)
         mask = ended
     if key is None or (mask is not None and not mask.any()):
         return next_obs
-    found = _put(key, arrays(next_obs), arrays(info[key]), mask)
+    found = _put(key, arrays("next_obs", next_obs), arrays(key, info[key]), mask)
     if mask is None:
         warn_outside(NO_MASK.format(key), MisuseWarning)
     return found
@@ -111,7 +112,7 @@ def _put(what: str, value: Any, finals: Any, ended: NDArray[np.bool_] | None) ->
     envs = list(range(len(value))) if ended is None else np.flatnonzero(ended).tolist()
     if {first_axis(finals), len(value) if ended is None else ended.size} != {len(value)}:
         raise InputError(f"info[{what!r}] must have an entry for each of {len(value)} environments, got {finals!r:.80}")
-    rows, ragged = {env: arrays(finals[env]) for env in envs}, isinstance(value, list)
+    rows, ragged = {env: arrays(what, finals[env]) for env in envs}, isinstance(value, list)
     filled = value if ragged else np.array(value)
     if wrong := [env for env, one in rows.items() if one is None or not (ragged or np.shape(one) == filled.shape[1:])]:
         rule = "must be there" if ragged else f"must be arrays of shape {filled.shape[1:]}, as in next_obs"

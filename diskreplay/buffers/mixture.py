@@ -32,7 +32,7 @@ from diskreplay.buffers.sampled import SampledBuffer, once_marked
 from diskreplay.buffers.state import resume_sampler
 from diskreplay.buffers.stored import Restored
 from diskreplay.buffers.subscripts import Subscripted
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.engine import checkpointing, pushes
 from diskreplay.engine.generator import rng_to_json, set_rng
 from diskreplay.engine.hooks import State
@@ -290,7 +290,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         """
         numbers, own = self.split(index)
         written = {id(part) for part in self._written()}
-        rows = values if isinstance(values, list | tuple) else np.atleast_1d(np.asarray(values))
+        rows = values if isinstance(values, list | tuple) else np.atleast_1d(check_array(name, values))
         if len(rows) != len(own):
             raise InputError(f"{name}: must have a value for each of the {len(own)} indices, got {len(rows)}")
         given = []

@@ -26,7 +26,7 @@ from diskreplay.buffers.state import (
     settings,
 )
 from diskreplay.buffers.stored import Rules, StoredBuffer
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.errors import DiskReplayError
 from diskreplay.ids import checked_ids
 from diskreplay.index.log import NOW
@@ -197,7 +197,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         Returns int64 ``(B,)``. Raises EvictedError where one has left the window, InputError where one was never given,
         or the sampler does not count.
         """
-        ids = checked_ids(np.atleast_1d(np.asarray(index)))
+        ids = checked_ids(np.atleast_1d(check_array("index", index)))
         with self.engine.lock:
             self.engine.check_open()
             with self.engine.lock.exclusive:
@@ -246,7 +246,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Raises EvictedError where one has left the window, InputError where one was never given.
         """
-        ids = checked_ids(np.atleast_1d(np.asarray(index)))
+        ids = checked_ids(np.atleast_1d(check_array("index", index)))
         return self.engine.read(self.draws.draft_ids, ids)
 
     def items(self) -> NDArray[np.int64]:

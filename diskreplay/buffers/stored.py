@@ -18,6 +18,7 @@ from diskreplay import notebooks
 from diskreplay.buffers import copies
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.subscripts import Subscripted
+from diskreplay.checks import check_array
 from diskreplay.engine import checkpointing, forks, unclosed
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
@@ -293,7 +294,7 @@ class StoredBuffer(Subscripted):
 
         Raises InputError, and what :meth:`add` raises where this buffer takes no rows.
         """
-        wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(np.asarray(envs))
+        wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(check_array("envs", envs))
         if wanted.dtype != bool or wanted.shape != (self.num_envs,):
             raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
         self.engine.cut(wanted)

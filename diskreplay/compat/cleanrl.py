@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 
 from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat import given
 from diskreplay.compat.disk_array import DiskArray
 from diskreplay.compat.first_step import FirstStepRing, FrameStack, Hold, OnRing, OnVectorRing
@@ -334,7 +334,7 @@ class PrioritizedReplayBuffer(OnRing):
         Raises InputError, with nothing changed, where a priority is not finite or an index names no transition.
         """
         store = self._ring.filled()
-        store.update_priorities(given.array("indices", indices), given.array("priorities", priorities))
+        store.update_priorities(check_array("indices", indices), check_array("priorities", priorities))
 
 
 def _ring(

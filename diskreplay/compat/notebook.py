@@ -23,10 +23,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat import sampler_draws
 from diskreplay.compat.disk_array import ReadSequence
-from diskreplay.compat.given import array, number
+from diskreplay.compat.given import number
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.location import Location
 from diskreplay.compat.rows import read_once, window
@@ -540,7 +540,7 @@ def _actions(shape: tuple[int, ...]) -> spaces.Box:
 
 
 def _checked(name: str, value: Any) -> Array:
-    given = array(name, value)
+    given = check_array(name, value)
     if given.dtype.kind not in "fiub" or not given.size:
         raise InputError(f"{name} must be numbers, got {given.dtype} {given.shape}")
     return given

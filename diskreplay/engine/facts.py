@@ -15,6 +15,7 @@ from diskreplay.index.facts import CUT_START, MAX_NAME, MAX_SEED, Facts, Noted, 
 from diskreplay.index.where import OWN
 from diskreplay.schema import VALID
 from diskreplay.storage.metadata import plain
+from diskreplay.tensors import arrays
 
 if TYPE_CHECKING:
     from diskreplay.engine.appender import Appender
@@ -122,7 +123,7 @@ def checked(
 ) -> Facts:
     """Return the facts ``before`` and those given, as JSON has them; raise InputError if they break a rule.
 
-    Scalars and arrays of numpy become numbers and lists. A copy may have :data:`~.CUT_START` ``reserved`` for it. Of
+    Scalars and arrays become numbers and lists. A copy may have :data:`~.CUT_START` ``reserved`` for it. Of
     the newest episode no fact says which episode it is.
     """
     if newest and "episode" in given:
@@ -138,7 +139,7 @@ def checked(
         if name in OWN or (name == CUT_START and not (name in reserved and given[name] is True)):
             raise InputError(f"{name!r} is a name of the store's own; choose another")
     try:
-        found: Facts = {name: _told(name, _native(value, 0)) for name, value in given.items()}
+        found: Facts = {name: _told(name, _native(arrays(name, value), 0)) for name, value in given.items()}
         facts = plain("the facts of an episode", {**before, **found})
         size = len(json.dumps(apart(facts)[0], separators=(",", ":"), allow_nan=False))
     except RecursionError as error:

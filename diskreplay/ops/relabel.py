@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_array
 from diskreplay.errors import InputError, WriteFailedError
 from diskreplay.formats.core.transitions import BLOCK_BYTES
 from diskreplay.ids import Ids, pack
@@ -121,7 +122,9 @@ def called(function: Callable[[Batch], Any], episode: Batch, column: Column, num
     """Return what a function makes of an episode as values of a column; raise InputError for what these cannot be."""
     where, wanted = f"episode {number}", (len(episode), *column.shape)
     try:
-        given = np.asarray(function(episode))
+        given = check_array(column.name, function(episode))
+    except InputError as error:
+        raise InputError(f"{where}: {error}; nothing was written") from error
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(

@@ -215,7 +215,7 @@ class Collector:
         obs, self._obs = self._obs, None
         actions = self._checked(self._act(obs))
         next_obs, rewards, terminated, truncated, _ = self._envs.step(actions)
-        rewards, terminated, truncated = arrays((rewards, terminated, truncated))
+        rewards, terminated, truncated = arrays("a step", (rewards, terminated, truncated))
         ended = np.logical_or(terminated, truncated)
         taken = ~self._resetting
         self._returns[taken] += np.asarray(rewards)[taken]

@@ -121,15 +121,17 @@ class InfoColumns:
         default = self._defaults[name]
         filled = np.broadcast_to(default, (len(valid), *default.shape)).copy()
         if has.any():
-            given = arrays(values[has].tolist()) if values.dtype == object else values[has]
+            given = arrays(name, values[has].tolist()) if values.dtype == object else values[has]
             filled[has] = self._slots[name].check_steps(given, int(np.count_nonzero(has)))
         return filled
 
     def _given(self, info: Any, name: str, num_envs: int) -> tuple[NDArray[Any], Mask]:
         """Return the values of a key of infos, one for each environment, and who has one."""
         if isinstance(info, Mapping):
-            given: Any = [None] * num_envs if name not in info else arrays(info[name])
-            mask: Any = np.full(num_envs, name in info) if (told := info.get(f"_{name}")) is None else arrays(told)
+            given: Any = [None] * num_envs if name not in info else arrays(name, info[name])
+            mask: Any = (
+                np.full(num_envs, name in info) if (told := info.get(f"_{name}")) is None else arrays(f"_{name}", told)
+            )
         else:  # a mapping for each environment that has one
             each = [one if isinstance(one, Mapping) else {} for one in info] if first_axis(info) > 0 else []
             given, mask = [one.get(name) for one in each], [name in one for one in each]
@@ -146,4 +148,4 @@ class InfoColumns:
         """Return a value of a column as ``add`` takes it: a text as its code points, a tensor as an array."""
         if isinstance(value, str) and name in self._ragged and self._ragged[name].items.dtype == np.int32:
             return np.frombuffer(value.encode("utf-32-le", "surrogatepass"), "<i4")
-        return arrays(value)
+        return arrays(name, value)

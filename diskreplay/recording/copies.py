@@ -17,11 +17,11 @@ LARGE_BYTES = 1 << 14
 """The size from which an array is copied in another way."""
 
 
-def copied(value: Any, buffer: ReplayBuffer) -> Any:
-    """Return a copy of an observation or an action, with arrays in the place of tensors."""
+def copied(what: str, value: Any, buffer: ReplayBuffer) -> Any:
+    """Return a copy of an observation or an action, which ``what`` names, with arrays in the place of tensors."""
     if isinstance(value, Mapping):
-        return {key: copied(part, buffer) for key, part in value.items()}
-    value = arrays(value)
+        return {key: copied(f"{what}[{key!r}]", part, buffer) for key, part in value.items()}
+    value = arrays(what, value)
     if isinstance(value, np.ndarray):
         return _copied_array(value)
     return copy.deepcopy(value) if buffer.schema.ragged else map_arrays(np.array, value)

@@ -25,7 +25,7 @@ from diskreplay.recording.columns import SEED
 from diskreplay.recording.copies import copied
 from diskreplay.recording.opening import NO_SEED, opened, seed_number
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import OBS
+from diskreplay.schema import OBS, REWARD, TERMINATED, TRUNCATED
 from diskreplay.spaces import named_leaves
 from diskreplay.tensors import arrays
 from diskreplay.video import Video
@@ -126,7 +126,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs, info = self.env.reset(seed=seed, options=options)
         self._call(self._rows.cut)
         self._begins = not self._waits
-        self._at = copied(obs, self.buffer), number
+        self._at = copied("obs", obs, self.buffer), number
         self._columns.end_episode()
         return obs, info
 
@@ -137,11 +137,12 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
                 "call reset() before step(): no episode has begun, or it has ended, or a step was cut short by an error"
             )
         obs, seed = self._at
-        given = copied(action, self.buffer)
+        given = copied("action", action, self.buffer)
         self._at = None
         next_obs, reward, terminated, truncated, info = self.env.step(action)
-        following = copied(next_obs, self.buffer)
-        gain, ends, cuts = arrays((reward, terminated, truncated))
+        following = copied("next_obs", next_obs, self.buffer)
+        result = {REWARD: reward, TERMINATED: terminated, TRUNCATED: truncated}
+        gain, ends, cuts = (arrays(name, value) for name, value in result.items())
         extra = self._columns.of_step(info)
         if self._seeds:
             extra[SEED] = seed

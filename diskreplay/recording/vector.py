@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from diskreplay.buffers.autoreset import HIDDEN, AutoresetMode, checked_info, final_observations
 from diskreplay.buffers.options import EitherOptions, shared
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.errors import InputError
 from diskreplay.paths import PathLike
 from diskreplay.recording.columns import SEED
 from diskreplay.recording.copies import copied
 from diskreplay.recording.opening import NO_SEED, opened, seed_number
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import TERMINATED, TRUNCATED
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
 from diskreplay.spaces import LEAF_SPACES, is_ragged
 from diskreplay.tensors import arrays
 from diskreplay.views.batch import map_arrays
@@ -107,7 +107,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         self.buffer.cut(mask)
         resets = np.ones(self.num_envs, bool) if mask is None else mask
         self._at = (
-            self._kept_in_space(obs, self.env.single_observation_space),
+            self._kept_in_space("obs", obs, self.env.single_observation_space),
             ended & ~resets,
             np.where(resets, numbers, before),
         )
@@ -125,14 +125,14 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
                 f"the environments {np.flatnonzero(ended).tolist()} have ended and do not reset by themselves: call "
                 "reset(options={'reset_mask': terminated | truncated}) before step()"
             )
-        given = self._kept_in_space(actions, self.env.single_action_space)
+        given = self._kept_in_space("actions", actions, self.env.single_action_space)
         self._at = None
         next_obs, rewards, terminated, truncated, info = self.env.step(actions)
         flags = self.buffer.engine.appender.arguments.flag
-        ends = np.reshape(flags[TERMINATED].check(arrays(terminated)), self.num_envs)
-        cuts = np.reshape(flags[TRUNCATED].check(arrays(truncated)), self.num_envs)
+        ends = np.reshape(flags[TERMINATED].check(terminated), self.num_envs)
+        cuts = np.reshape(flags[TRUNCATED].check(truncated), self.num_envs)
         done, valid = ends | cuts, ~ended
-        following = kept = self._kept_in_space(next_obs, self.env.single_observation_space)
+        following = kept = self._kept_in_space("next_obs", next_obs, self.env.single_observation_space)
         infos = self._checked(info)
         if same := self.autoreset_mode is AutoresetMode.SAME_STEP:
             following = final_observations(kept, infos, done)
@@ -140,7 +140,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         if self._seeds:
             extra[SEED] = seeds
         row: tuple[Any, ...] = (
-            obs, given, arrays(rewards), following, ends, cuts, valid if ended.any() else None
+            obs, given, arrays(REWARD, rewards), following, ends, cuts, valid if ended.any() else None
         )  # fmt: skip
         if self.num_envs == 1:
             row, extra = tuple(_first(part) for part in row), {name: _first(part) for name, part in extra.items()}
@@ -158,25 +158,27 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
             self.env.close(**kwargs)
         self._columns.end_episode()
 
-    def _kept_in_space(self, value: Any, space: gymnasium.Space[Any]) -> Any:
+    def _kept_in_space(self, what: str, value: Any, space: gymnasium.Space[Any]) -> Any:
         """Return a copy of observations or actions; of a ragged space, a list with one for each environment."""
-        value = arrays(value)
+        value = arrays(what, value)
         if not self.buffer.schema.ragged:
-            return copied(value, self.buffer)
+            return copied(what, value, self.buffer)
         if isinstance(space, gymnasium.spaces.Dict) and isinstance(value, Mapping):
-            known = {key: self._kept_in_space(value[key], sub) for key, sub in space.spaces.items() if key in value}
+            known = {
+                key: self._kept_in_space(what, value[key], sub) for key, sub in space.spaces.items() if key in value
+            }
             return {**value, **known}
         if isinstance(space, gymnasium.spaces.Tuple) and isinstance(value, tuple) and len(value) == len(space.spaces):
-            return tuple(self._kept_in_space(part, sub) for part, sub in zip(value, space.spaces, strict=True))
+            return tuple(self._kept_in_space(what, part, sub) for part, sub in zip(value, space.spaces, strict=True))
         if not is_ragged(space, ""):
-            return copied(value, self.buffer)
+            return copied(what, value, self.buffer)
         return copy.deepcopy(list(value) if isinstance(value, tuple | np.ndarray) else value)
 
     def _mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
         """Return which environments a reset is for, or None for all."""
         if options is None or "reset_mask" not in options:
             return None
-        mask = np.array(arrays(options["reset_mask"]))
+        mask = np.array(check_array("reset_mask", options["reset_mask"]))
         if mask.dtype != bool or mask.shape != (self.num_envs,):
             raise InputError(
                 f"reset_mask must be bool of shape ({self.num_envs},), got {mask.dtype} of shape {mask.shape}"

@@ -14,7 +14,7 @@ from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
 from diskreplay import spaces
-from diskreplay.checks import check_share
+from diskreplay.checks import check_array, check_share
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids, stream_of
 from diskreplay.reading.open_stream import OpenStream
@@ -177,9 +177,10 @@ def _valid(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:
 
 def _answers(name: str, given: Any, ids: Ids, streams: Sequence[OpenStream]) -> NDArray[Any]:
     """Return what a function has made for transitions, ``(n,)``; raise InputError for what is no finite float32."""
-    answers, count = np.asarray(given), len(ids)
-    if answers.shape not in ((count,), (count, 1)):
-        raise InputError(f"{name} must return {count} values for {count} goals, got shape {answers.shape}")
+    answers, count = check_array(name, given), len(ids)
+    if answers.shape not in ((count,), (count, 1)) or answers.dtype.kind not in "biuf":
+        got = f"shape {answers.shape} of {answers.dtype}"
+        raise InputError(f"{name} must return {count} values for {count} goals, got {got}")
     answers = answers.reshape(count)
     with np.errstate(over="ignore"):
         wrong = np.flatnonzero(~np.isfinite(answers.astype(np.float32)))

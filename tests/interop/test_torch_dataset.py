@@ -183,6 +183,23 @@ def test_stateful_data_loader(tmp_path: pathlib.Path, workers: int) -> None:
             assert (had + rest)[:16] == whole[0] + whole[1]
 
 
+@pytest.mark.parametrize(("workers", "persistent"), [(1, False), (2, True), (8, False)])
+def test_stopped_while_workers_are_ahead(tmp_path: pathlib.Path, workers: int, persistent: bool) -> None:
+    """The states of all batches of two epochs; what is left after each is read without workers."""
+    with DiskDataset(record(tmp_path)) as dataset:
+        sampler = PassSampler(dataset, 8, seed=5)
+        batches = loader(dataset, sampler, workers, persistent_workers=persistent)
+        for epoch in range(2):
+            seen: list[int] = []
+            for used, batch in enumerate(batches, start=1):
+                seen += check(batch)
+                resumed = PassSampler(dataset, 5, seed=5)
+                resumed.load_state_dict(sampler.state_dict(batches=used))
+                assert resumed.epoch == epoch + (used == 8)
+                rest = [at for part in resumed for at in part.tolist()] if resumed.epoch == epoch else []
+                assert sorted(seen + rest) == list(range(ROWS))
+
+
 def trained(rank: int, world_size: int, path: str, address: str, state: Any, stop: int, results: Any) -> None:
     import torch.distributed as group
     from torch.nn.parallel import DistributedDataParallel
