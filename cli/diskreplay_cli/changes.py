@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from diskreplay.paths import checked_path
 from diskreplay_cli import output, text
 from diskreplay_cli.datasets import EpisodeRange, counting, loss_option, written_to
 
@@ -30,6 +29,8 @@ class IdFile(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         import numpy as np
+
+        from diskreplay.paths import checked_path
 
         if not isinstance(value, str | os.PathLike):
             return value
