@@ -27,6 +27,7 @@ from diskreplay.buffers.multi_agent_layout import (
     onehot,
 )
 from diskreplay.ids import Ids
+from diskreplay.index.rewards import returns
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
@@ -129,7 +130,7 @@ class _Several:
 
         def find(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
             log = stream.log
-            last = log.returns(rows, envs, self.n_step, self.gamma)[1]
+            last = returns(log, rows, envs, self.n_step, self.gamma)[1]
             goes_on = ~log.is_cut(last, envs) & (last + 1 < log.end)
             return log.first_id + (last + goes_on - log.begin) * log.num_envs + envs
 
@@ -139,7 +140,7 @@ class _Several:
         """Return discounted sums of a column's values over the steps of each transition, complete after the reads."""
 
         def span(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
-            return stream.log.returns(rows, envs, self.n_step, self.gamma)[1] - rows
+            return returns(stream.log, rows, envs, self.n_step, self.gamma)[1] - rows
 
         at = Samples(self.schema, self.streams, self.ids)
         spans = at.each(span)

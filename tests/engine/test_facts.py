@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import pathlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from helpers.driver import OPEN
 from helpers.effort import examples
 
 import diskreplay as dr
-from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
+from diskreplay.errors import InputError, MisuseWarning, NotEnoughDataError, ReadOnlyError
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.ops.verify import verify
@@ -334,6 +335,61 @@ def test_what_was_selected_and_has_left_the_window(tmp_path: pathlib.Path) -> No
         with pytest.raises(NotEnoughDataError, match="left the window"):
             buffer.sample(1, within=chosen)
         assert facts(buffer) == [{}, {}]
+
+
+@pytest.mark.parametrize("given", [{"episode": 0}, {"episode": None}, {"episode": 7, "success": True, "env": 0}])
+def test_an_episode_that_is_named_as_a_fact_is_refused(tmp_path: pathlib.Path, given: dict[str, Any]) -> None:
+    with create(tmp_path / "a.replay") as buffer:
+        buffer.begin_episode(episode=7)
+        with pytest.raises(InputError, match=r"annotate_episode\(episode=.*give the episode first"):  # not begun yet
+            buffer.annotate_episode(**given)
+        play(buffer, 2, 0.0)
+        play(buffer, 2, 50.0)
+        with pytest.raises(InputError, match=r"annotate_episode\(episode=.*give the episode first"):
+            buffer.annotate_episode(**given)
+        assert facts(buffer) == [{"episode": 7}, {}]
+        with pytest.raises(InputError, match=r"must be one of rb\.episodes, got 0"):
+            buffer.annotate_episode(0, success=True)  # type: ignore[arg-type]
+        buffer.annotate_episode(buffer.episodes[0], episode=8)  # a fact of that name, of the episode that comes first
+        buffer.annotate_episode(buffer.episodes[0], success=True)
+        assert facts(buffer) == [{"episode": 8, "success": True}, {}]
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("retrun > 100", ["'retrun'; did you mean 'return'?"]),
+        ("not sucess", ["'sucess'; did you mean 'success'?"]),
+        ("lenght = 3 or scene.floor = 3", ["'lenght'; did you mean 'length'?", "'scene'; there are 'level', 'note'"]),
+        ("noet = 'x'", ["'noet'; did you mean 'note'?"]),
+        ("level = 3 and note = 'x'", []),  # each of one episode alone
+        ("success or seed = 1 or tag = 'x' or note.deep = 1", []),
+        ("return > 1 and length = 2 and end != 'cut' and env = 0 and stream = '0'", []),
+    ],
+)
+def test_words_that_no_episode_has_are_told(tmp_path: pathlib.Path, where: str, said: list[str]) -> None:
+    """As the commands tell of them; the line is the caller's."""
+    with create(tmp_path / "a.replay") as buffer:
+        assert len(told(buffer, where, [])) == 0  # no episode, no word
+        for number in range(2):
+            buffer.begin_episode(**([{"note": "x"}, {"level": 3}][number]))
+            play(buffer, 2, 50.0 * number)
+        told(buffer, where, said)
+        buffer.commit()
+        with dr.ReplayBuffer.open(tmp_path / "a.replay", mode="r") as reader:
+            told(reader, where, said)
+        (part,) = dr.Mixture([buffer]).parts
+        told(part, where, said)
+
+
+def told(buffer: Any, where: str, said: list[str]) -> Any:
+    """What a condition selects, after a look at what is warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = buffer.select(where)
+    assert [str(one.message) for one in caught] == [f"no episode has a fact {each}" for each in said]
+    assert all(one.category is MisuseWarning and one.filename == __file__ for one in caught)
+    return found
 
 
 def test_a_reader_follows_facts_without_new_rows(tmp_path: pathlib.Path) -> None:

@@ -24,11 +24,11 @@ from diskreplay.compat.xuance.disk_buffer import (
 )
 from diskreplay.compat.xuance.fields import Field, arrays, nested
 from diskreplay.compat.xuance.memory import Buffer, sample_batch, space_shape
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
 
-CACHE_BYTES = 256 << 20
 VALUE = "value"
 COLUMNS = {VALUE: ((), np.float32)}
 IN_RAM = "rewards", "returns", "values", "terminals", "advantages"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from diskreplay import returns
 from diskreplay.buffers.on_policy import EPSILON
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.compat.given import array
+from diskreplay.checks import check_array
 from diskreplay.compat.keeper import PendingStep, RamState, set_item
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids
@@ -77,7 +77,7 @@ def check_full(size: int, needed: int) -> None:
 
 def checked_indexes(indexes: Any, count: int) -> Ids:
     """Return indexes ``(B,)`` of ``count`` entries; raise InputError if they are something else."""
-    chosen = array("indexes", indexes)
+    chosen = check_array("indexes", indexes)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
         raise InputError(f"indexes must be integers of shape (B,), got {chosen.dtype} {chosen.shape}")
     if len(chosen) and not (chosen.min() >= 0 and chosen.max() < count):
@@ -116,7 +116,7 @@ def path_estimates(
     count, agents = values.shape[:2]
     shape = (count, agents)
     value = _true(values.reshape(*shape, 1), value_normalizer).reshape(shape)
-    given = array("the value of the last step", next_value)
+    given = check_array("the value of the last step", next_value)
     if given.dtype.kind not in "biuf" or given.size not in (1, agents):
         raise InputError(
             f"the value of the last step must be {agents} numbers, one for each agent, got {next_value!r:.80}"
@@ -138,4 +138,4 @@ def path_estimates(
 
 def _true(values: Array, normalizer: Any) -> Floats:
     given = values if normalizer is None else normalizer.denormalize(values)
-    return np.asarray(given, np.float64)
+    return check_array("denormalize's result", given).astype(np.float64)

@@ -33,6 +33,7 @@ from diskreplay.compat.xuance.marl.step_store import AVAILABLE, REWARDS, TERMINA
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.schema import TERMINATED, TRUNCATED
+from diskreplay.tensors import arrays
 from diskreplay.views.padded_episodes import PaddedEpisodes
 
 Array = NDArray[Any]
@@ -107,7 +108,7 @@ class CollectedEpisodes(Keeper):
         for key, value in given.items():
             field = self._fields[key]
             shape = field.shape if key == FILLED else _of_one_step(field)
-            last[key] = fit(key, _of_env(key, value, env, self._n_envs), shape, field.dtype)
+            last[key] = fit(key, _of_env(key, arrays(key, value), env, self._n_envs), shape, field.dtype)
         last[FILLED][steps:] = False
         at: dict[str, Any] = {key: (env, *[slice(None)] * self._fields[key].time, steps) for key in last}
         at[FILLED] = env
