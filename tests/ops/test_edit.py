@@ -99,10 +99,10 @@ def test_what_went_is_counted_by_its_place(path: str, tmp_path: pathlib.Path) ->
         ({"keep": "length > 4"}, [5, 7, 6]),
         ({"drop_episodes": slice(0, 3)}, [1, 4, 3, 6]),
         ({"drop_episodes": (2, 6)}, [5, 1, 1, 4, 3]),
-        ({"drop": "length = 7", "drop_episodes": slice(-1, None)}, [5, 1, 1, 4, 3]),
+        ({"drop": "length == 7", "drop_episodes": slice(-1, None)}, [5, 1, 1, 4, 3]),
         ({"keep": "length > 3", "drop": "length > 5"}, [5, 4]),
         ({"keep": "length > 3", "steps": [slice(0, 3)], "where": "length < 6"}, [2, 7, 1, 6]),
-        ({"drop": "length = 1", "steps": [slice(-1, None)], "episodes": slice(0, 3)}, [4, 6, 4, 3, 6]),
+        ({"drop": "length == 1", "steps": [slice(-1, None)], "episodes": slice(0, 3)}, [4, 6, 4, 3, 6]),
     ],
 )  # fmt: skip
 def test_whole_episodes_go_or_stay(path: str, tmp_path: pathlib.Path, options: dict[str, Any], stay: list[int]) -> None:
