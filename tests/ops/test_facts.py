@@ -337,9 +337,9 @@ def test_the_commands(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert run("split", store, tmp_path / "c", tmp_path / "d", "--fraction", 0.5, "--where", WHERE).exit_code == 0
     assert "facts of 6" in run("inspect", store).stdout
     for words in (["episodes", store], ["export", store, tmp_path / "e.replay"], ["split", store, "--fraction", 0.5]):
-        wrong = run(*words, "--where", "return > 1 and tag = expert")
+        wrong = run(*words, "--where", "return > 1 and tag == expert")
         assert wrong.exit_code == 2
-        assert "at character 22 a number, a text in quotes, true, false or null must come" in wrong.stderr
+        assert "at character 23 a number, a text in quotes, true, false or null must come" in wrong.stderr
         assert len(wrong.stderr.splitlines()) == 1
     cut(store)
     assert "the facts of its episodes" in run("verify", store).output
