@@ -5,8 +5,10 @@
     python benchmarks/house.py --check    # fails where imports go in a circle, or a room uses another's private names
 
 Read from the source: circles of imports, uses of another object's private names, names that stand twice, the largest
-class, the longest signature, lines. Traced in a run: the modules and calls of one warm ``sample(32)``, of ``open`` and
-of ``checkpoint``, each of a store of 3,000 rows of 17 floats, with a uniform sampler.
+class, the longest signature, lines, statements (``ast.stmt`` without imports and docstrings), modules directly below
+the package, imports of ``remote``'s modules by other rooms. Traced in a run: the modules, the calls and the different
+source lines of one warm ``sample(32)``, of ``add``, of ``checkpoint`` and of ``open`` and ``close`` together, each of a
+store of 3,000 rows of 17 floats, with a uniform sampler.
 
 A private name counts where it is written as ``x._name`` and ``x`` is not ``self``, ``cls`` or ``super()``, unless no
 class or module of the package has that name: then it is another library's, as those of OTHERS are. It is between rooms
@@ -18,13 +20,14 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
-import contextlib
 import dataclasses
 import gc
 import pathlib
 import sys
 import tempfile
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = "diskreplay"
@@ -187,35 +190,78 @@ def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return len(every) - own + (arguments.vararg is not None) + (arguments.kwarg is not None)
 
 
-def lines(folder: str) -> int:
-    """Of all Python files below a folder."""
-    return sum(path.read_text().count("\n") for path in (ROOT / folder).rglob("*.py"))
+# Sizes
+
+
+def sources(*folders: str) -> list[str]:
+    """The texts of all Python files below folders."""
+    return [path.read_text() for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def statements(source: str) -> int:
+    """Statements without imports and docstrings; longer lines do not make them fewer."""
+    return sum(
+        isinstance(node, ast.stmt) and not isinstance(node, ast.Import | ast.ImportFrom) and not is_text(node)
+        for node in ast.walk(ast.parse(source))
+    )
+
+
+def is_text(node: ast.stmt) -> bool:
+    """Whether it is a docstring, of a constant too."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def imports_into(room: str, all_modules: list[Module]) -> tuple[int, int]:
+    """How many modules of a room are imported by other rooms, and how many modules do it."""
+    by_name = {module.name: module for module in all_modules}
+    pairs = {
+        (name, module.name)
+        for module in all_modules
+        for name in imported(module, by_name)
+        if by_name[name].room == room != module.room
+    }
+    return len({name for name, _ in pairs}), len({importer for _, importer in pairs})
 
 
 # Calls
 
 
-def traced(call: Callable[[], object]) -> tuple[set[str], int]:
-    """The package's modules that a call passes through, and how many of its functions are called."""
-    found: collections.Counter[str] = collections.Counter()
+@dataclasses.dataclass(frozen=True)
+class Walk:
+    """What a call passes through of the package: modules, calls of functions, different source lines."""
+
+    modules: int
+    calls: int
+    lines: int
+
+
+def traced(call: Callable[[], object]) -> Walk:
+    calls: collections.Counter[str] = collections.Counter()
+    lines: set[tuple[str, int]] = set()
     folder = str(ROOT / PACKAGE)
 
-    def note(frame: object, event: str, argument: object) -> None:
-        if event == "call" and (name := frame.f_code.co_filename).startswith(folder):  # type: ignore[attr-defined]
-            found[name] += 1
+    def note(frame: types.FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        name = frame.f_code.co_filename
+        if not name.startswith(folder):
+            return None
+        if event == "call":
+            calls[name] += 1
+        elif event == "line":
+            lines.add((name, frame.f_lineno))
+        return note
 
     gc.disable()  # what a collection calls is not the call's
-    sys.setprofile(note)
+    sys.settrace(note)
     try:
         call()
     finally:
-        sys.setprofile(None)
+        sys.settrace(None)
         gc.enable()
-    return set(found), found.total()
+    return Walk(len(calls), calls.total(), len(lines))
 
 
-def walks() -> dict[str, tuple[int, int]]:
-    """Modules and calls of what users call most."""
+def walks() -> dict[str, Walk]:
+    """What users call most."""
     import numpy as np
     from gymnasium import spaces
 
@@ -223,8 +269,8 @@ def walks() -> dict[str, tuple[int, int]]:
 
     assert pathlib.Path(dr.__file__).is_relative_to(ROOT), f"{dr.__file__} is another checkout's"
     rows = np.random.default_rng(0).normal(size=(3_001, 17)).astype(np.float32)
-    found: dict[str, tuple[set[str], int]] = {}
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+    found: dict[str, Walk] = {}
+    with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "walked.replay")
         rb = dr.ReplayBuffer.create(path, spaces.Box(-np.inf, np.inf, (17,)), spaces.Discrete(4), capacity=2_000)
         with rb:
@@ -238,8 +284,8 @@ def walks() -> dict[str, tuple[int, int]]:
             rb.checkpoint("first")
             rb.add(rows[1], 0, 0.0, rows[2], False, False)
             found["checkpoint"] = traced(lambda: rb.checkpoint("second"))
-        found["open"] = traced(lambda: stack.enter_context(dr.ReplayBuffer.open(path)))
-    return {name: (len(names), calls) for name, (names, calls) in found.items()}
+        found["open and close"] = traced(lambda: dr.ReplayBuffer.open(path).close())
+    return found
 
 
 def main() -> None:
@@ -262,18 +308,29 @@ def main() -> None:
         for node in module.nodes()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
-    called = walks()
+    package, tests = sources(PACKAGE, "cli"), sources("tests")
     facts = {
         "circles of imports": str(len(rings)),
         "private access across objects; between rooms": f"{len(uses)}; {sum(use[3] for use in uses)}",
         "class names; module names that stand twice": f"{len(class_names)}; {len(module_names)}",
-        **{f"{name}: modules; calls": f"{found[0]}; {found[1]:,}" for name, found in called.items()},
+        **{
+            f"{name}: modules; calls; lines": f"{walk.modules}; {walk.calls:,}; {walk.lines:,}"
+            for name, walk in walks().items()
+        },
         "methods of the largest class": f"{largest[0]} ({largest[1]})",
         "parameters of the longest signature": f"{longest[0]} ({longest[1]})",
-        "lines of the package; of tests": f"{lines(PACKAGE):,}; {lines('tests'):,}",
+        "modules directly below the package": str(sum(not module.room for module in all_modules)),
+        "modules of remote that others import; by how many": "{}; {}".format(*imports_into("remote", all_modules)),
+        "lines of package and command line; of tests": "{:,}; {:,}".format(
+            *(sum(source.count("\n") for source in each) for each in (package, tests))
+        ),
+        "statements of package and command line; of tests": "{:,}; {:,}".format(
+            *(sum(map(statements, each)) for each in (package, tests))
+        ),
+        "fmt: skip, of package and command line": str(sum(source.count("# fmt: skip") for source in package)),
     }
     for name, fact in facts.items():
-        print(f"{name:48} {fact}")
+        print(f"{name:52} {fact}")
     if arguments.list:
         for ring in rings:
             print("circle:", ", ".join(ring))

@@ -1,33 +1,42 @@
-"""Batches as arrays of JAX. Needs jax: ``pip install 'diskreplay[jax]'``."""
+"""Batches as pytrees of JAX, once this module is imported. Needs jax: ``pip install 'diskreplay[jax]'``.
+
+``jax.device_put(batch)`` places a batch, and functions under ``jax.jit`` take it. ``index`` is no leaf of it: ids need
+64 bits, and JAX's integers have 32 by default. It stays a numpy array, and is None in functions that JAX traces.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
 from typing import Any
 
 import jax
 
-from diskreplay.buffers.loader import Loader, loading
-from diskreplay.checks import check_count
-from diskreplay.errors import InputError
+import diskreplay.buffers.multi_agent_batch  # noqa: F401  its kinds are registered, too
+from diskreplay.ragged import Lists
+from diskreplay.views.batch import kinds_of_batches
 
 
-def to_device(batches: Iterable[Any], device: Any = None, *, prefetch: int = 2) -> Loader[Any]:
-    """Return an iterator over the batches as arrays of JAX; a thread makes them while the program learns.
+@dataclasses.dataclass(frozen=True)
+class _Ids:
+    """A batch's ids. All compare equal: a function is not traced again for other ids."""
 
-    Use it for iterators such as ``buffer.shuffled(n)``. To sample, use ``buffer.loader(n, device=jax.devices()[0])``.
-    If you stop before the last batch, close the iterator, or use it in a ``with`` block. The ``index`` of a batch stays
-    a numpy array. Other arrays with 64 bits a value get 32, unless ``jax_enable_x64`` is set.
+    values: Any = dataclasses.field(compare=False)
 
-    Args:
-        batches: batches of this package, or mappings of arrays.
-        device: one of ``jax.devices()``, or a sharding that suits every array; the first device if None.
-        prefetch: the most batches that wait on the device.
 
-    Raises InputError if ``device`` is no device or sharding of JAX.
-    """
-    check_count("prefetch", prefetch, most=1 << 16)
-    device = jax.devices()[0] if device is None else device
-    if not isinstance(device, jax.Device | jax.sharding.Sharding):
-        raise InputError(f"device must be one of jax.devices(), or a sharding, got {device!r}")
-    return loading(lambda: iter(batches), prefetch, device)
+def _register(kind: Any) -> None:
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "index"]
+    ids = any(field.name == "index" for field in dataclasses.fields(kind))
+
+    def flatten(value: Any) -> tuple[list[Any], _Ids]:
+        return [getattr(value, name) for name in names], _Ids(value.index if ids else None)
+
+    def unflatten(held: _Ids, leaves: Any) -> Any:
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(list(leaves)))
+        fields = dict(zip(names, leaves, strict=True))
+        return kind(**fields, **({"index": None if traced else held.values} if ids else {}))
+
+    jax.tree_util.register_pytree_node(kind, flatten, unflatten)
+
+
+for _kind in (*kinds_of_batches(), Lists):
+    _register(_kind)

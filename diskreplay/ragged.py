@@ -142,11 +142,6 @@ class Lists:
         return torch.nested.nested_tensor_from_jagged(tensor(self.values), tensor(self.offsets))
 
 
-def in_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that takes the arrays of :class:`Lists` one by one, and every other array whole."""
-    return lambda value: Lists(*map(function, value.parts)) if isinstance(value, Lists) else function(value)
-
-
 def is_lists(value: Any) -> bool:
     """Tell whether a value is :class:`Lists`, or the nested tensor of :meth:`Lists.nested`."""
     return isinstance(value, Lists) or getattr(value, "is_nested", False) is True

@@ -6,6 +6,7 @@ numbers of a batch's items, and a worker reads them at once. Needs torch: ``pip 
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -13,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 import torch.distributed
+import torch.utils._pytree
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
@@ -26,7 +28,7 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
 from diskreplay.ragged import Padded
 from diskreplay.sampling.ranked import RankedPass
-from diskreplay.views.batch import Arrays
+from diskreplay.views.batch import Arrays, kinds_of_batches
 from diskreplay.views.view import View
 
 
@@ -158,6 +160,20 @@ class PassSampler(RankedPass, Sampler[NDArray[np.int64]]):  # type: ignore[misc]
             grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
             rank, world_size = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if grouped else (0, 1)
         super().__init__(len(dataset), batch_size, rank, world_size, seed, drop_last, dataset.fingerprint)
+
+
+def _register(kind: Any) -> None:
+    """Tell torch what a batch of a class consists of, as ``torch.compile`` and ``torch.func`` want it."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    torch.utils._pytree.register_pytree_node(
+        kind,
+        lambda batch: ([getattr(batch, name) for name in names], None),
+        lambda leaves, _: kind(**dict(zip(names, leaves, strict=True))),
+    )
+
+
+for _kind in kinds_of_batches():
+    _register(_kind)
 
 
 def to_device(batches: Iterable[Any], device: Any, *, prefetch: int = 2) -> Loader[Any]:

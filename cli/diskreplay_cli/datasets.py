@@ -18,7 +18,7 @@ from diskreplay_cli.errors import FAILED, Interrupted
 
 loss_option = click.option("--allow-loss", is_flag=True, help="Write what can be held; count what is lost.")
 where_option = click.option(
-    "--where", metavar="CONDITION", help="Only episodes for which it holds: \"return > 100 and tag = 'expert'\"."
+    "--where", metavar="CONDITION", help="Only episodes for which it holds: \"return > 100 and tag == 'expert'\"."
 )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import collections
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from diskreplay.errors import InputError
 from diskreplay.interrupts import undisturbed
 from diskreplay.prefetch import Prefetcher
 from diskreplay.views.batch import SomeBatch
@@ -34,29 +34,24 @@ class Loader(Prefetcher[SomeBatch]):
 
 
 def loading(batches: Callable[[], Iterator[SomeBatch]], prefetch: int, device: Any) -> Loader[SomeBatch]:
-    """Return a loader of batches; with a device, of tensors, or of JAX's arrays, on it.
+    """Return a loader of batches; with a device, of tensors on it.
 
     Before anything begins: InputError where torch cannot use the device, ModuleNotFoundError where there is no torch.
     """
     if device is None:
         return Loader(batches, prefetch)
-    sender = _sender_to(device)
-    return Loader(lambda: sender.sent(batches()), prefetch, sender.take)
-
-
-def _sender_to(device: Any) -> Any:
-    """Return what sends batches to a device."""
-    jax = sys.modules.get("jax")  # who has one of its devices has imported it
-    if jax is not None and isinstance(device, jax.Device | jax.sharding.Sharding):
-        from diskreplay.buffers.to_jax import jax_sender_to
-
-        return jax_sender_to(device)
+    if type(device).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        raise InputError(
+            f"device must be one of torch, got {device!r:.80} of JAX: import diskreplay.jax, and place a batch by "
+            "jax.device_put(batch, device)"
+        )
     try:
         with undisturbed():
-            from diskreplay.buffers.device import sender_to
+            from diskreplay.buffers.device import Sender
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("a loader's device needs torch: pip install 'diskreplay[torch]'") from error
-    return sender_to(device)
+    sender = Sender(device)
+    return Loader(lambda: sender.sent(batches()), prefetch, sender.take)
 
 
 def endless(sample: Callable[[], SomeBatch]) -> Callable[[], Iterator[SomeBatch]]:

@@ -270,7 +270,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 random state with them already drawn. Of a remote store as many again, up to 4, are
                 being downloaded.
             device: a device of torch, such as ``"cuda"``: batches are tensors there, copied while the program learns
-                before; or of JAX, ``jax.devices()[0]``, as :func:`diskreplay.jax.to_device`; None for arrays.
+                before; None for arrays, which ``jax.device_put`` places after ``import diskreplay.jax``.
 
         Raises InputError for a device that torch cannot use, ModuleNotFoundError where there is no torch.
         """

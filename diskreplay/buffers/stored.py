@@ -212,7 +212,7 @@ class StoredBuffer(Subscripted):
         It is of the episodes as they are now, committed or not. Selecting again finds what was added since.
 
         Args:
-            where: such as ``"return > 100 and tag = 'expert'"``, over ``return``, ``length``, ``end``, ``stream``,
+            where: such as ``"return > 100 and tag == 'expert'"``, over ``return``, ``length``, ``end``, ``stream``,
                 ``environment`` and the facts of :meth:`begin_episode`; see :mod:`diskreplay.index.where`.
 
         Raises InputError, which names the character, for what is not in the language; and for the name of a column,

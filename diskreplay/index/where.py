@@ -1,7 +1,7 @@
-"""The language of conditions that select episodes, such as ``return > 100 and tag = 'expert'``.
+"""The language of conditions that select episodes, such as ``return > 100 and tag == 'expert'``.
 
-A condition is parsed here, and is never run as Python. It consists of comparisons of a name with a literal, and of
-``and``, ``or``, ``not`` and parentheses.
+A condition is written as in Python, whose :mod:`ast` parses it, but is never run. It consists of comparisons of a name
+with a literal, and of ``and``, ``or``, ``not`` and parentheses.
 
 ==============================================  ======================================================================
 ``return``, ``length``                          numbers, of the episode's steps in the window
@@ -9,13 +9,13 @@ A condition is parsed here, and is never run as Python. It consists of compariso
 ``end``                                         ``'terminated'``, ``'truncated'``, ``'both'``, ``'cut'``, ``'running'``
 ``stream``                                      the stream's name
 ``seed``, ``success``, ``tags`` (``tag``)       facts, as are all other names; ``scene.floor``: a member of an object
-``= != < <= > >=``, ``in ('a', 'b')``           ``==`` means ``=``, and ``<>`` means ``!=``
-``12``, ``-0.5``, ``1e3``, ``'it''s'``, ``"a"``  literals; also ``true``, ``false`` and ``null``
+``== != < <= > >=``, ``in ('a', 'b')``          comparisons; also ``not in``
+``12``, ``-0.5``, ``1e3``, ``'a'``, ``"it's"``  literals; also ``true``, ``false`` and ``null``
 ==============================================  ======================================================================
 
-If an episode does not have a fact, or its value is null, ``fact = null`` is true. Every other comparison of such a fact
-is false, even one with ``!=``. For such a fact ``in`` is true only if null is listed. ``not in`` is always the opposite
-of ``in``. For the fact ``tags`` there is an exception: an episode without it counts as one with an empty list.
+If an episode does not have a fact, or its value is null, ``fact == null`` is true. Every other comparison of such a
+fact is false, even one with ``!=``. For such a fact ``in`` is true only if null is listed. ``not in`` is always the
+opposite of ``in``. For the fact ``tags`` there is an exception: an episode without it counts as one with an empty list.
 
 Two values of different kinds, such as a text and a number, are not equal, and neither is less than the other.
 
@@ -26,11 +26,13 @@ fact alone means that the fact is ``true``, or a list that contains ``true``.
 
 from __future__ import annotations
 
+import ast
+import keyword
 import math
 import operator
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,13 +45,14 @@ MAX_LENGTH = 4096
 LARGEST_BITS = 1023
 """The most bits of an integer. Every such integer can be converted to a float64."""
 MAX_DEPTH = 64
-"""The most levels of parentheses and ``not``."""
+"""The most levels of ``and``, ``or`` and ``not`` within each other."""
 
 NUMBERS, TEXTS = ("return", "length", "environment"), ("end", "stream")
 """The names that every episode has: those with numbers, and those with texts."""
 ENDS = ("terminated", "truncated", "both", "cut", "running")
 ALIASES = {"tag": "tags", "env": "environment"}
-WORDS = ("and", "or", "not", "in", "true", "false", "null")
+LITERALS = {"true": True, "false": False, "null": None}
+WORDS = ("and", "or", "not", "in", *LITERALS)
 OWN = frozenset((*NUMBERS, *TEXTS, *ALIASES, *WORDS))
 """The names that no fact can have."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -61,25 +64,17 @@ For a fact they are FactValues, or a sequence in which MISSING stands for the ep
 """
 Test = Callable[[Columns, int], Mask]
 
-_TOKEN = re.compile(
-    r"""\s*(?:
-        (?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]))
-      | (?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
-      | (?P<name>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)
-      | (?P<sign><=|>=|!=|<>|==|[=<>(),])
-    )""",
-    re.VERBOSE,
-)
-_SIGNS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_TESTS: dict[str, Callable[[Any, Any], Any]] = {
-    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+_TESTS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }  # fmt: skip
-
-
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    at: int
+_SIGNS = {"=": "==", "<>": "!="}
+_PART = re.compile(
+    r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?:\s*(?P<next>['"]))?"""
+    r"""|(?P<name>[A-Za-z_]\w*)|(?P<sign>(?<![=!<>:])=(?!=)|<>)"""
+)
+"""A text in quotes with the quote of a text that follows it; a name; a sign that Python does not have."""
+_KEYWORDS = frozenset(keyword.kwlist).difference(WORDS, ("True", "False", "None"))
 
 
 class Where:
@@ -88,7 +83,7 @@ class Where:
     Attributes:
         facts: the names of the facts in the condition.
 
-    >>> where = Where("length >= 2 and tag = 'expert'")
+    >>> where = Where("length >= 2 and tag == 'expert'")
     >>> columns = {"length": np.array([1, 2, 3]), "tags": [["expert"], ["expert"], []]}
     >>> where.matches(columns.__getitem__, 3).tolist()
     [False, True, False]
@@ -97,20 +92,16 @@ class Where:
     def __init__(self, text: str) -> None:
         """Parse a condition.
 
-        If it is not in the language, raise InputError, which names the character where parsing stopped. If it is no
-        text, or too long, raise InputError, too.
+        If it is not in the language, raise InputError, which names the character that is wrong. If it is no text, or
+        too long, raise InputError, too.
         """
         if not isinstance(text, str):
-            raise InputError(f"where must be text such as \"return > 100 and tag = 'expert'\", got {text!r}")
+            raise InputError(f"where must be text such as \"return > 100 and tag == 'expert'\", got {text!r}")
         if len(text) > MAX_LENGTH:
             raise InputError(f"where has {len(text):,} characters; at most {MAX_LENGTH:,} are read")
         self.text = text
         self.facts: set[str] = set()
-        self._tokens = _tokens(text)
-        self._next = 0
-        self._test = self._any(0)
-        if self._peek().kind != "end":
-            raise self._wrong("'and', 'or' or the end")
+        self._test = self._condition(self._parsed(), 0)
 
     def __repr__(self) -> str:
         return f"Where({self.text!r})"
@@ -121,97 +112,99 @@ class Where:
 
     # Reading
 
-    def _peek(self) -> _Token:
-        return self._tokens[self._next]
+    def _parsed(self) -> ast.expr:
+        source = self.text
+        for found in _PART.finditer(self.text):
+            at = found.start()
+            if found["next"]:
+                raise self._wrong(found.start("next"), "a text follows a text; for a quote in one write \\' or \\\"")
+            if found["sign"]:
+                raise self._wrong(at, f"write {_SIGNS[found['sign']]} instead of {found['sign']}")
+            if found["name"] in _KEYWORDS:  # a wide first letter: Python takes it for the plain one of a mere name
+                source = source[:at] + chr(ord(source[at]) + 0xFEE0) + source[at + 1 :]
+        self._begin = len(source) - len(source.lstrip())
+        self._source = source[self._begin :].replace("\n", " ")
+        try:
+            return ast.parse(self._source, mode="eval").body
+        except SyntaxError as error:
+            raise self._wrong(self._begin + (error.offset or len(self._source) + 1) - 1, error.msg) from None
+        except (MemoryError, RecursionError, ValueError) as error:  # ValueError: of a null character
+            raise self._wrong(0, f"it cannot be read: {error or 'it is nested too deep'}") from None
 
-    def _take(self, *words: str) -> _Token | None:
-        """Return the next token if it is one of these words or signs, or None."""
-        token = self._peek()
-        if token.kind in ("name", "sign") and token.text in words:
-            self._next += 1
-            return token
-        return None
+    def _shown(self, node: ast.expr) -> str:
+        return (ast.get_source_segment(self.text[self._begin :], node) or "")[:40]
 
-    def _wrong(self, wanted: str) -> InputError:
-        token = self._peek()
-        found = "the text ends" if token.kind == "end" else f"there is {token.text[:40]!r}"
-        return InputError(f"where: at character {token.at + 1} {wanted} must come, but {found}: {_short(self.text)}")
+    def _wrong(self, place: ast.expr | int, what: str) -> InputError:
+        if isinstance(place, ast.expr):
+            place = self._begin + len(self._source.encode()[: place.col_offset].decode())
+        return InputError(f"where: at character {min(place, len(self.text)) + 1} {what}: {_short(self.text)}")
 
-    def _need(self, sign: str) -> None:
-        if self._take(sign) is None:
-            raise self._wrong(repr(sign))
-
-    def _any(self, depth: int) -> Test:
-        parts = [self._all(depth)]
-        while self._take("or"):
-            parts.append(self._all(depth))
-        return parts[0] if len(parts) == 1 else lambda c, n: np.logical_or.reduce([part(c, n) for part in parts])
-
-    def _all(self, depth: int) -> Test:
-        parts = [self._one(depth)]
-        while self._take("and"):
-            parts.append(self._one(depth))
-        return parts[0] if len(parts) == 1 else lambda c, n: np.logical_and.reduce([part(c, n) for part in parts])
-
-    def _one(self, depth: int) -> Test:
+    def _condition(self, node: ast.expr, depth: int) -> Test:
         if depth > MAX_DEPTH:
-            raise InputError(f"where: at character {self._peek().at + 1} it is nested more than {MAX_DEPTH} deep")
-        if self._take("not"):
-            denied = self._one(depth + 1)
-            return lambda c, n: ~denied(c, n)
-        if self._take("("):
-            inner = self._any(depth + 1)
-            self._need(")")
-            return inner
-        return self._comparison()
-
-    def _comparison(self) -> Test:
-        token = self._peek()
-        if token.kind != "name" or token.text in WORDS:
-            raise self._wrong("a name such as return, length, tag or a fact, 'not' or '('")
-        self._next += 1
-        name = ALIASES.get(token.text, token.text)
-        if name not in (*NUMBERS, *TEXTS):
-            self.facts.add(name.partition(".")[0])
-        sign = self._take(*_SIGNS)
-        if sign is not None:
-            return self._compared(name, _SIGNS[sign.text])
-        denied = self._take("not") is not None
-        if self._take("in"):
-            self._need("(")
-            parts = [self._compared(name, "=")]
-            while self._take(","):
-                parts.append(self._compared(name, "="))
-            self._need(")")
-            if denied:
-                return lambda c, n: ~np.logical_or.reduce([part(c, n) for part in parts])
-            return lambda c, n: np.logical_or.reduce([part(c, n) for part in parts])
-        if denied or name in (*NUMBERS, *TEXTS):
-            raise self._wrong("'in'" if denied else "a comparison")
-        return lambda c, n: _facts(c(name)).compared(
-            operator.eq, True, False, lambda values: [_has_true(value) for value in values]
+            raise self._wrong(node, f"it is nested more than {MAX_DEPTH} deep")
+        match node:
+            case ast.BoolOp():
+                parts = [self._condition(part, depth + 1) for part in node.values]
+                joined = np.logical_or if isinstance(node.op, ast.Or) else np.logical_and
+                return lambda c, n: joined.reduce([part(c, n) for part in parts])
+            case ast.UnaryOp(op=ast.Not()):
+                denied = self._condition(node.operand, depth + 1)
+                return lambda c, n: ~denied(c, n)
+            case ast.Compare(ops=[ast.In() | ast.NotIn() as sign], comparators=[ast.Tuple() | ast.List() as listed]):
+                name = self._name(node.left)
+                parts = [self._compared(name, ast.Eq(), part) for part in listed.elts]
+                if not parts:
+                    raise self._wrong(listed, "at least one literal must be listed")
+                if isinstance(sign, ast.NotIn):
+                    return lambda c, n: ~np.logical_or.reduce([part(c, n) for part in parts])
+                return lambda c, n: np.logical_or.reduce([part(c, n) for part in parts])
+            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[right]):
+                raise self._wrong(right, "literals in parentheses must come after 'in', as in ('a', 'b')")
+            case ast.Compare(ops=[sign], comparators=[right]) if type(sign) in _TESTS:
+                return self._compared(self._name(node.left), sign, right)
+            case ast.Name() | ast.Attribute():
+                name = self._name(node)
+                if name in (*NUMBERS, *TEXTS):
+                    raise self._wrong(node, f"a comparison of {name!r} must come")
+                return lambda c, n: _facts(c(name)).compared(
+                    operator.eq, True, False, lambda values: [_has_true(value) for value in values]
+                )
+        raise self._wrong(
+            node, f"{self._shown(node)!r} is not allowed: compare a name with a literal; join by and, or, not"
         )
 
-    def _compared(self, name: str, sign: str) -> Test:
-        at = self._peek()
-        literal = self._literal()
-        where = f"where: at character {at.at + 1}"
+    def _name(self, node: ast.expr) -> str:
+        """Return the name on the left of a comparison, or alone."""
+        name, inner = "", node
+        while isinstance(inner, ast.Attribute):
+            name, inner = f".{inner.attr}{name}", inner.value
+        if not isinstance(inner, ast.Name) or inner.id in LITERALS:
+            raise self._wrong(
+                node, f"a name such as return, length, tag or a fact must come, not {self._shown(node)!r}"
+            )
+        name = ALIASES.get(inner.id + name, inner.id + name)
+        if name not in (*NUMBERS, *TEXTS):
+            self.facts.add(name.partition(".")[0])
+        return name
+
+    def _compared(self, name: str, sign: ast.cmpop, right: ast.expr) -> Test:
+        literal = self._literal(right)
+        shown, equal = self._shown(right), isinstance(sign, ast.Eq | ast.NotEq)
         if name in NUMBERS and type(literal) not in (int, float):
-            raise InputError(f"{where} {name!r} is a number and is compared with {at.text[:40]}: {_short(self.text)}")
+            raise self._wrong(right, f"{name!r} is a number and is compared with {shown}")
         if name in TEXTS and not isinstance(literal, str):
-            raise InputError(f"{where} {name!r} is text, which stands in quotes, not {at.text[:40]}")
-        if name == "end" and sign in ("=", "!=") and literal not in ENDS:
-            raise InputError(f"{where} an end is one of {', '.join(ENDS)}, not {literal!r}")
-        if (literal is None or isinstance(literal, bool)) and sign not in ("=", "!="):
-            raise InputError(f"{where} {at.text} is neither less nor more than anything")
+            raise self._wrong(right, f"{name!r} is text, which stands in quotes, not {shown}")
+        if name == "end" and equal and literal not in ENDS:
+            raise self._wrong(right, f"an end is one of {', '.join(ENDS)}, not {literal!r}")
+        if (literal is None or isinstance(literal, bool)) and not equal:
+            raise self._wrong(right, f"{shown} is neither less nor more than anything")
+        unlike = isinstance(sign, ast.NotEq)
         if literal is None:
-            there = sign == "!="
-            return lambda c, n: _compared_with_null(_facts(c(name)), there)
-        test = _TESTS[sign]
+            return lambda c, n: _compared_with_null(_facts(c(name)), unlike)
+        test = _TESTS[type(sign)]
         if name in NUMBERS:
             return lambda c, n: np.asarray(test(np.asarray(c(name)), literal), bool)
         kinds = (int, float) if type(literal) in (int, float) else (type(literal),)
-        unlike = sign == "!="
 
         def holds(value: Any) -> bool:
             if type(value) in kinds:
@@ -221,7 +214,7 @@ class Where:
             return unlike and value is not MISSING and value is not None
 
         def others(values: Sequence[Any]) -> list[bool]:
-            if name == "tags" and sign == "=" and isinstance(literal, str):  # the most frequent condition, made fast
+            if name == "tags" and isinstance(sign, ast.Eq) and isinstance(literal, str):  # the most frequent, made fast
                 return [literal in v if type(v) is list else holds(v) for v in values]
             kind = kinds[0]
             return [test(v, literal) if type(v) is kind else holds(v) for v in values]
@@ -230,22 +223,20 @@ class Where:
             return lambda c, n: np.array(others(cast(Sequence[Any], c(name))), bool)
         return lambda c, n: _facts(c(name)).compared(test, literal, unlike, others)
 
-    def _literal(self) -> Any:
-        token = self._peek()
-        if token.kind == "number":
-            self._next += 1
-            number = float(token.text) if set(token.text) & set(".eE") else int(token.text)
-            if number.bit_length() > LARGEST_BITS if isinstance(number, int) else not math.isfinite(number):
-                raise InputError(f"where: at character {token.at + 1} the number {token.text[:40]} is too large")
-            return number
-        if token.kind == "text":
-            self._next += 1
-            quote = token.text[0]
-            return token.text[1:-1].replace(quote * 2, quote)
-        word = self._take("true", "false", "null")
-        if word is None:
-            raise self._wrong("a number, a text in quotes, true, false or null")
-        return {"true": True, "false": False, "null": None}[word.text]
+    def _literal(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Name) and node.id in LITERALS:
+            return LITERALS[node.id]
+        try:
+            found = ast.literal_eval(node)
+        except ValueError:
+            found = ...
+        if found is not None and type(found) not in (int, float, bool, str):
+            raise self._wrong(
+                node, f"a number, a text in quotes, true, false or null must come, not {self._shown(node)!r}"
+            )
+        if found.bit_length() > LARGEST_BITS if type(found) is int else found in (math.inf, -math.inf):
+            raise self._wrong(node, f"the number {self._shown(node)} is too large")
+        return found
 
 
 def _facts(values: Any) -> FactValues:
@@ -264,18 +255,3 @@ def _has_true(value: Any) -> bool:
 
 def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _tokens(text: str) -> list[_Token]:
-    found, at, end = [], 0, len(text.rstrip())
-    while at < end:
-        match = _TOKEN.match(text, at)
-        if match is None:
-            start = at + len(text[at:]) - len(text[at:].lstrip())
-            quoted = text[start] in "'\""
-            what = "the text has no closing quote" if quoted else f"{text[start]!r} is not allowed (write and, or, not)"
-            raise InputError(f"where: at character {start + 1} {what}: {_short(text)}")
-        kind = match.lastgroup or ""
-        found.append(_Token(kind, match[kind], match.start(kind)))
-        at = match.end()
-    return [*found, _Token("end", "", len(text))]

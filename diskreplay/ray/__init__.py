@@ -1,4 +1,4 @@
-"""Stores between Ray's processes: actors collect into them, Ray Data reads and writes them, RLlib replays from them.
+"""Stores between Ray's processes: actors collect into them, Ray Data reads them, RLlib replays from them.
 
 Needs Ray: ``pip install 'diskreplay[ray]'``. Each module is imported by its own name or through here, when it is used.
 """
@@ -13,7 +13,6 @@ EXPORTS = {
     "Collector": "collector",
     "Collectors": "collectors",
     "DiskReplayDatasource": "data",
-    "DiskReplayDatasink": "data",
     "DiskEpisodeReplayBuffer": "rllib",
     "DiskPrioritizedEpisodeReplayBuffer": "rllib",
     "KeepsReplay": "algorithms",

@@ -1,46 +1,34 @@
-"""Ray Data: ``ray.data.read_datasource`` reads a store, ``ds.write_datasink`` writes one.
+"""Ray Data: ``ray.data.read_datasource`` reads a store.
 
 1. A row of the dataset is a step: ``obs``, ``action``, ``reward``, ``next_obs``, ``terminated``, ``truncated``, the
    user's columns, and ``episode`` and ``step``, its numbers. A Dict observation is a column for each leaf,
    ``obs/camera``.
 2. A read task is a range of whole shards of a stream; of whole chunks, where there are more tasks than shards. A worker
    opens the store once for all its tasks.
-3. A write task adds a stream of its own to a store beside the target, which gets its name when the whole job is done.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pyarrow
 import ray
 from numpy.typing import NDArray
 from ray.data import DataContext, Datasource, ReadTask
 from ray.data.block import BlockAccessor, BlockMetadata
-from ray.data.datasource import Datasink, WriteResult
 
-from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_count
-from diskreplay.errors import InputError, StateError
+from diskreplay.errors import StateError
 from diskreplay.formats.core.selection import Selection, place_of
 from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
 from diskreplay.paths import PathLike, checked_path, full_path
-from diskreplay.ray.columns import checked_columns, column_names, empty_columns, next_name, place, read_columns
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema
-from diskreplay.storage import files as fs
-from diskreplay.storage import temporaries
-from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.store import Store
+from diskreplay.ray.columns import checked_columns, column_names, empty_columns, place, read_columns
+from diskreplay.schema import Schema
 
 Array = NDArray[Any]
 
@@ -120,7 +108,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
             own.
         columns: names of those to read; all if None.
         episodes: the episodes to read: a slice or numbers of ``ReplayBuffer.episodes``, or a condition such as
-            ``"return > 100 and tag = 'expert'"`` (see :meth:`ReplayBuffer.select`); all if None.
+            ``"return > 100 and tag == 'expert'"`` (see :meth:`ReplayBuffer.select`); all if None.
         checkpoint: the checkpoint of the store, to read its rows; the last commit if None.
         stack: without, each observation is the newest frame of its stack alone, ``(84, 84)`` for ``(4, 84, 84)``: for
             models of frames, or for who stacks them by ``episode`` and ``step``. Each frame goes through Ray once.
@@ -322,133 +310,3 @@ def _chunked(parts: Iterable[Part], most: int) -> Iterator[list[Part]]:
 def _first(parts: list[Part], most: int) -> list[Part]:
     """Return the first ``most`` rows."""
     return next(_chunked(parts, most)) if most > 0 and parts else []
-
-
-class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
-    """A sink that makes a new store: ``ds.write_datasink(DiskReplayDatasink(path, obs_space, act_space))``.
-
-    The dataset has the columns of :class:`DiskReplayDatasource`; ``episode``, where it has it, says which rows belong
-    together, and ``step`` is left out. Each write task adds a stream of its own, in which a row goes on with the
-    episode of the one before it as in any store: keep the rows of an episode in order, and in one block.
-
-    The store stands beside ``path`` until all tasks are done, and then gets its name: a job that failed leaves nothing,
-    and what a job leaves that was killed goes away with the next one to the same path. All workers must see the path.
-
-    Args:
-        path: the path of the store, where nothing may be yet.
-        observation_space, action_space: as in :meth:`ReplayBuffer.create`.
-        capacity: the capacity of the store's first stream, ``"0"``, which stays empty: it is for a writer that goes on
-            later. The streams that are written here have room for just their rows.
-        **options: further ones of ``create`` for the store: ``frame_stack``, ``columns``, ``codec``, ...
-
-    The job fails with InputError where the dataset lacks a column of the store, has one that the store does not know,
-    or values that are not of its spaces.
-    """
-
-    def __init__(
-        self, path: PathLike, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], *,
-        capacity: int = 1_000_000, **options: Any,
-    ) -> None:  # fmt: skip
-        self._path = place(path)
-        if "://" in self._path:
-            raise InputError(f"a store is written to a directory, got {self._path!r}; push it from there")
-        self._spaces, self._capacity = (observation_space, action_space), check_count("capacity", capacity)
-        self._options = {**options, "seed": options.get("seed", 0)}
-        self._token = secrets.token_hex(4)
-        self._making = ""
-        """The path of the store while it is written."""
-        self._lock: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None}  # the driver holds it
-
-    def on_write_start(self, schema: pyarrow.Schema | None = None) -> None:
-        """Make the store beside the path."""
-        files = LocalFiles()
-        if files.kind(self._path) is not None:
-            raise InputError(f"{self._path!r} exists; choose another path")
-        parent, name = os.path.split(self._path)
-        fs.make_dirs(files, parent)
-        temporaries.sweep(files, parent, name)
-        folder, self._lock = temporaries.take(files, parent, name)
-        self._making = f"{folder}/{name}"
-        # The schema that Ray gives is of the rows before what it fuses with the writing: the tasks look at theirs.
-        ReplayBuffer.create(self._making, *self._spaces, capacity=self._capacity, ragged=None, **self._options).close()
-
-    def write(self, blocks: Iterable[Any], ctx: Any) -> str:
-        """Add the rows of a task to a stream of its own, and return the stream's name."""
-        tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
-        rows = sum(table.num_rows for table in tables)
-        if not rows:
-            return ""
-        stream = f"write-{ctx.task_idx:05}-{secrets.token_hex(4)}"  # a task that is tried again makes another
-        with ReplayBuffer.open(self._making, stream=stream, capacity=rows, num_envs=1, seed=0) as buffer:
-            before: Any = None
-            for table in tables:
-                _check_names(buffer.schema, table.column_names)
-                before = _add(buffer, BlockAccessor.for_block(table).to_numpy(table.column_names), before)
-        return stream
-
-    def on_write_complete(self, write_result: WriteResult[str]) -> None:
-        """Give the store its name, without the streams of tasks that were tried again."""
-        written = {name for name in write_result.write_returns if name}
-        files = LocalFiles()
-        store = Store(self._making, files)
-        for name in store.stream_names():
-            if name.startswith("write-") and name not in written:
-                fs.clear(files, store.stream_path(name))
-        missing = written - set(store.stream_names())
-        if missing:
-            raise StateError(f"tasks wrote {sorted(missing)}, which are not at {self._making!r}: do all see that path?")
-        files.sync_dir(store.stream_path(""))
-        files.rename(self._making, self._path)
-        files.sync_dir(os.path.split(self._path)[0])
-        self._end()
-
-    def on_write_failed(self, error: Exception) -> None:
-        """Remove what was written."""
-        self._end()
-
-    def _end(self) -> None:
-        if self._lock is not None:
-            fs.clear(LocalFiles(), os.path.split(self._making)[0])
-            self._lock.release()
-            self._lock = None
-
-
-def _check_names(schema: Schema, given: Sequence[str]) -> None:
-    """Raise InputError if a dataset's columns are not those of a store."""
-    wanted, known = set(column_names(schema)), {*dataset_columns(schema), EPISODE, STEP}
-    missing, unknown = sorted(wanted - set(given)), sorted(set(given) - known)
-    if missing:
-        raise InputError(f"the dataset lacks the columns {missing}; it has {sorted(given)}")
-    if unknown:
-        raise InputError(f"the store has no columns {unknown}: name them in columns=, or drop them with drop_columns")
-
-
-def _add(buffer: ReplayBuffer, values: Mapping[str, Array], before: Any) -> Any:
-    """Add the steps of a block; ``before`` is the episode that the block before ended in, and that of this is returned.
-
-    Raises what :meth:`ReplayBuffer.extend` raises.
-    """
-    schema = buffer.schema
-    columns = {name: np.asarray(values[name]) for name in column_names(schema)}
-    numbers = values[EPISODE] if EPISODE in values and EPISODE not in columns else None
-    count = len(columns[REWARD])
-    begins = set() if numbers is None else set((np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist())
-    if numbers is not None and count and before is not None and numbers[0] != before:
-        begins.add(0)
-    obs_names = [column.name for column in schema.obs_columns]
-    for start, stop in itertools.pairwise(sorted({0, count, *begins})):
-        if start in begins:
-            buffer.cut()
-        part = {name: array[start:stop] for name, array in columns.items()}
-        buffer.extend(
-            spaces.unflatten(schema.obs_tree, [part[name] for name in obs_names]),
-            spaces.unflatten(schema.action_tree, [part[column.name] for column in schema.action_columns]),
-            part[REWARD],
-            spaces.unflatten(schema.obs_tree, [part[next_name(name)] for name in obs_names]),
-            part[TERMINATED], part[TRUNCATED],
-            **{column.name: part[column.name] for column in schema.extra_columns},
-        )  # fmt: skip
-    return numbers[-1] if numbers is not None and count else before

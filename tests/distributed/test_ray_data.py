@@ -1,22 +1,19 @@
-"""Ray Data reads a store as the store itself shows it, shard by shard, and writes one whole or not at all."""
+"""Ray Data reads a store as the store itself shows it, shard by shard."""
 
 from __future__ import annotations
 
 import pathlib
 import pickle
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import ray
-from ray.data.datasource import WriteResult
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, DiskReplayError, EvictedError, InputError, StateError
-from diskreplay.ray import DiskReplayDatasink, DiskReplayDatasource
+from diskreplay.ray import DiskReplayDatasource
 from diskreplay.remote.bundles import BUNDLE_SHARDS
 from diskreplay.remote.collect import collect
 from diskreplay.remote.mirror import Mirror
@@ -203,7 +200,7 @@ def test_episodes_are_chosen_by_number_slice_and_condition(path: str) -> None:
     with dr.ReplayBuffer.open(path, mode="r") as rb:
         long = [number for number, episode in enumerate(rb.episodes) if episode.length == 40]
     assert 0 < len(long) < len(expected(path)["step"])
-    for chosen in ("length = 40", long, tuple(long)):
+    for chosen in ("length == 40", long, tuple(long)):
         read = rows(DiskReplayDatasource(path, ["episode"], chosen))
         assert sorted(set(read["episode"].tolist())) == long
         assert len(read["episode"]) == 40 * len(long)
@@ -305,7 +302,7 @@ def test_a_url_is_read_by_workers_that_share_a_mirror(
     assert same(whole(by_workers(source, storage, tasks=2)), expected(local))
     assert obs_copies(mirror) == copies  # none came again
     assert not (tmp_path / "cache").exists()
-    long = DiskReplayDatasource(url, ["obs", "episode", "step"], "length = 40", mirror=mirror)
+    long = DiskReplayDatasource(url, ["obs", "episode", "step"], "length == 40", mirror=mirror)
     read, every = whole(by_workers(long, storage)), expected(local)
     chosen = np.isin(every["episode"], read["episode"])
     assert 0 < len(read["step"]) < len(every["step"])
@@ -347,100 +344,3 @@ def test_evicted_rows_of_a_url_are_missed_by_name(
 def test_a_mirror_is_for_urls(path: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="for stores under a URL"):
         DiskReplayDatasource(path, mirror=tmp_path / "mirror")
-
-
-# Writing
-
-
-STACKED = gymnasium.spaces.Box(0, 255, (3, *SHAPE), np.uint8)
-
-
-def sink(target: pathlib.Path, **options: Any) -> DiskReplayDatasink:
-    return DiskReplayDatasink(str(target), STACKED, BUTTONS, frame_stack=3, columns={"value": "f4"}, **options)
-
-
-@pytest.fixture
-def blocks(path: str) -> Iterator[Any]:
-    return [block for task in DiskReplayDatasource(path).get_read_tasks(2) for block in task()]
-
-
-def test_what_is_written_is_what_was_read(path: str, tmp_path: pathlib.Path, cluster: None) -> None:
-    target = tmp_path / "out" / "b.replay"
-    read = ray.data.read_datasource(DiskReplayDatasource(path), override_num_blocks=2)
-    read.write_datasink(sink(target))
-    with dr.ReplayBuffer.open(target, mode="r") as rb:
-        streams = rb.stats()["streams"]
-        assert len(streams) == 3
-        assert streams["0"]["end"] == 0
-        assert rb.schema.stacks[0].frames == 3
-    wanted, got = expected(path), expected(str(target))
-    assert sorted(got["reward"].tolist()) == sorted(wanted["reward"].tolist())
-    keys = [np.sort([row.tobytes() for row in part["obs"]]) for part in (wanted, got)]
-    assert np.array_equal(*keys)
-    ended = [int(part["terminated"].sum()) for part in (wanted, got)]
-    assert ended[0] == ended[1] == STEPS // 40 + STEPS // 25
-    assert [file.name for file in target.parent.iterdir()] == ["b.replay"]
-    with dr.ReplayBuffer.open(target, seed=0) as rb:  # and goes on
-        assert rb.stream == "0"
-        assert rb.sample(8).obs.shape == (8, 3, *SHAPE)
-
-
-def test_a_failed_job_leaves_nothing(path: str, tmp_path: pathlib.Path, cluster: None) -> None:
-    target = tmp_path / "out" / "b.replay"
-    read = ray.data.read_datasource(DiskReplayDatasource(path), override_num_blocks=2)
-    for wrong in (read.drop_columns(["reward"]), read.rename_columns({"value": "worth"})):
-        with pytest.raises(Exception, match=r"lacks the columns \['(reward|value)'\]"):
-            wrong.write_datasink(sink(target))
-        assert list(target.parent.iterdir()) == []
-    read.write_datasink(sink(target))
-    with pytest.raises(Exception, match="exists; choose another path"):
-        read.write_datasink(sink(target))
-    assert same(expected(str(target)), expected(str(target)))
-
-
-def test_a_store_that_is_being_written_does_not_look_whole(tmp_path: pathlib.Path, blocks: list[Any]) -> None:
-    """The first attempt of a task died after it had written; a second one wrote the same rows."""
-    target = tmp_path / "out" / "b.replay"
-    job = sink(target)
-    job.on_write_start()
-    worker = pickle.loads(pickle.dumps(job))
-    lost = worker.write(blocks[:1], SimpleNamespace(task_idx=0))
-    kept = worker.write(blocks[:1], SimpleNamespace(task_idx=0))
-    assert not target.exists()
-    assert lost != kept
-    job.on_write_complete(WriteResult(num_rows=0, size_bytes=0, write_returns=[kept]))
-    with dr.ReplayBuffer.open(target, mode="r") as rb:
-        assert list(rb.stats()["streams"]) == ["0", kept]
-        assert len(rb) == blocks[0].num_rows
-    assert [file.name for file in target.parent.iterdir()] == ["b.replay"]
-
-
-def test_what_a_killed_job_left_goes_with_the_next(tmp_path: pathlib.Path, blocks: list[Any]) -> None:
-    target = tmp_path / "out" / "b.replay"
-    dead = sink(target)
-    dead.on_write_start()
-    dead.write(blocks[:1], SimpleNamespace(task_idx=0))
-    dead._lock.release()  # as when its process is killed
-    assert len(list(target.parent.iterdir())) == 1
-    assert not target.exists()
-    job = sink(target)
-    job.on_write_start()
-    assert len(list(target.parent.iterdir())) == 1
-    job.on_write_failed(RuntimeError("the job failed"))
-    assert list(target.parent.iterdir()) == []
-
-
-def test_episodes_that_meet_in_the_same_observation_stay_apart(tmp_path: pathlib.Path) -> None:
-    line, turn = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
-    job = DiskReplayDatasink(str(tmp_path / "b.replay"), line, turn)
-    job.on_write_start()
-    columns = {
-        "obs": np.zeros((6, 1), np.float32), "next_obs": np.zeros((6, 1), np.float32), "action": np.zeros(6, int),
-        "reward": np.ones(6, np.float32), "terminated": np.zeros(6, bool), "truncated": np.zeros(6, bool),
-        "episode": np.array([4, 4, 5, 5, 5, 9]),
-    }  # fmt: skip
-    halves = [{name: values[part] for name, values in columns.items()} for part in (slice(4), slice(4, None))]
-    stream = job.write([ray.data.block.BlockAccessor.batch_to_block(h) for h in halves], SimpleNamespace(task_idx=0))
-    job.on_write_complete(WriteResult(num_rows=6, size_bytes=0, write_returns=[stream, ""]))
-    with dr.ReplayBuffer.open(tmp_path / "b.replay", mode="r") as rb:
-        assert [episode.length for episode in rb.episodes] == [2, 3, 1]

@@ -114,7 +114,7 @@ CONDITIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "not success and scene.floor < 0.5": lambda facts: (
         not facts.get("success") and facts.get("scene", {"floor": 1})["floor"] < 0.5
     ),
-    "tag = 'human' or success = null": lambda facts: "human" in facts.get("tags", []) or "success" not in facts,
+    "tag == 'human' or success == null": lambda facts: "human" in facts.get("tags", []) or "success" not in facts,
 }
 """Conditions, and what each asks of the facts of an episode."""
 
@@ -240,7 +240,7 @@ def test_the_program_of_the_guide_in_short(tmp_path: pathlib.Path) -> None:
             buffer.begin_episode(seed=number, tags=["expert"] if number % 2 else [])
             play(buffer, 5, 100.0 * number, reward=float(number))
             buffer.annotate_episode(success=number > 2)
-        chosen = buffer.select("return >= 15 and tag = 'expert' and success")
+        chosen = buffer.select("return >= 15 and tag == 'expert' and success")
         assert [episode.facts["seed"] for episode in chosen.episodes] == [3, 5]
         assert (len(chosen), chosen.transitions) == (2, 10)
         batch = buffer.sample(64, within=chosen)
@@ -287,20 +287,20 @@ def test_selections_of_another_buffer_or_time_are_refused(tmp_path: pathlib.Path
     with create(tmp_path / "a.replay") as one, create(tmp_path / "b.replay") as other:
         for buffer in (one, other):
             play(buffer, 3, 0.0)
-        chosen = one.select("length = 3")
+        chosen = one.select("length == 3")
         assert len(one.sample(2, within=chosen)) == 2
         with pytest.raises(InputError, match="of another buffer"):
             other.sample(2, within=chosen)
         with pytest.raises(InputError, match="of another buffer"):
             other.shuffled(2, within=chosen)
         with pytest.raises(InputError, match="must be a selection"):
-            one.sample(2, within="length = 3")  # type: ignore[arg-type]
+            one.sample(2, within="length == 3")  # type: ignore[arg-type]
         with pytest.raises(NotEnoughDataError, match="no transition is selected"):
-            one.sample(1, within=one.select("length = 4"))
-        assert list(one.shuffled(2, within=one.select("length = 4"))) == []
+            one.sample(1, within=one.select("length == 4"))
+        assert list(one.shuffled(2, within=one.select("length == 4"))) == []
         one.checkpoint("here")
         play(one, 4, 50.0)
-        later = one.select("length = 4")
+        later = one.select("length == 4")
     with (
         dr.ReplayBuffer.open(tmp_path / "a.replay", checkpoint="here") as back,
         pytest.raises(InputError, match="older than a return to a checkpoint"),
@@ -315,7 +315,7 @@ def test_a_pass_over_a_selection_ends_where_its_rows_were_taken_back(tmp_path: p
         writer.checkpoint("here")
         play(writer, 4, 50.0)
     with dr.ReplayBuffer.open(tmp_path / "a.replay", mode="r") as reader:
-        batches = reader.shuffled(2, epochs=2, within=reader.select("length = 4"))
+        batches = reader.shuffled(2, epochs=2, within=reader.select("length == 4"))
         assert set(next(batches).obs[:, 0].tolist()) < {50.0, 51.0, 52.0, 53.0}
         with dr.ReplayBuffer.open(tmp_path / "a.replay", checkpoint="here") as back:
             play(back, 9, 100.0)
@@ -328,7 +328,7 @@ def test_what_was_selected_and_has_left_the_window(tmp_path: pathlib.Path) -> No
     with create(tmp_path / "a.replay", 10) as buffer:
         buffer.begin_episode(seed=1)
         play(buffer, 5, 0.0)
-        chosen = buffer.select("seed = 1")
+        chosen = buffer.select("seed == 1")
         play(buffer, 8, 100.0)
         assert set(buffer.sample(30, within=chosen).obs[:, 0].tolist()) == {3.0, 4.0}
         play(buffer, 8, 200.0)
@@ -360,11 +360,11 @@ def test_an_episode_that_is_named_as_a_fact_is_refused(tmp_path: pathlib.Path, g
     [
         ("retrun > 100", ["'retrun'; did you mean 'return'?"]),
         ("not sucess", ["'sucess'; did you mean 'success'?"]),
-        ("lenght = 3 or scene.floor = 3", ["'lenght'; did you mean 'length'?", "'scene'; there are 'level', 'note'"]),
-        ("noet = 'x'", ["'noet'; did you mean 'note'?"]),
-        ("level = 3 and note = 'x'", []),  # each of one episode alone
-        ("success or seed = 1 or tag = 'x' or note.deep = 1", []),
-        ("return > 1 and length = 2 and end != 'cut' and env = 0 and stream = '0'", []),
+        ("lenght == 3 or scene.floor == 3", ["'lenght'; did you mean 'length'?", "'scene'; there are 'level', 'note'"]),
+        ("noet == 'x'", ["'noet'; did you mean 'note'?"]),
+        ("level == 3 and note == 'x'", []),  # each of one episode alone
+        ("success or seed == 1 or tag == 'x' or note.deep == 1", []),
+        ("return > 1 and length == 2 and end != 'cut' and env == 0 and stream == '0'", []),
     ],
 )
 def test_words_that_no_episode_has_are_told(tmp_path: pathlib.Path, where: str, said: list[str]) -> None:
@@ -412,13 +412,13 @@ def test_a_reader_follows_equal_facts_of_another_type(tmp_path: pathlib.Path) ->
     with create(tmp_path / "a") as buffer, dr.ReplayBuffer.open(tmp_path / "a", mode="r") as reader:
         buffer.begin_episode(x=1)
         play(buffer, 3, 0)
-        for value, condition in ((1, "x = 1"), (True, "x = true"), (1.0, "x = 1"), (True, "x = true")):
+        for value, condition in ((1, "x == 1"), (True, "x == true"), (1.0, "x == 1"), (True, "x == true")):
             buffer.annotate_episode(x=value)
             buffer.commit()
             reader.refresh()
             assert repr(facts(reader)) == repr([{"x": value}])
-            found = [len(one.select(each)) for one in (buffer, reader) for each in ("x = 1", "x = true")]
-            assert found == [condition == "x = 1", condition == "x = true"] * 2
+            found = [len(one.select(each)) for one in (buffer, reader) for each in ("x == 1", "x == true")]
+            assert found == [condition == "x == 1", condition == "x == true"] * 2
 
 
 def test_facts_without_a_step_are_lost_with_the_process(tmp_path: pathlib.Path) -> None:
@@ -656,7 +656,7 @@ def test_what_is_handed_out_is_a_copy(tmp_path: pathlib.Path) -> None:
         episode.facts["tags"].append("mine")
         episode.facts["scene"]["floor"].append(2)
         assert facts(buffer) == [{"tags": ["expert"], "scene": {"floor": [1]}}]
-        (episode,) = buffer.select("tag = 'expert'").episodes
+        (episode,) = buffer.select("tag == 'expert'").episodes
         episode.facts["scene"].clear()
         assert facts(buffer) == [{"tags": ["expert"], "scene": {"floor": [1]}}]
 

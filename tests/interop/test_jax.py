@@ -1,4 +1,4 @@
-"""Batches as arrays of JAX: what `sample` would give, in memory that nobody writes into."""
+"""Batches as trees of JAX: what `sample` would give, in memory that nobody writes into."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from diskreplay.reading import blocks
 
 jax = pytest.importorskip("jax", reason="jax is in the jax and interop extras")
 
-from diskreplay.buffers import to_jax  # noqa: E402
-from diskreplay.jax import to_device  # noqa: E402
+import diskreplay.jax  # noqa: E402
 
 FRAMES = Config("frames", Leaf((60, 50), np.uint8), frame_stack=4, capacity=200, chunk_rows=8, shard_rows=16)
 CPU = jax.devices("cpu")[0]
@@ -37,7 +36,7 @@ def same(placed: Any, expected: Any) -> bool:
     """Whether JAX's arrays are the arrays, those of 64 bits narrowed as JAX does it, and ids are the ids."""
     assert type(placed) is type(expected)
     assert isinstance(placed.index, np.ndarray)
-    found, arrays = leaves(placed), leaves(expected)
+    found, arrays = leaves(placed), leaves(jax.tree.map(np.asarray, expected))  # JAX sorts the names of dicts
     assert all(isinstance(one, jax.Array) or one is placed.index for one in found)
     assert len(found) == len(arrays) >= 9
     narrow = [a if f is placed.index else a.astype(jax.dtypes.canonicalize_dtype(a.dtype)) for f, a in
@@ -60,16 +59,16 @@ def test_batches_are_those_that_sample_gives(path: str, config: Config) -> None:
                 expected = [two.sample(3) for _ in range(3)]
             except NotEnoughDataError:
                 continue
-            with one.loader(3, device=CPU) as loader:
-                assert all(same(next(loader), batch) for batch in expected)
+            with one.loader(3) as loader:
+                assert all(same(jax.device_put(next(loader), CPU), batch) for batch in expected)
                 compared += 1
     assert compared >= 2
 
 
 def test_what_was_given_out_does_not_change(reader: dr.ReplayBuffer) -> None:
     """JAX uses the memory of numpy's arrays, and the blocks of large batches are used again."""
-    with reopen(FRAMES, reader.path, mode="r", seed=1) as two, reader.loader(32, device=CPU) as loader:
-        held = [(next(loader), two.sample(32).map(np.copy)) for _ in range(4)]
+    with reopen(FRAMES, reader.path, mode="r", seed=1) as two, reader.loader(32) as loader:
+        held = [(jax.device_put(next(loader)), two.sample(32).map(np.copy)) for _ in range(4)]
         assert held[0][1].obs.nbytes > blocks.LEAST_BYTES
         for _ in range(12):
             next(loader)
@@ -77,27 +76,11 @@ def test_what_was_given_out_does_not_change(reader: dr.ReplayBuffer) -> None:
         assert all(same(placed, expected) for placed, expected in held)
 
 
-def test_arrays_that_are_used_again_by_whoever_gives_them() -> None:
-    def batches() -> Iterator[dict[str, Any]]:
-        block = np.zeros(1 << 20, np.uint8)
-        aligned = block[-block.ctypes.data % 64 :][: 1 << 19]
-        for number in range(6):
-            aligned[...] = number
-            yield {"obs": aligned, "index": np.array([number << 48])}
-
-    with to_device(batches(), prefetch=3) as placed:
-        found = list(placed)
-    for number, batch in enumerate(found):
-        assert isinstance(batch["obs"], jax.Array)
-        assert np.unique(batch["obs"]).tolist() == [number]
-        assert batch["index"].tolist() == [number << 48], "JAX has no integers of 64 bits"
-
-
 def test_priorities_are_updated_by_the_ids_of_a_batch(path: str) -> None:
     with FRAMES.create(path, sampler=dr.Proportional()) as buffer:
         Recording(FRAMES).add(buffer, 60)
-        with buffer.loader(8, device=CPU) as loader:
-            batch = next(loader)
+        with buffer.loader(8) as loader:
+            batch = jax.device_put(next(loader))
             buffer.update_priorities(batch.index, jax.numpy.abs(batch.reward))
             assert np.array_equal(buffer.get(batch.index).obs, batch.obs)
 
@@ -124,72 +107,55 @@ def check_lists(placed: Any, count: int) -> None:
 
 
 def test_lists_are_lists_of_arrays_of_jax(lists: dr.ReplayBuffer) -> None:
-    with lists.loader(len(lists), device=CPU) as loader:
-        check_lists(next(loader), len(lists))
-    with to_device(iter([lists.sample(len(lists))]), CPU) as batches:
-        check_lists(next(batches), len(lists))
+    check_lists(jax.device_put(lists.sample(len(lists)), CPU), len(lists))
 
 
-def test_nested_tensors_are_handed_on_as_lists(lists: dr.ReplayBuffer) -> None:
-    pytest.importorskip("torch", reason="torch is in the torch and interop extras")
-    from interop.test_device import LateLink
-
-    from diskreplay.buffers.device import Sender
-
-    exporter = to_jax.Exporter(Sender(LateLink()))
-    for sent in exporter.sent(lists.sample(len(lists)) for _ in range(4)):
-        check_lists(exporter.take(sent), len(lists))
-
-
-def test_a_sharding_is_a_device(reader: dr.ReplayBuffer) -> None:
+def test_a_sharding(reader: dr.ReplayBuffer) -> None:
     sharding = jax.sharding.SingleDeviceSharding(CPU)
-    with reopen(FRAMES, reader.path, mode="r", seed=1) as two, reader.loader(4, device=sharding) as loader:
-        batch = next(loader)
+    with reopen(FRAMES, reader.path, mode="r", seed=1) as two:
+        batch = jax.device_put(reader.sample(4), sharding)
         assert same(batch, two.sample(4))
         assert batch.obs.sharding == sharding
 
 
-def test_a_pass(reader: dr.ReplayBuffer) -> None:
-    with to_device(reader.shuffled(16)) as batches:
-        assert sorted(at for batch in batches for at in batch.index.tolist()) == reader.items().tolist()
+def test_a_function_is_traced_once_and_sees_no_ids(reader: dr.ReplayBuffer) -> None:
+    traced = []
+
+    @jax.jit
+    def step(batch: dr.Batch) -> tuple[Any, dr.Batch]:
+        traced.append(batch.index)
+        return batch.reward.sum(), batch
+
+    for _ in range(3):
+        batch = reader.sample(4)
+        total, returned = step(batch)
+        assert np.isclose(float(total), batch.reward.sum())
+        assert returned.index is None, "not the ids of the batch that was traced"
+        assert np.array_equal(returned.obs, batch.obs)
+    assert traced == [None]
 
 
-def test_misuse(reader: dr.ReplayBuffer) -> None:
-    with pytest.raises(InputError, match="one of jax"):
-        to_device([], "cpu")
-    with pytest.raises(InputError, match="prefetch"):
-        to_device([], prefetch=0)
-    with pytest.raises(InputError, match="got list"):
-        next(to_device([[1, 2]]))
+def test_a_map_keeps_the_ids(reader: dr.ReplayBuffer) -> None:
+    batch = reader.sample(4)
+    doubled = jax.tree.map(lambda array: array * 2, batch)
+    assert np.array_equal(doubled.reward, batch.reward * 2)
+    assert doubled.index is batch.index
 
 
-def test_tensors_of_a_device_are_handed_on_by_dlpack(reader: dr.ReplayBuffer) -> None:
-    """By a device that copies as late as it may: a block that is used too early would be found."""
-    pytest.importorskip("torch", reason="torch is in the torch and interop extras")
-    from interop.test_device import LateLink
-
-    from diskreplay.buffers.device import Sender
-
-    link = LateLink()
-    exporter = to_jax.Exporter(Sender(link))
-    with reopen(FRAMES, reader.path, mode="r", seed=1) as two:
-        sent = exporter.sent(reader.sample(8) for _ in range(12))
-        waiting = [next(sent) for _ in range(2)]
-        held = []
-        for each in sent:
-            waiting.append(each)
-            held.append((exporter.take(waiting.pop(0)), two.sample(8)))
-        held += [(exporter.take(each), two.sample(8)) for each in waiting]
-        assert len(held) == 12
-        assert all(same(placed, expected) for placed, expected in held)
-    assert len(link.blocks) == Sender.BLOCKS
+def test_a_device_of_jax_is_none_of_torch(reader: dr.ReplayBuffer) -> None:
+    state = reader.engine.rng.bit_generator.state
+    with pytest.raises(InputError, match="device_put"):
+        reader.loader(4, device=CPU)
+    with pytest.raises(InputError, match="device_put"):
+        reader.loader(4, device=jax.sharding.SingleDeviceSharding(CPU))
+    assert reader.engine.rng.bit_generator.state == state
 
 
 @pytest.mark.skipif("gpu" not in {device.platform for device in jax.devices()}, reason="JAX finds no GPU here")
 def test_a_gpu(reader: dr.ReplayBuffer) -> None:
     gpu = jax.devices("gpu")[0]
-    with reopen(FRAMES, reader.path, mode="r", seed=1) as two, reader.loader(32, device=gpu) as loader:
+    with reopen(FRAMES, reader.path, mode="r", seed=1) as two, reader.loader(32) as loader:
         for _ in range(50):
-            batch = next(loader)
+            batch = jax.device_put(next(loader), gpu)
             assert batch.obs.devices() == {gpu}
             assert same(batch, two.sample(32))

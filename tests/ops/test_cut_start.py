@@ -78,7 +78,7 @@ def test_it_stays_cut(store: pathlib.Path, chain: tuple[str, ...]) -> None:
     with dr.ReplayBuffer.open(path) as buffer:
         buffer.annotate_episode(buffer.episodes[0], note="x")
         buffer.commit()
-        assert len(buffer.select("prompt = 7")) == 3
+        assert len(buffer.select("prompt == 7")) == 3
     assert lines(path) == [(1.0, 3, False, {"prompt": 7, "note": "x"}), *CUT[1:]]
 
 
@@ -140,9 +140,9 @@ def test_no_condition_knows_it(store: pathlib.Path, tmp_path: pathlib.Path) -> N
     with pytest.warns(MisuseWarning, match="no episode has a fact 'cut_start'"):
         assert not export_where(tmp_path / "b", "cut_start")
     with pytest.warns(MisuseWarning):
-        assert export_where(tmp_path / "b", "cut_start = null") == 3
+        assert export_where(tmp_path / "b", "cut_start == null") == 3
     with dr.ReplayBuffer.open(tmp_path / "b", mode="r") as buffer:
-        assert len(buffer.select("prompt = 7")) == 3
+        assert len(buffer.select("prompt == 7")) == 3
         assert all(CUT_START not in episode.facts for episode in buffer.episodes)
 
 
