@@ -32,9 +32,9 @@ LENGTH = 10
 BATCH = 256
 CONDITIONS = (
     "return > 100",
-    "tag = 'expert'",
-    "return > 100 and tag = 'expert'",
-    "success and policy in (3, 4) and not (scene.floor < 0.5 or end = 'truncated')",
+    "tag == 'expert'",
+    "return > 100 and tag == 'expert'",
+    "success and policy in (3, 4) and not (scene.floor < 0.5 or end == 'truncated')",
 )
 
 
@@ -69,7 +69,7 @@ def tell(buffer: dr.ReplayBuffer) -> None:
 def of_many(path: pathlib.Path, episodes: int, repeats: int) -> list[str]:
     """Returns the lines about a store with many episodes."""
     space, actions = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
-    conditions = f"version >= {VERSIONS - 2}", "version >= 3", "length >= 2 and version != 7", "note = 'even'"
+    conditions = f"version >= {VERSIONS - 2}", "version >= 3", "length >= 2 and version != 7", "note == 'even'"
     with dr.ReplayBuffer.create(path, space, actions, capacity=2 * episodes, seed=0) as buffer:
         fill(buffer, episodes, 2)
         for number, episode in enumerate(buffer.episodes):

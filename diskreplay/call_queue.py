@@ -24,6 +24,7 @@ from typing import NamedTuple
 from diskreplay import exits, forks
 from diskreplay.errors import StateError
 from diskreplay.interrupts import uninterrupted
+from diskreplay.workers import start_thread
 
 Call = Callable[[], object]
 
@@ -127,8 +128,7 @@ class _Calls:
         """Wakes the one that waits for room; a wake that is lost costs it one poll."""
         self.error: BaseException | None = None
         """The error of the call that failed; the thread drops calls while there is one."""
-        self._thread = threading.Thread(target=self._run, name=f"diskreplay-{name}", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, f"diskreplay-{name}")
 
     @property
     def here(self) -> bool:

@@ -5,11 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from diskreplay.errors import InputError, SchemaError
+from diskreplay.tensors import arrays
 
 MAX_KEY_BYTES = 128
 """The most bytes of a key, which names a file or directory, with a few letters more while it is being made."""
+
+
+def check_array(what: str, value: Any) -> NDArray[Any]:
+    """Return ``value`` as an array of any dtype, which may share its memory; raise InputError if it cannot be one.
+
+    Every array that a caller gives comes in here, or by :func:`~diskreplay.tensors.arrays`.
+    """
+    given = arrays(what, value)
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise InputError(f"{what}: must be an array, got a ragged value: {value!r:.80}") from error
+    except (TypeError, RuntimeError, BufferError) as error:
+        raise InputError(f"{what}: must be an array, got {type(value).__name__}: {error!s:.200}") from error
+    return array if array.dtype.isbuiltin == 1 else arrays(what, array)
 
 
 def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> int:

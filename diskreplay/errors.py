@@ -13,6 +13,7 @@ catch                         and then
 :class:`CorruptionError`      run ``diskreplay verify``; restore the named file
 :class:`ReadFailedError`      mend the disk or its mount, then call again
 :class:`WriteFailedError`     make room or mend the disk, then reopen: the last commit is intact
+:class:`FileSystemError`      put the store on a file system that has locks and syncs directories
 :class:`RemoteError`          mend the network or the rights, then call again: what is local is intact
 ============================  ==================================================================
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 
 
 def warn_outside(text: str, category: type[Warning]) -> None:
@@ -39,6 +41,16 @@ class DiskReplayError(Exception):
     code = "error"
 
 
+def end_block(close: Callable[[], object], error: BaseException | None) -> None:
+    """Call ``close`` at the end of a block. What it raises is a note of the ``error`` that leaves the block, if any."""
+    try:
+        close()
+    except DiskReplayError as lost:
+        if error is None:
+            raise
+        error.add_note("\n".join([f"{type(lost).__name__}: {lost}", *getattr(lost, "__notes__", ())]))
+
+
 class MisuseWarning(UserWarning):
     """The arguments have the signs of a mistake that is easily made; the message says what to write instead."""
 
@@ -49,6 +61,10 @@ class SamplerWarning(UserWarning):
 
 class RemoteWarning(UserWarning):
     """Something is not in the remote store yet, and is safe where it is."""
+
+
+class RateLimitWarning(UserWarning):
+    """A side of a rate limiter has waited for long; the message says for how many inserts or samples, and of whom."""
 
 
 class CompilerWarning(UserWarning):
@@ -199,6 +215,12 @@ class WriteFailedError(DiskReplayError, OSError):
     """The file system refused a write: the store takes no more writes until it is reopened, and reading goes on."""
 
     code = "write-failed"
+
+
+class FileSystemError(WriteFailedError):
+    """The file system lacks what a store needs, such as locks of directories, and nothing was made."""
+
+    code = "file-system"
 
 
 class RemoteError(DiskReplayError):

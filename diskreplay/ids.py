@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_array
 from diskreplay.errors import InputError
 
 Ids = NDArray[np.int64]
@@ -24,7 +25,7 @@ def pack(stream: int, row: Any, env: Any, num_envs: int) -> Any:
 
 def checked_ids(index: Any) -> Ids:
     """Return ids that a caller gave as a new int64 array ``(B,)``; raise InputError if they are not ids."""
-    given = np.asarray(index)
+    given = check_array("index", index)
     if given.shape == (0,):  # of no dtype that says anything: an empty list is an array of floats
         return np.empty(0, np.int64)
     if given.dtype.kind not in "iu" or given.ndim != 1:

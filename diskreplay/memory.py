@@ -1,13 +1,15 @@
-"""The limit of the memory that this process may take."""
+"""The memory that this process may take, and what is left of it."""
 
 from __future__ import annotations
 
 import os
 import pathlib
+import resource
 import sys
 
 GROUPS = pathlib.Path("/sys/fs/cgroup")
 OWN_GROUP = pathlib.Path("/proc/self/cgroup")
+HELD = pathlib.Path("/proc/self/statm")
 
 
 def limit() -> int:
@@ -19,6 +21,17 @@ def limit() -> int:
     return min(machine, *_group_limits())
 
 
+def left() -> int:
+    """Return the bytes that this process may still take: of its :func:`limit`, or of its address space if less."""
+    try:
+        mapped, resident, *_ = (int(pages) * resource.getpagesize() for pages in HELD.read_text().split())
+    except (OSError, ValueError):  # the system does not tell
+        mapped = resident = 0
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    room = sys.maxsize if addresses == resource.RLIM_INFINITY else addresses - mapped
+    return max(0, min(limit() - resident, room))
+
+
 def _group_limits() -> list[int]:
     """Return what the groups of this process may take, by cgroup v1 and v2; at least one number."""
     found = [sys.maxsize]
@@ -28,7 +41,7 @@ def _group_limits() -> list[int]:
         return found
     for group in groups:
         _, controllers, path = group.split(":", 2)
-        if controllers in ("", "memory"):
+        if controllers == "" or "memory" in controllers.split(","):
             root, name = (GROUPS / controllers, "memory.limit_in_bytes" if controllers else "memory.max")
             own = root / path.lstrip("/")
             for folder in (own, *own.parents):

@@ -37,7 +37,7 @@ def check_no_secret(path: object) -> None:
 
 
 def checked_path(path: PathLike, what: str = "path") -> str:
-    """Return ``path`` as text; raise InputError if no file can have that name."""
+    """Return ``path`` as text, with a leading ``~`` expanded; raise InputError if no file can have that name."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise InputError(f"{what} must be a non-empty text or path, got {path!r}")
@@ -49,6 +49,9 @@ def checked_path(path: PathLike, what: str = "path") -> str:
     except UnicodeEncodeError as error:
         bad = text[error.start : error.end]
         raise InputError(f"{what} must be text that the system can encode, got {text!r}; leave out {bad!r}") from error
+    text = os.path.expanduser(text)  # noqa: PTH111  # Path(...).expanduser() would make a path of a URL, too
+    if text.split("/")[0] == "~":
+        raise InputError(f"{what} {text!r} is in a home directory, and there is none: set HOME, or name it from / on")
     return text
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from diskreplay.errors import StateError
+from diskreplay.workers import start_thread
 
 POLL_SECONDS = 0.1
 
@@ -34,7 +34,8 @@ class Prefetcher(Generic[Item]):
         waiting: items that may wait; one more is being made.
         name: the name of the prefetcher in errors, and of its thread.
 
-    Raises StateError, from ``next``, in a process that was forked from the one that made it.
+    Raises StateError if no thread can be started, and, from ``next``, in a process that was forked from the one that
+    made it.
     """
 
     def __init__(self, items: Callable[[], Iterator[Item]], waiting: int, name: str) -> None:
@@ -43,8 +44,7 @@ class Prefetcher(Generic[Item]):
         # The thread holds no reference to the prefetcher, so that one which nobody holds any more is ended.
         self._shared = _Shared(items, waiting)
         weakref.finalize(self, self._shared.stop)
-        self._thread = threading.Thread(target=self._shared.run, name=f"diskreplay-{name}", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._shared.run, f"diskreplay-{name}")
 
     def __iter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.errors import InputError
 
 Array = NDArray[Any]
@@ -172,22 +172,23 @@ def _nested_rows(rows: Any, chosen: list[int]) -> Any:
 def rows_of(given: Padded | Lists, what: str) -> Lists:
     """Return rows that a program gives as lists; raise InputError, which names ``what``, if their parts do not fit."""
     if isinstance(given, Padded):
-        values, mask, length = map(np.asarray, given)
+        values, mask, length = (check_array(what, part) for part in given)
         fits = mask.dtype == bool and mask.ndim > 0 and values.shape[: mask.ndim] == mask.shape
         if not fits or not np.array_equal(np.count_nonzero(mask, axis=-1), length):
             raise InputError(
                 f"{what}: the mask of padded rows must have an entry for each item, and length must count those that "
                 f"are True, got values {values.shape}, a mask {mask.shape} of {mask.dtype} and length {length!s:.80}"
             )
-        return given.lists()
-    offsets, items = np.asarray(given.offsets), len(given.values)
+        return Padded(values, mask, length).lists()
+    values, offsets = (check_array(what, part) for part in given.parts)
+    items = len(values)
     whole = offsets.ndim == 1 and offsets.dtype.kind in "iu" and len(offsets) > 0
     if not whole or offsets[0] < 0 or offsets[-1] > items or (offsets[1:] < offsets[:-1]).any():
         raise InputError(
             f"{what}: the offsets of lists must be integers that never decrease, from 0 to at most the {items:,} "
             f"values, got {offsets!s:.80}"
         )
-    return Lists(given.values, offsets)
+    return Lists(values, offsets)
 
 
 Form = Pad | Literal["lists"]

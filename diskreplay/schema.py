@@ -31,6 +31,8 @@ RAGGED_VERSION = 2
 ACTION, OBS, REWARD, TERMINATED, TRUNCATED, VALID, START = (
     "action", "obs", "reward", "terminated", "truncated", "valid", "start",
 )  # fmt: skip
+RECORDED = "recorded_reward"
+"""The name of the recorded rewards where another column's values are shown as rewards."""
 ALWAYS_RESIDENT = (REWARD, TERMINATED, TRUNCATED, VALID, START)
 PLACE = "place"
 PATCH_TABLE = "patches"
@@ -399,6 +401,13 @@ class Schema:
     def videos(self) -> dict[str, Video]:
         """The facts of the columns that hold video, by name."""
         return {name: column.video for name, column in self.ragged.items() if column.video is not None}
+
+    def picture(self, column: Column) -> Column:
+        """Return the column of the frames ``(height, width, 3)`` of a video column, any other column as it is."""
+        video = self.videos.get(column.name)
+        if video is None:
+            return column
+        return dataclasses.replace(column, shape=video.shape, dtype=np.dtype(np.uint8), chunk_rows=1, shard_rows=1)
 
     @property
     def logs(self) -> dict[str, Column]:

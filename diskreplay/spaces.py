@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike
 
-from diskreplay.checks import check_key
+from diskreplay.checks import check_array, check_key
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 
 Tree = str | dict[str, Any] | tuple[Any, ...]
@@ -38,6 +38,8 @@ LINKS = spaces.Box(0, np.iinfo(np.int32).max, (2,), np.int32)
 """The space of an edge of a Graph: the numbers of its two nodes."""
 ADVICE = {
     "OneOf": "store the choice as a Discrete and every alternative as a padded Box in a Dict first",
+    "Text": "its values are texts: declare a gymnasium.spaces.Text(1000, charset=string.printable) in its place, by "
+    "gymnasium.wrappers.TransformObservation(env, lambda obs: obs, space)",
 }
 
 
@@ -86,7 +88,10 @@ def tree(space: gymnasium.Space[Any], name: str) -> Tree:
         )
     if not isinstance(space, (*LEAF_SPACES, spaces.Sequence, spaces.Text)):
         kind = type(space).__name__
-        advice = ADVICE.get(kind, "map it to Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple first")
+        texts = space.dtype is not None and np.dtype(space.dtype).kind == "U"
+        advice = ADVICE.get(
+            "Text" if texts else kind, "map it to Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple first"
+        )
         raise SchemaError(f"{name}: a {kind} space has no fixed shape and dtype on disk; {advice}")
     return name
 
@@ -156,10 +161,8 @@ def flatten(structure: Tree, value: Any, what: str) -> list[Any]:
 def _parts(graph: spaces.GraphInstance, structure: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return the parts of a graph by name; raise InputError unless it has a link for each edge, from node to node."""
     parts = {key: part for key, part in graph._asdict().items() if key in structure or part is not None}
-    try:
-        edges, links = (np.asarray(() if part is None else part) for part in (graph.edges, graph.edge_links))
-    except ValueError:
-        return parts  # no arrays: the rules of the two leaves say so
+    named = {"edges": graph.edges, "edge_links": graph.edge_links}
+    edges, links = (check_array(f"{what}[{key!r}]", () if part is None else part) for key, part in named.items())
     if edges.shape[:1] != links.shape[:1]:
         raise InputError(
             f"{what}: a graph must have a link for each edge, got edges {edges.shape} and edge_links {links.shape}"

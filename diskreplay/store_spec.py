@@ -43,6 +43,9 @@ DISK_CHUNK_ROWS = 128
 """The most rows of a chunk of a column on disk, because a sample decodes a whole chunk."""
 MAX_SHARD_ROWS = 65536
 MAX_SHARDS = 4096
+"""The most shards of a column if the window is full, up to :data:`MAX_LONG_SHARD_ROWS`."""
+MAX_LONG_SHARD_ROWS = 1 << 20
+"""The most rows of a shard of a long window: each commit appends an index that has all of a shard's chunks."""
 LEAST_SHARD_ROWS = 16
 """The least rows of a shard if nothing else was set, however short the window is."""
 ITEMS_CHUNK_BYTES, ITEMS_SHARD_BYTES = 32 << 10, 32 << 20
@@ -217,7 +220,7 @@ def _column(
     resident = is_small(item, rows * num_envs) or name in ALWAYS_RESIDENT
     chunk_width = item * num_envs if resident else item
     if shard_rows is None:
-        least = chunk_rows if chunk_rows is not None else max(1, rows // MAX_SHARDS)
+        least = chunk_rows if chunk_rows is not None else min(max(1, rows // MAX_SHARDS), MAX_LONG_SHARD_ROWS)
         wanted = min(SHARD_BYTES // (item * num_envs), MAX_SHARD_ROWS, rows // 4)
         shards = _power_of_two(max(wanted, least, LEAST_SHARD_ROWS))
         shard_rows = shards if chunk_rows is None else chunk_rows * max(1, shards // chunk_rows)

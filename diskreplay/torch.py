@@ -22,7 +22,7 @@ from diskreplay.buffers.loader import Loader, loading
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
@@ -60,17 +60,18 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
     EvictedError; a checkpoint keeps its rows.
 
     Args:
-        path, view, checkpoint, cache_bytes: as in :meth:`diskreplay.ReplayBuffer.open`. Views that choose, such as
-            ``Hindsight``, show items as they were recorded.
+        path, view, checkpoint, cache_bytes, reward_column: as in :meth:`diskreplay.ReplayBuffer.open`. Views that
+            choose, such as ``Hindsight``, show items as they were recorded.
 
     Raises NotEnoughDataError where the store holds no item of the view, and what ``open`` raises.
     """
 
     def __init__(
         self, path: PathLike, *, view: View | None = None, checkpoint: str | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int = CACHE_BYTES, reward_column: str | None = None,
     ) -> None:  # fmt: skip
-        self._reader = _opened(path, view=view, checkpoint=checkpoint, cache_bytes=cache_bytes)
+        shown = {} if reward_column is None else {"reward_column": reward_column}  # which not every class takes
+        self._reader = _opened(path, view=view, checkpoint=checkpoint, cache_bytes=cache_bytes, **shown)
         try:
             self._ids: NDArray[np.int64] = self._reader.items()
             if not len(self._ids):
@@ -94,14 +95,14 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
 
     def __getitems__(self, indices: Any) -> list[Tensors]:
         """Return the items of a batch, read at once; torch's ``collate_fn`` puts them together."""
-        positions = np.asarray(indices)
+        positions = check_array("indices", indices)
         if positions.ndim > 1:
             raise InputError("the sampler gives whole batches: give the DataLoader batch_size=None")
         batch = self[positions]
         return [_item(batch, at) for at in range(len(indices))]
 
     def _positions(self, index: Any) -> NDArray[np.int64]:
-        positions: NDArray[np.int64] = np.asarray(index)
+        positions: NDArray[np.int64] = check_array("index", index)
         if positions.dtype.kind not in "iu" or positions.ndim > 1:
             raise InputError(
                 f"items are named by an integer, or by integers of shape (B,), got {positions.dtype} {positions.shape}"

@@ -21,7 +21,7 @@ import contextlib
 import dataclasses
 import fractions
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,38 +66,44 @@ class Video:
     codec: str
     width: int
     height: int
-    pix_fmt: str = "yuv420p"
-    fps: fractions.Fraction = fractions.Fraction(30)
-    parameters: tuple[bytes, ...] = (b"",)
+    pix_fmt: str
+    fps: fractions.Fraction
+    parameters: tuple[bytes, ...]
 
-    def __post_init__(self) -> None:
-        if self.codec not in CODECS:
-            raise SchemaError(f"the codec of a video column must be one of {CODECS}, got {self.codec!r}")
-        for what in ("width", "height"):
-            object.__setattr__(self, what, check_count(what, getattr(self, what), most=MAX_SIDE))
-        if not isinstance(self.pix_fmt, str) or not 0 < len(self.pix_fmt) <= 32 or not self.pix_fmt.isalnum():
-            raise SchemaError(f"pix_fmt must be a name such as 'yuv420p', got {self.pix_fmt!r:.80}")
+    def __init__(
+        self, codec: str, width: int, height: int, pix_fmt: str = "yuv420p",
+        fps: int | float | fractions.Fraction = fractions.Fraction(30), parameters: Sequence[bytes] = (b"",),
+    ) -> None:  # fmt: skip
+        if codec not in CODECS:
+            raise SchemaError(f"the codec of a video column must be one of {CODECS}, got {codec!r}")
+        sides = [check_count(what, side, most=MAX_SIDE) for what, side in (("width", width), ("height", height))]
+        if not isinstance(pix_fmt, str) or not 0 < len(pix_fmt) <= 32 or not pix_fmt.isalnum():
+            raise SchemaError(f"pix_fmt must be a name such as 'yuv420p', got {pix_fmt!r:.80}")
         try:
-            fps = fractions.Fraction(self.fps).limit_denominator(1 << 20)
+            rate = fractions.Fraction(fps).limit_denominator(1 << 20)
         except (TypeError, ValueError, OverflowError, ArithmeticError) as error:
-            raise SchemaError(f"fps must be a number, got {self.fps!r}") from error
-        if not 0 < fps <= 1 << 20:
-            raise SchemaError(f"fps must be above 0, got {self.fps!r}")
-        object.__setattr__(self, "fps", fps)
-        if isinstance(self.parameters, bytes | str) or not isinstance(self.parameters, Sequence):
-            raise SchemaError(f"parameters must be a tuple of bytes, got {type(self.parameters).__name__}")
-        object.__setattr__(self, "parameters", tuple(self.parameters))
-        if not 1 <= len(self.parameters) <= MAX_PARAMETERS or not all(
-            isinstance(one, bytes) and len(one) <= MAX_PARAMETER_BYTES for one in self.parameters
+            raise SchemaError(f"fps must be a number, got {fps!r}") from error
+        if not 0 < rate <= 1 << 20:
+            raise SchemaError(f"fps must be above 0, got {fps!r}")
+        if isinstance(parameters, bytes | str) or not isinstance(parameters, Sequence):
+            raise SchemaError(f"parameters must be a tuple of bytes, got {type(parameters).__name__}")
+        if not 1 <= len(parameters) <= MAX_PARAMETERS or not all(
+            isinstance(one, bytes) and len(one) <= MAX_PARAMETER_BYTES for one in parameters
         ):
             raise SchemaError(
                 f"parameters must be 1 to {MAX_PARAMETERS} bytes objects of at most {MAX_PARAMETER_BYTES:,} bytes each"
             )
+        checked = (codec, *sides, pix_fmt, rate, tuple(parameters))
+        for field, value in zip(dataclasses.fields(self), checked, strict=True):
+            object.__setattr__(self, field.name, value)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of a frame, ``(height, width, 3)``."""
         return self.height, self.width, 3
+
+    def __str__(self) -> str:
+        return f"{self.codec}, {self.width} x {self.height}, {float(self.fps):g} fps"
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON has them."""
@@ -117,6 +123,12 @@ class Video:
             raise ValueError(f"the parameters of a video column cannot be read: {error}") from error
         fps = fractions.Fraction(numerator, denominator)
         return cls(stored["codec"], stored["width"], stored["height"], stored["pix_fmt"], fps, parameters)
+
+
+def rates(provenance: Mapping[str, Any], videos: Mapping[str, Video]) -> dict[str, Any]:
+    """Return by name what tells the rows a second of a store: its provenance, or else its video columns."""
+    told = provenance.get("fps")
+    return {name: float(video.fps) for name, video in videos.items()} if told is None else {"provenance": told}
 
 
 class Packet(NamedTuple):

@@ -21,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.engine import arguments
 from diskreplay.errors import InputError, StateError
 from diskreplay.interrupts import undisturbed
 from diskreplay.schema import OBS
+from diskreplay.tensors import arrays
 from diskreplay.video import MAX_PACKETS, Video, record
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class VideoEncoder:
         StateError after :meth:`finish`.
         """
         context = self._open_context()
-        shape = self._video.shape
+        shape, frame = self._video.shape, arrays("frame", frame)
         if not isinstance(frame, np.ndarray) or frame.shape != shape or frame.dtype != np.uint8:
             what = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
             raise InputError(f"a frame must be an array of uint8 {shape}, got {what}")
@@ -196,7 +197,7 @@ class _Camera:
     def encode(self, frame: Any) -> None:
         if self._encoder is None:
             self._encoder = VideoEncoder(self._video)
-        self._take(self._encoder.encode(np.asarray(frame, np.uint8)))
+        self._take(self._encoder.encode(check_array("frame", frame).astype(np.uint8, copy=False)))
 
     def end(self) -> None:
         if self._encoder is not None:

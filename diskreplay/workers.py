@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
+from diskreplay.errors import StateError
 from diskreplay.forks import at_fork
 from diskreplay.interrupts import never_wait
 
@@ -32,6 +33,19 @@ WAIT_SECONDS = 0.1
 """The seconds between two looks whether the thread that is at a task is still there."""
 MOST_HELPERS = 7
 """The most threads that help: more copy no faster, since they wait for the memory."""
+
+
+def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
+    """Start a daemon thread; raise StateError if the system has none to give."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise StateError(
+            f"the thread {name!r} cannot be started: {error}; raise the limit of processes (ulimit -u, or that of the "
+            "container), or end other threads"
+        ) from error
+    return thread
 
 
 def processors() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import resource
 import sys
 
 import pytest
@@ -24,6 +25,8 @@ MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         ("0::/\n", {"memory.max": "12288000\n"}, 12288000),
         ("3:cpu,cpuacct:/a\n2:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "4096000\n"}, 4096000),
         ("2:memory:/a\n", {"memory/memory.limit_in_bytes": str(1 << 62)}, MACHINE),
+        ("2:cpu,memory:/a\n", {"cpu,memory/a/memory.limit_in_bytes": "4096000\n"}, 4096000),
+        ("3:memory:/a/b\n0::/a\n", {"memory/a/memory.limit_in_bytes": "8192000\n", "memory.max": "4096000\n"}, 4096000),
     ],
 )
 def test_the_least_limit_of_all_groups(
@@ -43,3 +46,24 @@ def test_a_system_that_tells_nothing(tmp_path: pathlib.Path, monkeypatch: pytest
     monkeypatch.setattr(memory, "OWN_GROUP", tmp_path / "none")
     monkeypatch.delattr(os, "sysconf")
     assert memory.limit() == sys.maxsize
+
+
+def test_what_is_left_is_the_least_limit_less_what_is_held(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = resource.getpagesize()
+    monkeypatch.setattr(memory, "HELD", tmp_path / "statm")
+    (tmp_path / "statm").write_text("5000 1000 300 1 0 200 0\n")
+    monkeypatch.setattr(memory, "limit", lambda: 3000 * page)
+    for addresses, expected in ((resource.RLIM_INFINITY, 2000), (9000 * page, 2000), (5500 * page, 500), (page, 0)):
+        monkeypatch.setattr(resource, "getrlimit", lambda what, soft=addresses: (soft, soft))
+        assert memory.left() == expected * page
+    monkeypatch.setattr(memory, "limit", lambda: 900 * page)  # a group whose other processes were there before it
+    assert memory.left() == 0
+    (tmp_path / "statm").unlink()  # as on macOS
+    assert memory.left() == min(900, 1) * page
+
+
+def test_what_this_process_holds_is_counted() -> None:
+    before = memory.left()
+    assert 0 < before < memory.limit() <= MACHINE

@@ -33,6 +33,7 @@ ELSEWHERE = {
     "docs/tutorial.md": "interop/test_tutorial.py", "docs/torch.md": "interop/test_torch_dataset.py",
     "docs/compat/torchrl.md": "interop/test_compat_torchrl.py", "docs/ray.md": "distributed/test_ray_collectors.py",
     "docs/remote.md": "distributed/test_remote_page.py", "docs/robots.md": "robots/test_page.py",
+    "docs/slurm.md": "interrupts/test_preemption.py",
 }  # fmt: skip
 """Pages whose examples need more, and the tests that run them."""
 EXPLAINED = ("docs/cli.md", "docs/formats.md")
@@ -71,7 +72,11 @@ def test_each_block_of_a_page_runs_or_says_why_not(name):
 @pytest.mark.filterwarnings("error::diskreplay.errors.MisuseWarning")
 def test_each_example_runs_by_itself(name, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(blocks(ROOT / name, "python")[number], name, "exec"), {})
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        exec(compile(blocks(ROOT / name, "python")[number], name, "exec"), {})
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def resumed_program() -> str:

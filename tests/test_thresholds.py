@@ -58,7 +58,7 @@ NO_THRESHOLD = {
     ),
     "the default of an argument, which the machines set": (
         "buffers.limiter.TOLERANCE buffers.shuffle.POOL_BYTES engine.run.APPENDING_CACHE_BYTES engine.run.CACHE_BYTES "
-        "engine.run.COMMIT_ROWS engine.run.COMMIT_SECONDS engine.run.MEMORY_SHARE"
+        "engine.run.COMMIT_ROWS engine.run.COMMIT_SECONDS engine.run.LEFT_SHARE engine.run.MEMORY_SHARE"
     ),
     "compiled in; blocks of runs with all gaps are read alike": "reading.kernel.GAP",
     "compiled in; the tests have values of more bytes": "reading.kernel.LONGEST",
@@ -74,7 +74,7 @@ NO_THRESHOLD = {
     "how much a message says": "index.selecting.MOST_NAMES",
     "how many numbers a column has": "index.row_writes.FACTS",
     "when something is said; what is stored does not depend on it": (
-        "engine.misuse.MOST_CUTS engine.misuse.WATCHED_ENDS engine.misuse.WATCHED_STEPS"
+        "buffers.limiter.TOLD_SECONDS engine.misuse.MOST_CUTS engine.misuse.WATCHED_ENDS engine.misuse.WATCHED_STEPS"
     ),
     "how much is written at once": "storage.checkpoint_arrays.WRITTEN_BYTES",
     "how much is read at once": "storage.attachments.READ_BYTES",
@@ -100,7 +100,9 @@ NO_THRESHOLD = {
     "the bits of an index that are its part's": "buffers.mixture.PART_SHIFT",
     "an option of the user's": "engine.run.PUSH_SECONDS",
     "how long is waited for what other machines do": "engine.pushes.CLOSE_SECONDS",
-    "how often is tried again what other processes are in the way of": "engine.checkpointing.PIN_ATTEMPTS",
+    "how often is tried again what other processes are in the way of": (
+        "buffers.opening.OPEN_ATTEMPTS engine.checkpointing.PIN_ATTEMPTS"
+    ),
     "where arrays stand in a block of memory": "reading.resident.ALIGNED",
     "the blocks of a codec": "reading.decoding.ALIGNED",
     "how work is divided among threads; no result depends on it": "reading.decoding.PARTS",

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from diskreplay_cli import output, text
-from diskreplay_cli.datasets import EpisodeRange, counting, loss_option, where_option, written_to
+from diskreplay_cli.datasets import EpisodeRange, counting, loss_option, written_to
 
 PLACES = {
     "begin": "from their begin",
@@ -30,13 +30,16 @@ class IdFile(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         import numpy as np
 
+        from diskreplay.paths import checked_path
+
         if not isinstance(value, str | os.PathLike):
             return value
         try:
-            if str(value).endswith(".npy"):
-                with pathlib.Path(value).open("rb") as file:
+            path = pathlib.Path(checked_path(value))
+            if path.suffix == ".npy":
+                with path.open("rb") as file:
                     return np.lib.format.read_array(file, allow_pickle=False)
-            lines = list(map(str.strip, pathlib.Path(value).read_text("utf-8").splitlines()))
+            lines = list(map(str.strip, path.read_text("utf-8").splitlines()))
         except (OSError, ValueError, EOFError) as error:
             self.fail(f"{value!r} cannot be read as ids: {getattr(error, 'strerror', None) or error}", param, ctx)
         for number, line in enumerate(lines, 1):
@@ -69,13 +72,17 @@ class UserFunction(click.ParamType):  # type: ignore[type-arg]  # generic in new
 @click.command()
 @output.store_argument
 @click.argument("out", type=click.Path())
-@click.option("--episodes", type=EpisodeRange(), metavar="A:B", help="Only these, as diskreplay episodes numbers them.")
-@where_option
+@click.option("--drop", metavar="CONDITION", help='Whole episodes for which it holds go: "return < 10".')
+@click.option("--keep", metavar="CONDITION", help="Whole episodes for which it does not hold go.")
+@click.option(
+    "--drop-episodes", type=EpisodeRange(), metavar="A:B", help="These go, as diskreplay episodes numbers them."
+)
 @click.option(
     "--steps", type=EpisodeRange(), metavar="A:B", multiple=True,
-    help="The steps that go from each: 0:5 for the first five, -3: for the last three; may be repeated.  "
-    "[default: whole episodes]",
+    help="Steps that go from each episode: 0:5 for the first five, -3: for the last three; may be repeated.",
 )  # fmt: skip
+@click.option("--where", metavar="CONDITION", help="With --steps: only from episodes for which it holds.")
+@click.option("--episodes", type=EpisodeRange(), metavar="A:B", help="With --steps: only from these.")
 @click.option("--ids", type=IdFile(), metavar="FILE", help="The ids of steps that go: an array (.npy), or one a line.")
 @click.option(
     "--later", metavar="NAME", multiple=True, help="Give OUT a column for rewards that are written later (relabel)."
@@ -84,8 +91,9 @@ class UserFunction(click.ParamType):  # type: ignore[type-arg]  # generic in new
 @loss_option
 @output.json_option
 def edit(
-    path: str, out: str, episodes: slice | None, where: str | None, steps: tuple[slice, ...], ids: Any,
-    later: tuple[str, ...], dry_run: bool, allow_loss: bool, as_json: bool,
+    path: str, out: str, drop: str | None, keep: str | None, drop_episodes: slice | None, steps: tuple[slice, ...],
+    where: str | None, episodes: slice | None, ids: Any, later: tuple[str, ...], dry_run: bool, allow_loss: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Copy the store at PATH to OUT, without some of its steps.
 
@@ -97,8 +105,8 @@ def edit(
 
     with counting("editing", written_to(out)) as update:
         found = run(
-            path, out, episodes=episodes, where=where, steps=steps, ids=ids, later=dict.fromkeys(later, "float32"),
-            allow_loss=allow_loss, dry_run=dry_run, progress=update,
+            path, out, drop=drop, keep=keep, drop_episodes=drop_episodes, steps=steps, where=where, episodes=episodes,
+            ids=ids, later=dict.fromkeys(later, "float32"), allow_loss=allow_loss, dry_run=dry_run, progress=update,
         )  # fmt: skip
     if output.printed_json(found, as_json):
         return
@@ -108,7 +116,7 @@ def edit(
         output.print_table(header, ((what, f"{steps:,}", f"{count:,}") for what, steps, count in rows))
     if found.divided:
         click.echo(f"{text.plural(found.divided, 'episode')} became several")
-    size = "" if dry_run else f", {text.size(found.stored_bytes)}, in {found.seconds:.1f} s"
+    size = "" if dry_run else f", {text.size(found.stored_bytes)} on disk, in {found.seconds:.1f} s"
     click.echo(
         f"{out}{' would have' if dry_run else ''}: {text.plural(found.transitions, 'transition')} of "
         f"{text.plural(found.episodes, 'episode')}{size}"

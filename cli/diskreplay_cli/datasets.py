@@ -18,11 +18,12 @@ from diskreplay_cli.errors import FAILED, Interrupted
 
 loss_option = click.option("--allow-loss", is_flag=True, help="Write what can be held; count what is lost.")
 where_option = click.option(
-    "--where", metavar="CONDITION", help="Only episodes for which it holds: \"return > 100 and tag = 'expert'\"."
+    "--where", metavar="CONDITION", help="Only episodes for which it holds: \"return > 100 and tag == 'expert'\"."
 )
 
 
-ENDINGS = {".npz": "npz", ".parquet": "parquet", ".zarr": "diffusion-policy", ".replay": "store"}
+ENDINGS = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".parquet": "parquet", ".zarr": "diffusion-policy"}
+ENDINGS[".replay"] = "store"
 """The format of an export that names none, by what its path ends in."""
 
 
@@ -46,7 +47,10 @@ def written_to(*outs: str) -> Callable[[], str]:
     """Return a function that tells what became of writing datasets, each of which appears whole or not at all."""
 
     def found() -> list[tuple[int, int] | None]:
-        facts = [pathlib.Path(out).stat() if os.path.lexists(out) else None for out in outs]
+        from diskreplay.paths import checked_path
+
+        paths = [pathlib.Path(checked_path(out)) for out in outs]
+        facts = [path.stat() if os.path.lexists(path) else None for path in paths]
         return [fact and (fact.st_dev, fact.st_ino) for fact in facts]
 
     before = found()
@@ -124,8 +128,7 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 @click.argument("out", type=click.Path())
 @click.option(
     "--format", "format_name", type=click.Choice(list(formats.MODULES)),
-    help="Of the dataset; see diskreplay formats.  [default: as OUT ends, in "
-    f"{', '.join(list(ENDINGS)[:-1])} or {list(ENDINGS)[-1]}; else d4rl]",
+    help=f"Of the dataset; see diskreplay formats.  [default: as OUT ends: {', '.join(ENDINGS)}]",
 )  # fmt: skip
 @click.option("--episodes", type=EpisodeRange(), metavar="A:B", help="Only these, as diskreplay episodes numbers them.")
 @click.option("--columns", metavar="NAMES", help="Only these observations and columns, with commas between.")
@@ -139,13 +142,14 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
     "--task", metavar="COLUMN",
     help="Whose texts are the tasks of the steps, in lerobot.  [default: language_instruction or task]",
 )  # fmt: skip
+@click.option("--reward-column", metavar="NAME", help="Whose values, such as those of relabel, go out as the rewards.")
 @loss_option
 @output.overwrite_option
 @output.json_option
 def export(
     path: str, out: str, format_name: str | None, episodes: slice | None, columns: str | None, min_return: float | None,
-    envs: tuple[int, ...] | None, where: str | None, compression: str | None, task: str | None, allow_loss: bool,
-    overwrite: bool, as_json: bool,
+    envs: tuple[int, ...] | None, where: str | None, compression: str | None, task: str | None,
+    reward_column: str | None, allow_loss: bool, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the transitions of the store at PATH as a dataset OUT.
 
@@ -155,23 +159,30 @@ def export(
     from diskreplay.formats.selection import Selection
     from diskreplay.ops.convert import export as run
 
-    name = format_name or ENDINGS.get(pathlib.PurePath(out).suffix, "d4rl")
+    name = format_name or ENDINGS.get("" if out.endswith("/") else pathlib.PurePath(out).suffix)
+    if name is None:
+        known = ", ".join(f"{ending} ({one})" for ending, one in ENDINGS.items())
+        raise click.UsageError(f"{out!r} ends in no format: name it by --format, or end it in {known}")
     with counting("exporting", written_to(out)) as update:
         result = run(
             path, out, name, selection=Selection(episodes, min_return, envs, listed(columns), where),
-            allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task, progress=update,
+            allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task,
+            reward_column=reward_column, progress=update,
         )  # fmt: skip
     if output.printed_json(result, as_json):
         return
     click.echo(
         f"{out}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} "
-        f"as {result.format}, {text.size(result.stored_bytes)} for {text.size(result.raw_bytes)}, "
+        f"as {result.format}, {text.size(result.stored_bytes)} on disk, {text.size(result.raw_bytes)} decoded, "
         f"in {result.seconds:.1f} s"
     )
     for what, count in result.lost.items():
         click.echo(f"lost: {what} ({count:,})")
-    if result.envs > 1 and not formats.get(result.format).holds.envs:
+    holds = formats.get(result.format).holds
+    if result.envs > 1 and not holds.envs:
         click.echo(f"not kept: which of {result.envs} environments an episode comes from")
+    if result.cut_starts and not holds.facts:
+        click.echo(f"not kept: that the first steps of {text.plural(result.cut_starts, 'episode')} had left the window")
 
 
 @click.command("import")
@@ -283,14 +294,20 @@ def formats_(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("out", type=click.Path())
 @click.argument("paths", type=click.Path(), nargs=-1, required=True)
+@click.argument("out", type=click.Path())
 @loss_option
 @output.json_option
-def merge(out: str, paths: tuple[str, ...], allow_loss: bool, as_json: bool) -> None:
+def merge(paths: tuple[str, ...], out: str, allow_loss: bool, as_json: bool) -> None:
     """Make a store OUT with all episodes of the stores at PATHS."""
     from diskreplay.ops.combine import merge as run
+    from diskreplay.paths import checked_path
+    from diskreplay.remote.objects import is_url
 
+    first, last = (is_url(path) or os.path.lexists(checked_path(path)) for path in (paths[0], out))
+    if last and not first:
+        order = shlex.join(["diskreplay", "merge", *paths[1:], out, paths[0]])
+        raise click.UsageError(f"there is no {paths[0]!r}, but {out!r}: OUT comes last, as with cp: {order}")
     with counting("merging", written_to(out)) as update:
         result = run(out, paths, allow_loss=allow_loss, progress=update)
     _print_written([result], as_json)
@@ -334,7 +351,7 @@ def _print_written(results: list[Any], as_json: bool) -> None:
     for result in results:
         click.echo(
             f"{result.path}: {text.plural(result.transitions, 'transition')} of "
-            f"{text.plural(result.episodes, 'episode')}, {text.size(result.stored_bytes)}"
+            f"{text.plural(result.episodes, 'episode')}, {text.size(result.stored_bytes)} on disk"
         )
 
 
@@ -359,6 +376,7 @@ def episodes(
     whose first steps have left the window.
     """
     from diskreplay.ops.episodes import episodes as run
+    from diskreplay.remote.place import open_store
 
     every = run(path, sort=sort, reverse=reverse, where=where)
     lines = every[:limit]
@@ -380,6 +398,8 @@ def episodes(
         output.print_table(("number", "stream", "env", "length", "return", "end", *(["facts"] if told else [])), cells)
         if len(lines) < len(every):
             click.echo(f"{len(lines):,} of {text.plural(len(every), 'episode')}")
+        for column, video in open_store(path).schema.videos.items():
+            click.echo(f"video {column}: {video}")
 
 
 @click.command()

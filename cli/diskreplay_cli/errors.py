@@ -1,7 +1,7 @@
 """The group of all commands: errors are one line on stderr, and the exit status says what kind.
 
-0 is success; 1, ``verify`` found a problem; 2, bad input, a store that cannot be opened, a fault of the disk; 130, an
-interrupt.
+0 is success, also where whoever reads the output has read enough; 1, ``verify`` found a problem; 2, bad input, a store
+that cannot be opened, a fault of the disk; 130, an interrupt.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import click
 from diskreplay.errors import DiskReplayError, MisuseWarning, RemoteWarning
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+ANSWERS = "verify", "diff"
+"""The commands whose status is their answer."""
 
 
 class Interrupted(click.Abort):
@@ -78,9 +80,9 @@ class OneLineErrors(click.Group):
         except BrokenPipeError:
             # The reader of our output went away, as `head` does; nothing more can be said, at exit neither.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(MISUSED)
+            sys.exit(_unheard(args))
         except SystemExit:  # of click itself, which says 1 where a reader went away: that is a difference, or a problem
-            sys.exit(MISUSED)
+            sys.exit(_unheard(args))
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx else self.name
             fail(f"{error.format_message().removesuffix('.')} (see '{where} --help')")
@@ -91,6 +93,12 @@ class OneLineErrors(click.Group):
         except (DiskReplayError, OSError, ModuleNotFoundError) as error:
             fail(message(error))
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _unheard(args: Sequence[str] | None) -> int:
+    """Return the status of a command whose reader went away, as `head` does: it has what it wanted, or no answer."""
+    command = next((one for one in (sys.argv[1:] if args is None else args) if not one.startswith("-")), "")
+    return MISUSED if command in ANSWERS else 0
 
 
 def fail(text: str, status: int = MISUSED) -> None:

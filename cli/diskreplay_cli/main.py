@@ -230,22 +230,24 @@ def compact(path: str, dry_run: bool, as_json: bool) -> None:
     "--capacity", type=click.IntRange(1), required=True, metavar="N", help="Transitions that each stream is to keep."
 )
 @click.option("--stream", metavar="NAME", help="The only one to resize.  [default: all]")
+@click.option("--evict", is_flag=True, help="Give up the oldest where there are more.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be given up.")
 @output.json_option
-def resize(path: str, capacity: int, stream: str | None, as_json: bool) -> None:
+def resize(path: str, capacity: int, stream: str | None, evict: bool, dry_run: bool, as_json: bool) -> None:
     """Let the store at PATH keep more transitions, or fewer.
 
-    Each of its streams does, in one commit. With fewer the oldest are given up for good; the space of those that a
-    checkpoint needs comes back when that is dropped. No stream may be written meanwhile; readers may go on.
+    Each of its streams does, in one commit. With --evict the oldest are given up for good; the space of those that
+    a checkpoint needs comes back when that is dropped. No stream may be written meanwhile; readers may go on.
     """
     from diskreplay.ops.resize import resize as run
 
-    results = run(path, capacity, stream)
+    results = run(path, capacity, stream, evict=evict, dry_run=dry_run)
     if output.printed_json({"streams": [result.to_json() for result in results]}, as_json):
         return
     for one in results:
         click.echo(
-            f"stream {one.stream} keeps {text.plural(one.capacity, 'transition')} (before: {one.before:,}), "
-            f"{one.evicted:,} evicted"
+            f"stream {one.stream} {'would keep' if dry_run else 'keeps'} {text.plural(one.capacity, 'transition')} "
+            f"(before: {one.before:,}), {one.evicted:,} evicted"
         )
 
 
@@ -262,7 +264,7 @@ def resize(path: str, capacity: int, stream: str | None, as_json: bool) -> None:
     "--frames", type=click.IntRange(1), metavar="N", help="At most so many.  [default: 40 for PNG, 500 for GIF]"
 )
 @click.option(
-    "--fps", type=click.FloatRange(0.1, 100), metavar="N", default=15.0, show_default=True, help="Of an animation."
+    "--fps", type=click.FloatRange(0.1, 100), metavar="N", help="Of an animation.  [default: the video's, or 15]"
 )
 @click.option("--scale", type=click.IntRange(1, 64), metavar="N", help="Enlarge the frames so many times.")
 @output.overwrite_option
@@ -273,7 +275,7 @@ def show(
     out: str,
     column: str | None,
     frames: int | None,
-    fps: float,
+    fps: float | None,
     scale: int | None,
     overwrite: bool,
     as_json: bool,

@@ -65,6 +65,11 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
     yield "obs", _space(facts.observation_space) + (f", {max(stack)} frames stacked" if stack else "")
     yield "action", _space(facts.action_space)
     yield "samples", _settings(facts)
+    for column in facts.columns:
+        if video := column.video:
+            shown = f"{video['codec']}, {video['width']} x {video['height']}, {video['fps']:g} fps"
+            size = f"{text.size(column.stored_bytes)} for {text.size(column.raw_bytes)} of pictures"
+            yield "video", f"{column.name.partition('/')[2]}: {shown}; {size}, {text.compared(column.ratio)}"
     if facts.later:
         yield "written later", ", ".join(f"{name} of {count:,}" for name, count in facts.later.items()) + " transitions"
     yield from text.provenance(facts.provenance)
@@ -178,7 +183,8 @@ def _columns(facts: Facts, narrow: bool) -> Table:
 
 def _column(facts: ColumnFacts, narrow: bool) -> list[str]:
     shape = "x".join(map(str, facts.shape)) or "-"
-    layout = [] if narrow else [f"{facts.chunk_rows:,}", f"{facts.shard_rows:,}", facts.codec]
+    codec = facts.video["codec"] if facts.video else facts.codec
+    layout = [] if narrow else [f"{facts.chunk_rows:,}", f"{facts.shard_rows:,}", codec]
     stored, ratio = text.size(facts.stored_bytes), text.ratio(facts.ratio)
     return [facts.name, shape, facts.dtype, *layout, stored, ratio]
 

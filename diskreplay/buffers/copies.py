@@ -13,6 +13,7 @@ import numpy as np
 
 from diskreplay.engine import forks
 from diskreplay.engine.engine import Engine
+from diskreplay.schema import REWARD
 
 
 def reduce(kind: Any, engine: Engine, options: dict[str, Any]) -> tuple[Any, ...]:
@@ -34,7 +35,9 @@ def reduce(kind: Any, engine: Engine, options: dict[str, Any]) -> tuple[Any, ...
             )
         checkpoint = None if engine.stays_at is None else engine.stays_at.name
         cache_bytes = engine.streams.cache.budget_bytes
-        forms = {"ragged": engine.forms} if engine.schema.ragged else {}
+        forms: dict[str, Any] = {"ragged": engine.forms} if engine.schema.ragged else {}
+        reward = engine.streams.reward
+        forms |= {"reward_column": reward} if reward != REWARD else {}
         options = {**there, "mode": "r", "checkpoint": checkpoint, "cache_bytes": cache_bytes, **forms, **options}
         return _open, (kind, engine.path, options, forks.next_generator(engine))
 

@@ -199,6 +199,10 @@ class Draws(Generic[SomeBatch]):
         return {**self._facts, **now}, arrays
 
     def forget(self) -> None:
+        written = self._streams.written
+        if self.priorities is not None and written is not None and len(self._streams.all) > 1:
+            self.priorities.forget(written.log.stream)  # what is known of others' rows stays
+            return
         if self.priorities is not None:
             self.priorities.clear()
         self.updated = False

@@ -68,7 +68,8 @@ class Joint:
         if first is None:
             return None
         if isinstance(first, Mapping):
-            return {key: self._joined(f"{name}/{key}", [value[key] for value in values]) for key in first}
+            common = [key for key in first if all([key in value for value in values])]
+            return {key: self._joined(f"{name}/{key}", [value[key] for value in values]) for key in common}
         if isinstance(first, Padded | Lists):
             return joined(list(values), name in self._left)
         if isinstance(first, tuple):

@@ -5,9 +5,12 @@
 2. Samples are what the learner has announced; they are counted in the stream that its buffer writes, and become durable
    with that stream's commits, in the same record as its rows. A learner in a process of its own writes a stream of its
    own, which need not hold a row.
-3. ``surplus = inserts * samples_per_insert - samples`` is held at ``min_size * samples_per_insert``, plus or minus
-   ``error_buffer``: above, adding waits; below, sampling does. Up to ``min_size`` inserts only sampling waits.
-4. What the other process did after its last commit is not seen, which errs on the safe side: inserts that are not seen
+3. ``surplus = inserts * samples_per_insert - samples`` is held at what it was when the limiter began, or at that of
+   ``min_size`` inserts if it began before them, plus or minus ``error_buffer``: above, adding waits; below, sampling
+   does. Up to ``min_size`` inserts only sampling waits.
+4. A limiter begins when the first of a store is made, or one of another ``samples_per_insert`` or ``min_size``. The
+   records say where; both sides go by the newest start. One ahead of the counts, after going back, counts for none.
+5. What the other process did after its last commit is not seen, which errs on the safe side: inserts that are not seen
    make the learner wait, samples that are not seen make the writer wait. So that nobody waits for what has been done
    already, each side commits before it waits, and whenever it has gone an eighth of the band on since its last commit.
    In one process nobody commits for the other's sake.
@@ -22,13 +25,16 @@ from typing import Any
 
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_count, checked_number
-from diskreplay.errors import InputError, RateLimitError, StateError
-from diskreplay.storage.commit import MAX_SAMPLED
+from diskreplay.errors import InputError, MisuseWarning, RateLimitError, RateLimitWarning, StateError, warn_outside
+from diskreplay.storage.commit import MAX_SAMPLED, NO_START, LimiterStart
+from diskreplay.storage.files import THIS_PROCESS
 
 POLL_SECONDS = 0.01
 """The seconds between two looks of a waiting side at the other one's records."""
 PUBLISHED_SHARE = 0.125
 """The share of the band between the bounds, in samples, after which a side commits."""
+TOLD_SECONDS = 10.0
+"""The seconds after which a waiting side is told what it waits for."""
 TOLERANCE = 0.1
 """The default error buffer, as a share of the samples that ``min_size`` inserts allow."""
 
@@ -39,6 +45,10 @@ class RateLimiter:
     Over a buffer that writes. In one process both sides use one limiter; in two processes each makes one, with the same
     arguments, over its own buffer of the store. The counts are the store's: they come back with its
     commits and checkpoints. A call that needs not wait takes about a microsecond.
+
+    What the store held when its first limiter was made, or one of another ratio or ``min_size``, neither allows samples
+    nor asks for any: the ratio is that of what comes after. A call that waits for more than ten seconds warns once of
+    what it waits for (RateLimitWarning). Rows that were added in one process without asking are told once, too.
 
     Args:
         buffer: open with mode "r+". A learner in a process of its own opens the store with ``stream="learner"``.
@@ -68,8 +78,9 @@ class RateLimiter:
         self._unit = math.lcm(ratio.denominator, error.denominator)
         """The size of a sample in the units in which an insert is ``_rate``, and the bounds are counted."""
         self._rate, self._band = int(ratio * self._unit), int(error * self._unit)
-        self._least, self._most = self._min_size * self._rate - self._band, self._min_size * self._rate + self._band
         self._publish = PUBLISHED_SHARE * 2 * self._error
+        self._told: set[str] = set()
+        self._start = NO_START
         self._look()
         self._check_band("a step", 0)
 
@@ -163,8 +174,14 @@ class RateLimiter:
             count = self._checked(count)
         if not self._counted(count):
             self._wait(f"sample {count} transitions", lambda: self._counted(count), timeout, count)
-        if self._writer.sampled - self._writer.commit_record.sampled >= self._publish and self._shared:
-            self._engine.commit()
+        if self._shared:
+            if self._writer.sampled - self._writer.commit_record.sampled >= self._publish:
+                self._engine.commit()
+        elif (self._log.end - 1) * self._envs * self._rate - self._writer.sampled * self._unit > self._most:
+            self._tell(
+                "rows are added without asking: call wait_to_add() or may_add() before each step, and make the limiter "
+                "of a store that is filled beforehand after that", MisuseWarning,
+            )  # fmt: skip
 
     def _counted(self, count: int) -> bool:
         with self._engine.lock:
@@ -212,8 +229,24 @@ class RateLimiter:
         self._other_inserts = sum(commit.end * commit.num_envs for commit in records.values())
         self._other_samples = sum(commit.sampled for commit in records.values())
         self._most_envs = max(self._envs, *(commit.num_envs for commit in records.values()), 1)
+        self._begin(max(self._writer.limiter, NO_START, *(commit.limiter for commit in records.values())))
         self._largest = (2 * self._band - self._most_envs * self._rate) // self._unit
         """The largest batch: with a larger one, both sides could wait for each other."""
+
+    def _begin(self, newest: LimiterStart) -> None:
+        """Go by the newest start if it is of this ratio; where there is none, begin now."""
+        first = self._start is NO_START
+        wanted = self._min_size, self._ratio
+        ahead = newest.inserts > self.inserts or newest.samples > self.samples
+        if newest > self._start and newest[3:] == wanted and not (first and ahead):
+            self._start = newest
+        elif first:
+            self._start = LimiterStart(newest.number + 1, self.inserts, self.samples, *wanted)
+        else:
+            return
+        self._writer.limiter = self._start
+        middle = max(self._start.inserts, self._min_size) * self._rate - self._start.samples * self._unit
+        self._least, self._most = middle - self._band, middle + self._band
 
     def _look_again(self) -> bool:
         """Go on to the newest commits of the other streams, and return True."""
@@ -229,18 +262,28 @@ class RateLimiter:
         while not (self._look_again() and fits()):
             self._check_band("a batch" if count else "a step", count)  # a stream of more environments may have come
             record = self._writer.commit_record
-            if self._shared and (self._log.end, self._writer.sampled) != (record.end, record.sampled):
+            if self._shared and (self._log.end != record.end or self._writer.counted):
                 self._engine.commit()  # the other side may have come just now
             waited = time.monotonic() - start
+            if waited >= TOLD_SECONDS:
+                first = "the first " if count and self.inserts < self._min_size else ""
+                self._tell(f"waiting for {first}{'inserts' if count else 'samples'}", RateLimitWarning)
             if timeout is not None and waited >= timeout:
                 raise RateLimitError(f"waited {waited:.1f} s and may not {what} yet: {self._standing()}")
             time.sleep(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout - waited))
+
+    def _tell(self, reason: str, category: type[Warning]) -> None:
+        """Warn of each reason once."""
+        if reason not in self._told:
+            self._told.add(reason)
+            warn_outside(f"{reason}: {self._standing()}", category)
 
     def _standing(self) -> str:
         """Return the counts, and who writes the other streams, in words."""
         files, streams = self._engine.store.files, self._engine.streams.commits
         others = [
-            f"{name!r} is {'written by ' + holder if holder.startswith('process') else 'not being written'}"
+            f"{name!r} is "
+            + (f"written by {holder}" if holder.startswith(("process", THIS_PROCESS)) else "not being written")
             for name, holder in (
                 (name, files.lock_holder(self._engine.store.stream_path(name)))
                 for name in streams

@@ -32,7 +32,7 @@ from diskreplay.buffers.sampled import SampledBuffer, once_marked
 from diskreplay.buffers.state import resume_sampler
 from diskreplay.buffers.stored import Restored
 from diskreplay.buffers.subscripts import Subscripted
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.engine import checkpointing, pushes
 from diskreplay.engine.generator import rng_to_json, set_rng
 from diskreplay.engine.hooks import State
@@ -46,6 +46,7 @@ from diskreplay.remote.place import named, place
 from diskreplay.sampling.composed import has_priorities, with_parts
 from diskreplay.sampling.groups import Groups
 from diskreplay.sampling.window import Prioritized, checked_updates
+from diskreplay.schema import RECORDED, REWARD
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import SomeBatch
@@ -289,7 +290,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         """
         numbers, own = self.split(index)
         written = {id(part) for part in self._written()}
-        rows = values if isinstance(values, list | tuple) else np.atleast_1d(np.asarray(values))
+        rows = values if isinstance(values, list | tuple) else np.atleast_1d(check_array(name, values))
         if len(rows) != len(own):
             raise InputError(f"{name}: must have a value for each of the {len(own)} indices, got {len(rows)}")
         given = []
@@ -456,15 +457,16 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     def close(self) -> None:
         """Close all parts, the last one first, with errors as ``close`` of a buffer once all were closed."""
-        with contextlib.ExitStack() as closing:
-            for part in self._parts:
-                closing.callback(part.close)
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, *exception: Any) -> None:
+        closing = contextlib.ExitStack()
+        for part in self._parts:
+            closing.push(part)  # of several that lose rows, the first error gets the others as notes
+        closing.__exit__(*exception)
 
 
 def _draft(part: SampledBuffer[SomeBatch], counted: contextlib.ExitStack, count: int, reads: Reads) -> SomeBatch:
@@ -490,8 +492,9 @@ def _of_part(number: int, part: SampledBuffer[Any], call: Callable[[], Made]) ->
 def _check_fit(parts: Sequence[SampledBuffer[Any]]) -> frozenset[str]:
     """Return the names of the arrays that are padded on the left; raise InputError if two batches cannot be one.
 
-    Each part is asked for an empty batch.
+    Each part is asked for an empty batch. Where parts show another column as rewards, not all have recorded ones apart.
     """
+    some = {f"extra/{RECORDED}"} if any(part.engine.streams.reward != REWARD for part in parts) else set()
     empty = [part.get(np.empty(0, np.int64)) for part in parts]
     layouts = [dict(_layout("", vars(batch), part.engine.forms)) for part, batch in zip(parts, empty, strict=True)]
     for number, batch in enumerate(empty[1:], 1):
@@ -499,7 +502,7 @@ def _check_fit(parts: Sequence[SampledBuffer[Any]]) -> frozenset[str]:
         if type(batch) is not type(empty[0]):
             raise InputError(f"{of}: they are {type(batch).__name__} and {type(empty[0]).__name__}; give one view")
         ours, theirs = layouts[number], layouts[0]
-        for name in sorted(ours.keys() | theirs.keys()):
+        for name in sorted((ours.keys() | theirs.keys()) - some):
             if ours.get(name) != theirs.get(name):
                 one, other = (each.get(name, "missing") for each in (ours, theirs))
                 raise InputError(f"{of}: {name} is {one} here, and {other} there")

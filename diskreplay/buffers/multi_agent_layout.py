@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from diskreplay.buffers.options import AgentsSpec
-from diskreplay.checks import check_count, check_flag
+from diskreplay.checks import check_array, check_count, check_flag
 from diskreplay.engine.inputs import rounded
 from diskreplay.errors import InputError, NotAStoreError, SchemaError
 from diskreplay.schema import Schema
@@ -221,7 +221,7 @@ def _is_given(what: str, value: Any, held: bool) -> bool:
 
 
 def _zeros_and_ones(what: str, value: Any) -> NDArray[np.int8]:
-    array = np.asarray(value)
+    array = check_array(what, value)
     if array.dtype == bool:
         return array.astype(np.int8)
     if array.dtype.kind not in "iuf" or not ((array == 0) | (array == 1)).all():

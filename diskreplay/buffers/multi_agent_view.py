@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_layout import AGENT_REWARD, AVAILABLE, MEAN_ACTION, OWN_COLUMNS, Agents
 from diskreplay.ids import Ids
+from diskreplay.index.rewards import returns
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
@@ -164,7 +165,7 @@ class _Items:
 
     def last(self, stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
         """Return the last row of the transitions that begin at rows."""
-        return stream.log.returns(rows, envs, self.steps.n_step, self.steps.gamma)[1]
+        return returns(stream.log, rows, envs, self.steps.n_step, self.steps.gamma)[1]
 
     def following(self, name: str, mask: Array | None) -> Array:
         """Return a column's values at the row that continues each transition, or else at its last row.

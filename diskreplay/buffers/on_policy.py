@@ -20,12 +20,12 @@ from diskreplay.buffers.opening import open_buffer
 from diskreplay.buffers.options import OpenOptions, of, shared
 from diskreplay.buffers.passes import Passes, Slices
 from diskreplay.buffers.stored import Rules, StoredBuffer
-from diskreplay.checks import check_count, check_flag, check_share
+from diskreplay.checks import check_array, check_count, check_flag, check_share
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
 from diskreplay.engine.inputs import Freedoms, rounded
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
-from diskreplay.ids import Ids
+from diskreplay.ids import Ids, checked_ids
 from diskreplay.paths import PathLike
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.samples import Samples
@@ -359,10 +359,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     def get(self, index: Any) -> SomeBatch:
         """Return the steps that ``index``, int64 ``(B,)``, names; raise StateError before :meth:`finish`."""
-        ids = np.atleast_1d(np.asarray(index))
-        if ids.dtype.kind not in "iu" or ids.ndim != 1:
-            raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
-        ids = ids.astype(np.int64)
+        ids = checked_ids(np.atleast_1d(check_array("index", index)))
         with self.engine.lock:
             self._check_finished()
             log = self._stream.log
@@ -481,7 +478,7 @@ def with_steps_of(spec: StoreSpec, buffer: Rollout) -> Rollout:
 
 def true_values(values: Array, normalizer: Normalizer | None) -> NDArray[np.float64]:
     """Return the true values of those that a normalizer normalises."""
-    given = values if normalizer is None else np.asarray(normalizer.denormalize(values))
+    given = values if normalizer is None else check_array("denormalize's result", normalizer.denormalize(values))
     return given.astype(np.float64)
 
 
@@ -508,10 +505,7 @@ def normalized(advantage: Array, counted: Array) -> Array:
 
 
 def _checked(what: str, given: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    try:
-        array = np.asarray(given, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what} must be numbers, got {given!r}") from error
+    array = rounded(what, given, np.float64)
     if array.shape != shape and not (shape[:1] == (1,) and array.shape == shape[1:]):
         raise InputError(f"{what} must have the shape {shape}, got {array.shape}")
     return array.reshape(shape)

@@ -14,8 +14,10 @@ from diskreplay.checks import check_flag
 from diskreplay.engine import forks
 from diskreplay.engine.run import Run
 from diskreplay.errors import CheckpointError, InputError, StoreExistsError, StoreNotFoundError
+from diskreplay.index import rewards
 from diskreplay.paths import PathLike, full_path
 from diskreplay.ragged import check_forms
+from diskreplay.reading.open_stream import check_rewards
 from diskreplay.remote import membership
 from diskreplay.remote.objects import ObjectStore, checked_url, is_url
 from diskreplay.remote.place import place
@@ -30,6 +32,8 @@ APPEND = "a"
 """The mode of a buffer that opens only the stream that it writes."""
 LATEST = "latest"
 """The name that stands for the newest checkpoint, whatever its own is."""
+OPEN_ATTEMPTS = 50
+"""The most attempts of a reader to open the newest checkpoint; one fails if it is dropped meanwhile."""
 
 
 def make_buffer(
@@ -74,11 +78,21 @@ def open_buffer(
 
     def check(stored: Mapping[str, Any], schema: Schema) -> None:
         check_ragged(kind, schema, run)
+        if run.reward_column is not None:
+            rewards.check_column(schema, run.reward_column)
         kind.RULES.check(kind, stored, schema, path, opening.take_over, **shown)
 
-    store, stream, cut = open_store(path, opening, run.remote, kind.RULES.modes, num_envs, capacity, check)
-    only = opening.mode == APPEND
-    return kind(store, stream=stream, checkpoint=cut, run=run, only_written=only, capacity=capacity, **shown)
+    options = {**shown, "run": run, "only_written": opening.mode == APPEND, "capacity": capacity}
+    left = OPEN_ATTEMPTS if (opening.checkpoint, opening.mode) == (LATEST, "r") else 1
+    while True:
+        store, stream, cut = open_store(path, opening, run, kind.RULES.modes, num_envs, capacity, check)
+        left -= 1
+        try:
+            with store.reading(cut):
+                return kind(store, stream=stream, checkpoint=cut, **options)
+        except CheckpointError:  # its writer may have made a newer one since, and dropped this one
+            if not left or cut is None or store.has(cut):
+                raise
 
 
 def open_or_make_buffer(
@@ -101,18 +115,18 @@ def open_or_make_buffer(
 
 
 def open_store(
-    path: PathLike, opening: Opening, url: str | None, modes: tuple[str, ...], num_envs: int | None,
+    path: PathLike, opening: Opening, run: Run, modes: tuple[str, ...], num_envs: int | None,
     capacity: int | None, check: Callable[[Mapping[str, Any], Schema], object],
 ) -> tuple[Store, str | None, Checkpoint | None]:  # fmt: skip
     """Return the store at ``path``, the stream to write, made if it is new, and the checkpoint to go back to.
 
     Args:
-        url: the URL to which the stream is pushed.
+        run: the options of the open store: the URL to which the stream is pushed, and the column of the rewards.
         modes: the modes that are allowed.
         num_envs, capacity: the environments and the capacity of a new stream; an old one gets at least this capacity.
         check: a function that is given the stored settings and the schema before a stream is made.
     """
-    mode, checkpoint = opening.mode, opening.checkpoint
+    mode, checkpoint, url = opening.mode, opening.checkpoint, run.remote
     take_over = check_flag("take_over", opening.take_over)
     if mode not in modes:
         raise InputError(f"mode must be {' or '.join(map(repr, modes))}, got {mode!r}")
@@ -144,6 +158,10 @@ def open_store(
     stream = written_stream(store, opening)
     cut = find_checkpoint(store, checkpoint, stream, opening.or_last_commit) if checkpoint is not None else None
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
+    if run.reward_column is not None:
+        commits = cut.cut if cut else store.newest_commits()
+        shown = {name: one for name, one in commits.items() if mode != APPEND or name == stream}
+        check_rewards(store, run.reward_column, shown, cut is not None)
     if stream is None:
         return store, None, cut
     if store.has_stream(stream):

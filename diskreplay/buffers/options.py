@@ -130,6 +130,12 @@ class OpenOptions(RunOptions, total=False):
     mirror_bytes: int | None
 
 
+class ReplayOpenOptions(OpenOptions, total=False):
+    """The options of a store of one agent that is opened."""
+
+    reward_column: str | None
+
+
 FIELDS = {field.name: field for kind in (AgentsSpec, StoreSpec, Opening, Run) for field in dataclasses.fields(kind)}
 """The fields of all options, in the order in which ``help`` shows them."""
 

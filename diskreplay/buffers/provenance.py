@@ -65,12 +65,12 @@ def provenance(env: Any) -> dict[str, Any]:
     """
     vector = isinstance(env, gymnasium.vector.VectorEnv)
     parts = getattr(env.unwrapped, "envs", None) if vector else None
-    one = parts[0] if parts else env
-    spec = getattr(one, "spec", None)
+    one: Any = parts[0] if isinstance(parts, list | tuple) and parts else env
+    inner: Any = getattr(one, "unwrapped", one)
+    spec, name = _spec(one, inner)
     if vector and one is env and spec is not None:
         spec = dataclasses.replace(spec, kwargs=_without(spec.kwargs, OF_VECTORS))
-    inner = getattr(one, "unwrapped", one)
-    found: dict[str, Any] = {"env_id": spec.id if spec else f"{type(inner).__module__}:{type(inner).__qualname__}"}
+    found: dict[str, Any] = {"env_id": name or f"{type(inner).__module__}:{type(inner).__qualname__}"}
     document = None if spec is None else _document(spec)
     if document is not None:
         found["env_spec"] = document
@@ -80,6 +80,19 @@ def provenance(env: Any) -> dict[str, Any]:
     if vector:
         found["num_envs"] = int(env.num_envs)
     return {**found, "versions": _versions(inner, spec)}
+
+
+def _spec(env: Any, inner: Any) -> tuple[EnvSpec | None, str | None]:
+    """Return the specification if it is one of Gymnasium's, and its id; EnvPool and others have their own classes."""
+    try:
+        spec = getattr(inner, "spec", None)
+        if spec is None or isinstance(spec, EnvSpec):  # the wrappers' own has them, too
+            spec = getattr(env, "spec", None)
+        name = getattr(spec, "id", None)
+        known = plain("env_id", {"id": name})["id"] if isinstance(name, str) else None
+    except Exception:  # code of the environment's own: it must not keep anyone from recording
+        return None, None
+    return spec if isinstance(spec, EnvSpec) else None, known
 
 
 def _action_meanings(env: Any) -> list[str]:
@@ -98,7 +111,7 @@ def _document(spec: EnvSpec) -> dict[str, Any] | None:
     """Return the specification as JSON, or None if an argument of the environment or of a wrapper is not JSON."""
     try:
         return plain("env_spec", json.loads(spec.to_json()))
-    except (TypeError, ValueError, InputError):
+    except Exception:  # whatever an argument of the environment's raises
         return None
 
 

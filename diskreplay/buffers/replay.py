@@ -8,7 +8,7 @@ import gymnasium
 from typing_extensions import TypeVar
 
 from diskreplay.buffers.opening import make_buffer, open_buffer, open_or_make_buffer
-from diskreplay.buffers.options import CreateOptions, EitherOptions, OpenOptions, of, shared
+from diskreplay.buffers.options import CreateOptions, EitherOptions, ReplayOpenOptions, of, shared
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
@@ -91,7 +91,8 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
                 with, and ``sampler.clear()`` frees it for any.
             cache_bytes: RAM for frames and other large values that were read, of which frames that are like each other
                 take a tenth of their size. If None, what the window needs, at most a sixteenth of the memory of the
-                machine, or of the control group, or 256 MB where that is more; 64 MB with ``mode="a"``.
+                machine, or of the control group, or 256 MB where that is more; 64 MB with ``mode="a"``; never more than
+                a quarter of what this process may still take.
             commit_rows, commit_seconds: ``add`` commits after so many rows, or so many seconds. A process that is
                 killed loses what it added after that.
             remote: URL that the store is pushed to in the background (``s3://bucket/name``); see ``docs/remote.md``.
@@ -144,7 +145,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         return open_or_make_buffer(cls, path, spec, options, view=view, sampler=sampler)
 
     @classmethod
-    @shared(OpenOptions)
+    @shared(ReplayOpenOptions)
     def open(
         cls: type[ReplayBuffer[Any]],
         path: PathLike,
@@ -153,7 +154,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         capacity: int | None = None,
         view: View[Shown] | None = None,
         sampler: Sampler | None = None,
-        **options: Unpack[OpenOptions],
+        **options: Unpack[ReplayOpenOptions],
     ) -> ReplayBuffer[Shown]:
         """Open the store at ``path`` at its last commit, or at a checkpoint.
 
@@ -186,6 +187,11 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             mirror: directory for copies of a remote store's shards; one of its own below the user's cache directory if
                 None. Several processes may share it.
             mirror_bytes: the most bytes that the copies may take; 16 GiB if None.
+            reward_column: a column of the user's own, or a later one, of one real number a step, such as ``relabel``
+                writes: every view shows its values as ``reward``, and those that were recorded as
+                ``extra["recorded_reward"]``; a column of that name stays. ``episodes`` has the recorded returns.
+                InputError, with their number, if transitions have no finite value; a batch with one that was added
+                since raises it, too, so that a learner can ``write`` values of new steps and train on them.
             cache_bytes, commit_rows, commit_seconds, remote, push_seconds, ragged, seed, files: as in ``create``;
                 ``seed`` is not used with a checkpoint, which has its own random state.
 

@@ -26,7 +26,7 @@ from diskreplay.buffers.state import (
     settings,
 )
 from diskreplay.buffers.stored import Rules, StoredBuffer
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.errors import DiskReplayError
 from diskreplay.ids import checked_ids
 from diskreplay.index.log import NOW
@@ -47,8 +47,7 @@ def _kept(
 ) -> dict[str, Any]:  # fmt: skip
     """Return what a new store keeps beside what it was told: its view and its sampler."""
     owners.check_free(sampler, None)
-    view, sampler = settings(told, view, sampler)
-    view.check(schema)
+    view, sampler = settings(schema, told, view, sampler)
     return {"view": view.to_json(), "sampler": sampler_facts(sampler)}
 
 
@@ -58,7 +57,7 @@ def _check_shown(
 ) -> None:  # fmt: skip
     """Raise InputError if a view or a sampler does not go with a store that is there."""
     owners.check_free(sampler, owners.store_key(schema, named(path)), take_over)
-    settings(stored, view, sampler)[0].check(schema)
+    settings(schema, stored, view, sampler)
 
 
 class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
@@ -79,8 +78,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         """Take a store and the ``options`` of :class:`StoredBuffer`; users call :meth:`create` or :meth:`open`."""
         owners.check_free(sampler, owners.store_key(store.schema, store.path))
         state = checkpoint.state if checkpoint else {}
-        view, drawing = settings({**store.settings, **state}, view, given := sampler)
-        view.check(store.schema)
+        view, drawing = settings(store.schema, {**store.settings, **state}, view, given := sampler)
         prepare(drawing)
         priorities = drawing if isinstance(drawing, Prioritized) else None
         resume: Callable[[], object] | None = None
@@ -136,7 +134,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         return self.draws.sampler
 
     def clear(self) -> None:
-        """Forget all transitions of the stream that is written, and all priorities; ids go on.
+        """Forget all transitions of the stream that is written, with their priorities and counts; ids go on.
 
         The next commit gives the disk space back, but for what a checkpoint pins. Raises what :meth:`commit` raises.
         """
@@ -199,7 +197,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         Returns int64 ``(B,)``. Raises EvictedError where one has left the window, InputError where one was never given,
         or the sampler does not count.
         """
-        ids = checked_ids(np.atleast_1d(np.asarray(index)))
+        ids = checked_ids(np.atleast_1d(check_array("index", index)))
         with self.engine.lock:
             self.engine.check_open()
             with self.engine.lock.exclusive:
@@ -248,7 +246,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Raises EvictedError where one has left the window, InputError where one was never given.
         """
-        ids = checked_ids(np.atleast_1d(np.asarray(index)))
+        ids = checked_ids(np.atleast_1d(check_array("index", index)))
         return self.engine.read(self.draws.draft_ids, ids)
 
     def items(self) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from diskreplay.sampling import conforming
 from diskreplay.sampling import registry as samplers
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Prioritized, Sampler
-from diskreplay.schema import DTYPES
+from diskreplay.schema import DTYPES, Schema
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import PROVENANCE
 from diskreplay.views import registry
@@ -35,8 +35,10 @@ WRONG_STATE = (KeyError, TypeError, ValueError, AttributeError)
 NOT_TAKEN_OVER = "its priorities cannot be taken over: {}"
 
 
-def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | None) -> tuple[View, Sampler]:
-    """Return the given view and sampler, else the stored ones, else the plainest."""
+def settings(
+    schema: Schema, stored: Mapping[str, Any], view: View | None, sampler: Sampler | None
+) -> tuple[View, Sampler]:
+    """Return the given view and sampler, else the stored ones, else the plainest; the view goes with the schema."""
     try:
         if view is None:
             view = registry.from_json(stored["view"]) if "view" in stored else Transition()
@@ -49,7 +51,8 @@ def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | No
     if not isinstance(view, View) or isinstance(view, type):
         raise InputError(f"view must be one such as Transition(), Sequence(20) or PaddedEpisodes(100), got {view!r}")
     if isinstance(view, Completes):
-        view = view.completed(stored.get(PROVENANCE) or {})
+        view = view.completed(stored.get(PROVENANCE) or {}, schema.videos)
+    view.check(schema)
     conforming.check(sampler)
     sampler_facts(sampler)
     return view, sampler

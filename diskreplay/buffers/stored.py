@@ -18,12 +18,14 @@ from diskreplay import notebooks
 from diskreplay.buffers import copies
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.subscripts import Subscripted
+from diskreplay.checks import check_array
 from diskreplay.engine import checkpointing, forks, unclosed
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.engine.run import Run
-from diskreplay.errors import CheckpointError, InputError, StateError
+from diskreplay.errors import CheckpointError, InputError, end_block
 from diskreplay.index.episodes import Episode, ends
+from diskreplay.index.selecting import warn_of_unknown
 from diskreplay.index.where import Where
 from diskreplay.interrupts import undisturbed
 from diskreplay.schema import Schema
@@ -210,17 +212,22 @@ class StoredBuffer(Subscripted):
         It is of the episodes as they are now, committed or not. Selecting again finds what was added since.
 
         Args:
-            where: such as ``"return > 100 and tag = 'expert'"``, over ``return``, ``length``, ``end``, ``stream``,
+            where: such as ``"return > 100 and tag == 'expert'"``, over ``return``, ``length``, ``end``, ``stream``,
                 ``environment`` and the facts of :meth:`begin_episode`; see :mod:`diskreplay.index.where`.
 
         Raises InputError, which names the character, for what is not in the language; and for the name of a column,
         such as ``reward``, where no episode has a fact of that name: what can be selected are episodes, not steps.
+        Warns, by MisuseWarning, of any other name that no episode has as a fact.
         """
         read = Where(where)
         names = {one.name.partition("/")[0] for one in (*self.schema.columns, *self.schema.later)}
         with self.engine.lock:
             self.engine.check_open()
-            return Selection(read, self.engine.streams.all, names)
+            streams = self.engine.streams.all
+            found = Selection(read, streams, names)
+            facts = [each for one in streams for each in one.episodes.facts()] if read.facts else []
+        warn_of_unknown(read, facts)
+        return found
 
     @property
     def checkpoints(self) -> list[str]:
@@ -287,7 +294,7 @@ class StoredBuffer(Subscripted):
 
         Raises InputError, and what :meth:`add` raises where this buffer takes no rows.
         """
-        wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(np.asarray(envs))
+        wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(check_array("envs", envs))
         if wanted.dtype != bool or wanted.shape != (self.num_envs,):
             raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
         self.engine.cut(wanted)
@@ -384,8 +391,9 @@ class StoredBuffer(Subscripted):
             keep: drop all but the newest so many of the checkpoints that this stream's writer (or, under a URL, a
                 reader) made with ``keep``, this one counted. None drops none.
 
-        Raises InputError or CheckpointError for a bad name, metadata, attachment or ``keep``, and what a function for
-        an attachment and :meth:`commit` raise; there is no such checkpoint then, and the store goes on.
+        Raises InputError or CheckpointError for a bad name, metadata, attachment or ``keep``, InputError where a
+        function for an attachment writes nothing, or returns bytes or text, and what it and :meth:`commit` raise;
+        there is no such checkpoint then, and the store goes on.
         """
         engine = self.engine
         checkpointing.make(engine, checkpointing.wanted(engine.store, name, metadata, attachments, keep))
@@ -450,10 +458,10 @@ class StoredBuffer(Subscripted):
         that is forgotten is closed, and what is still open when the interpreter ends is committed, and its priorities
         kept; see :mod:`diskreplay.engine.unclosed`.
 
-        A Ctrl-C meanwhile is acted on when it is done. Raises what a commit raises, and StateError where rows are lost
-        because an earlier commit was cut short; the buffer is closed all the same. Of a commit that failed with
-        WriteFailedError the program knows already. What else ends it half-way leaves the buffer open, to be closed
-        again.
+        A Ctrl-C meanwhile is acted on when it is done. Raises what a commit raises, also if an earlier commit failed or
+        was cut short (StateError) and rows are lost by that: the error says how many, once, and the buffer is closed
+        all the same. Where an exception leaves a ``with`` block, it gets that as a note. What else ends closing
+        half-way leaves the buffer open, to be closed again.
         """
         self.engine.close()
 
@@ -461,12 +469,7 @@ class StoredBuffer(Subscripted):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            self.close()
-        except StateError as lost:
-            if error is None:
-                raise
-            error.add_note(f"{type(lost).__name__}: {lost}")  # what ended the block is what there is to know
+        end_block(self.close, error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the pickle of a buffer with mode "r", which holds its path; see :mod:`diskreplay.buffers.copies`."""

@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 
 from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat import given
 from diskreplay.compat.disk_array import DiskArray
 from diskreplay.compat.first_step import FirstStepRing, FrameStack, Hold, OnRing, OnVectorRing
@@ -32,6 +32,7 @@ from diskreplay.compat.keeper import newest_checkpoint
 from diskreplay.compat.rows import ids_of, ignore_resets
 from diskreplay.compat.sampler_draws import draw
 from diskreplay.compat.stores import check_checkpoint
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
@@ -41,7 +42,6 @@ from diskreplay.views.transition import Transition
 
 __all__ = ["PrioritizedBatch", "PrioritizedReplayBuffer", "ReplayBuffer", "ReplayBufferSamples"]
 
-CACHE_BYTES = 256 << 20
 ANY_ACTION = unbounded((), np.int64)
 """The space of Rainbow's actions: its buffer is not told how many there are."""
 
@@ -334,7 +334,7 @@ class PrioritizedReplayBuffer(OnRing):
         Raises InputError, with nothing changed, where a priority is not finite or an index names no transition.
         """
         store = self._ring.filled()
-        store.update_priorities(given.array("indices", indices), given.array("priorities", priorities))
+        store.update_priorities(check_array("indices", indices), check_array("priorities", priorities))
 
 
 def _ring(

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from diskreplay.checks import check_array
 from diskreplay.engine.inputs import check_range
 from diskreplay.errors import InputError
 
@@ -138,8 +139,8 @@ def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
 
     Raises InputError for what is no number, and for what an integer or a bool cannot hold.
     """
+    given = check_array(what, value)
     try:
-        given = np.asarray(value)
         if np.dtype(dtype) != object and given.dtype.kind not in "biuf":
             raise TypeError(f"{given.dtype} values are no numbers")
         if given.shape != shape and given.size == math.prod(shape) and squeezed(given.shape) == squeezed(shape):

@@ -22,13 +22,14 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat.disk_array import DiskArray
-from diskreplay.compat.given import array, number
+from diskreplay.compat.given import number
 from diskreplay.compat.location import Location, close_with, global_seed
 from diskreplay.compat.rows import RowWindow, invalid_rows, transitions, window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
-from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError
+from diskreplay.engine.run import CACHE_BYTES
+from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError, end_block
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
 from diskreplay.reading.open_stream import OpenStream
@@ -38,7 +39,6 @@ from diskreplay.views.transition import Transition
 
 __all__ = ["ReplayBuffer"]
 
-CACHE_BYTES = 256 << 20
 ACTIONS = unbounded((), np.int32)
 
 Array = NDArray[Any]
@@ -167,8 +167,8 @@ class ReplayBuffer:
             newest = None if self.store.engine.closed else self._waiting()
             if newest is not None and newest.ended:
                 self._append(newest, None)
-        except DiskReplayError:
-            self.store.close()
+        except DiskReplayError as error:
+            end_block(self.store.close, error)
             raise
         self.store.close()
 
@@ -295,7 +295,7 @@ class ReplayBuffer:
 
     def _check_frame(self, frame: Any) -> Array:
         """Return a copy of the frame, ``(img_h, img_w, img_c)`` or ``(n,)``, in the dtype that is stored."""
-        given = array("a frame", frame)
+        given = check_array("frame", frame)
         if not 1 <= given.ndim <= 3 or given.dtype.kind not in "uifb" or not given.size:
             kinds = "(img_h, img_w, img_c), (img_h, img_w) or (n,)"
             raise InputError(f"a frame must be numbers {kinds}, got {given.dtype} {given.shape}")

@@ -15,10 +15,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_array
 from diskreplay.compat.disk_array import squeezed
 from diskreplay.engine.inputs import check_range
 from diskreplay.errors import InputError
 from diskreplay.spaces import choices
+from diskreplay.tensors import arrays
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -29,17 +31,9 @@ MAPPINGS, SEQUENCES = (dict, Mapping), (list, tuple, Sequence)
 """The classes for ``isinstance``, which asks the abstract class last: that takes several times as long."""
 
 
-def array(what: str, value: Any) -> Array:
-    """Return ``value`` as an array of any dtype; raise InputError if its parts have different shapes."""
-    try:
-        return np.asarray(value)
-    except ValueError as error:
-        raise InputError(f"{what} must be an array, got a ragged value: {value!r:.80}") from error
-
-
 def number(what: str, value: Any, rule: str, kinds: str = "fiub") -> Any:
     """Return one number as Python has it, of these kinds of dtypes; raise InputError, with the ``rule``, otherwise."""
-    found = array(what, value)
+    found = check_array(what, value)
     if found.size != 1 or found.dtype.kind not in kinds:
         raise InputError(f"{what} must be {rule}, got {value!r:.80}")
     return found.item()
@@ -60,7 +54,7 @@ def numbers(
 
     Raises InputError for anything else.
     """
-    given = array(what, value)
+    given = check_array(what, value)
     if given.dtype.kind not in "biuf":
         raise InputError(f"{what} must be numbers of the shape {shape}, got {given.dtype} {value!r:.80}")
     if given.shape != shape:
@@ -120,7 +114,7 @@ def actions(what: str, value: Any, space: spaces.Space[Any], lead: Shape, dtype:
     Raises InputError for anything else.
     """
     shape = (*lead, *(space.shape or ()))
-    found = array(what, value)
+    found = check_array(what, value)
     if found.shape != shape and found.size == math.prod(shape):
         flat = (*lead, math.prod(space.shape or ()))
         if squeezed(found.shape) == squeezed(flat):
@@ -162,7 +156,7 @@ def _lengths(what: str, value: Any) -> list[int]:
     if isinstance(value, Mapping):
         return [length for key, part in value.items() for length in _lengths(f"{what}[{key!r}]", part)]
     try:
-        return [len(value)]
+        return [len(arrays(what, value))]
     except TypeError as error:
         raise InputError(f"{what} must lead with the number of steps, got {value!r:.80}") from error
 

@@ -25,7 +25,7 @@ from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.positions import RingPositions
 from diskreplay.compat.rows import RowWindow, rows_of_window, window
 from diskreplay.engine.generator import set_rng
-from diskreplay.errors import InputError
+from diskreplay.errors import InputError, end_block
 from diskreplay.ids import Ids
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, newest
@@ -121,8 +121,8 @@ class Keeper:
             yield
             close_with(owner, self.buffer)
             self.buffer.engine.companion = self
-        except BaseException:
-            self.buffer.close()
+        except BaseException as error:
+            end_block(self.buffer.close, error)
             raise
 
     # What is in RAM

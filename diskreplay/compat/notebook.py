@@ -23,15 +23,16 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat import sampler_draws
 from diskreplay.compat.disk_array import ReadSequence
-from diskreplay.compat.given import array, number
+from diskreplay.compat.given import number
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.location import Location
 from diskreplay.compat.rows import read_once, window
 from diskreplay.compat.stores import open_or_create
 from diskreplay.engine.inputs import check_range
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
@@ -60,7 +61,6 @@ ALPHA = 0.5
 TD_INIT = 1
 """The TD error of new transitions of a proportional buffer made from now on."""
 
-CACHE_BYTES = 256 << 20
 MOST_WAITING = 1024
 MOST_ERROR = 1e100
 MOST_REWARD = float(np.finfo(np.float32).max)
@@ -540,7 +540,7 @@ def _actions(shape: tuple[int, ...]) -> spaces.Box:
 
 
 def _checked(name: str, value: Any) -> Array:
-    given = array(name, value)
+    given = check_array(name, value)
     if given.dtype.kind not in "fiub" or not given.size:
         raise InputError(f"{name} must be numbers, got {given.dtype} {given.shape}")
     return given

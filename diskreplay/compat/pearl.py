@@ -27,6 +27,7 @@ from diskreplay.compat.location import Location, close_with, global_seed
 from diskreplay.compat.positions import RingPositions, rows_of_ring
 from diskreplay.compat.rows import ids_of_all, transitions, window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
 from diskreplay.reading.reads import Reads
@@ -47,7 +48,6 @@ __all__ = [
     "TrajectoryType",
 ]
 
-CACHE_BYTES = 256 << 20
 OBSERVATION = "observation"
 
 Array = NDArray[Any]

@@ -12,7 +12,7 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.compat.location import Location
-from diskreplay.errors import CheckpointError, InputError
+from diskreplay.errors import CheckpointError, InputError, end_block
 from diskreplay.sampling.window import Sampler
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
@@ -74,8 +74,8 @@ def closed_on_failure(buffer: StoredBuffer) -> Iterator[None]:
     """Close a buffer that has just been opened if the block fails."""
     try:
         yield
-    except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
-        buffer.close()
+    except BaseException as error:  # not left to the collector: a traceback that somebody keeps would hold the lock
+        end_block(buffer.close, error)
         raise
 
 

@@ -41,7 +41,7 @@ except ModuleNotFoundError as error:
 from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.buffers.stored import Restored
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat import given
 from diskreplay.compat.keeper import Keeper, RamState, newest_checkpoint
 from diskreplay.compat.location import Location
@@ -49,6 +49,7 @@ from diskreplay.compat.positions import RingPositions
 from diskreplay.compat.rows import column, read_pairs, window
 from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpoint, closed_on_failure, open_or_create
 from diskreplay.engine import checkpointing
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import CheckpointError, InputError, SamplerWarning, warn_outside
 from diskreplay.paths import PathLike, full_path
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
@@ -58,7 +59,6 @@ from diskreplay.views.batch import map_arrays
 
 __all__ = ["DiskPrioritizedVectorReplayBuffer", "DiskVectorReplayBuffer"]
 
-CACHE_BYTES = 256 << 20
 ON_DISK = "obs", "obs_next"
 WEIGHTS = "priorities"
 FLAGS = "terminated", "truncated"
@@ -177,7 +177,7 @@ class _Ring:
     def get(self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None) -> Any:
         if key not in ON_DISK:
             return super().get(index, key, default_value, stack_num)  # type: ignore[misc]  # of Tianshou's classes
-        at = np.asarray(index)
+        at = check_array("index", index)
         at = np.flatnonzero(at) if at.dtype == np.bool_ else at
         if at.size and not (-self.maxsize <= at.min() and at.max() < self.maxsize):
             raise IndexError(f"index {index!r:.80} is out of bounds for {self.maxsize} positions")
@@ -323,7 +323,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         """Commit, and give the stores to the next writer; from then on the buffer refuses every call."""
         with contextlib.ExitStack() as stack:
             for store in self.stores:
-                stack.callback(store.close)
+                stack.push(store)
 
     def _open(self, made_for: Any, checkpoint: str | None = None) -> None:
         """Open the stores, and make those that are missing, for the spaces ``made_for`` or those of the others."""
@@ -406,7 +406,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         Raises InputError, with nothing added, for missing keys, and values of other shapes or types than those of the
         first step, and rewards that are not one finite number each.
         """
-        ids = np.arange(self.buffer_num) if buffer_ids is None else given.array("buffer_ids", buffer_ids)
+        ids = np.arange(self.buffer_num) if buffer_ids is None else check_array("buffer_ids", buffer_ids)
         if ids.ndim != 1 or ids.dtype.kind not in "iu" or ((ids < 0) | (ids >= self.buffer_num)).any():
             raise InputError(f"buffer_ids must be numbers from 0 to {self.buffer_num - 1}, got {buffer_ids!r:.80}")
         if not isinstance(batch, Batch):
@@ -472,7 +472,14 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 _check_lengths(key, value, count)
             alloc_by_keys_diff(held, trial, count, False)
             held[np.arange(count)] = trial
-        except (IndexError, KeyError, TypeError, ValueError, Warning) as error:  # a warning that a filter raises
+        except (
+            IndexError,
+            KeyError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+            Warning,
+        ) as error:  # a filter raises warnings
             raise InputError(f"{', '.join(kept)}: cannot be kept beside those of the steps before: {error}") from error
         return kept
 
@@ -529,7 +536,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             index = self.sample_indices(0) if index == slice(None) else self._indices[: len(self)][index]
-        self._read = index, self._transitions(np.asarray(index))
+        self._read = index, self._transitions(check_array("index", index))
         try:
             return super().__getitem__(index)
         finally:
@@ -542,7 +549,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         frames = self.stack_num if stack_num is None else stack_num
         if self._read is not None and self._read[0] is index and frames == self.stack_num:
             return _batch(self._read[1][key])
-        return _batch(self._transitions(np.asarray(index), frames)[key])
+        return _batch(self._transitions(check_array("index", index), frames)[key])
 
     def _transitions(self, index: Array, frames: int | None = None) -> dict[str, Any]:
         """Return ``obs`` and ``obs_next`` at positions, ``(*index.shape, [frames,] *obs_shape)``, zeros elsewhere."""
@@ -637,11 +644,10 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
         Raises InputError, with none changed, for positions that there are not, and weights that are not as many finite
         numbers.
         """
-        at = given.array("index", index)
+        at = check_array("index", index)
         if at.dtype.kind not in "iu" or (at.size and not (at.min() >= 0 and at.max() < self.maxsize)):
             raise InputError(f"index must be positions, 0 to {self.maxsize - 1}, got {index!r:.80}")
-        tensor = isinstance(new_weight, torch.Tensor)
-        numbers = new_weight.detach().cpu().numpy() if tensor else given.array("new_weight", new_weight)
+        numbers = check_array("new_weight", new_weight)
         given.rewards("new_weight", numbers, at.shape, np.float64)
         super().update_weight(at, numbers)  # in its own precision, as Tianshou counts
         self._bounds[:] = self._max_prio, self._min_prio
@@ -688,7 +694,7 @@ def _space(key: str, value: Any) -> spaces.Space[Any]:
                 f"{key} must be an array{'' if key == 'act' else ' or a Batch of arrays'}, got {value!r:.80}"
             )
         return spaces.Dict({name: _space(f"{key}.{name}", value[name]) for name in value.keys()})  # noqa: SIM118
-    array = np.asarray(value)
+    array = check_array(key, value)
     shape, dtype = array.shape[1:], array.dtype
     if dtype.kind == "b":
         return spaces.MultiBinary(shape or 1) if shape else spaces.Discrete(2)

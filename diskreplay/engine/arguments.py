@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
+from diskreplay.checks import check_array
 from diskreplay.engine.inputs import AnySlot, Freedoms, Slot, action_slots, check_reward, column_slots, obs_slots
 from diskreplay.engine.leaves import ObsLeaf
 from diskreplay.errors import InputError
@@ -79,7 +80,9 @@ class Arguments:
         if extra or self.extras:
             self.check_columns(extra)
             extras = [slot.check(extra[name], is_valid) for name, slot in self.extras.items()]
-        acting = is_valid if self._alive is None else self.acting(is_valid, extra[self._alive])
+        acting = (
+            is_valid if self._alive is None else self.acting(is_valid, check_array(self._alive, extra[self._alive]))
+        )
         if self._nested_action:
             flat = spaces.flatten(self.schema.action_tree, action, "action")
             actions = [slot.check(value, acting) for slot, value in zip(self.actions, flat, strict=True)]
@@ -106,7 +109,7 @@ class Arguments:
         extra: Mapping[str, Any],
     ) -> Row:  # fmt: skip
         """Return the checked arguments of many steps; the steps are the first axis of every array."""
-        rewards = np.asarray(reward)
+        rewards = check_array(REWARD, reward)
         if rewards.ndim != 1 + self.lead:
             raise InputError(f"reward must lead with the steps, got shape {rewards.shape}")
         count = len(rewards)
@@ -156,12 +159,7 @@ class Arguments:
 
 def of_frames(schema: Schema) -> Arguments:
     """Return the rules for rows whose video columns are given as frames, and not as packets."""
-    columns = {column.name: column for column in schema.columns}
-    for name, video in schema.videos.items():
-        columns[name] = dataclasses.replace(
-            columns[name], shape=video.shape, dtype=np.dtype(np.uint8), chunk_rows=1, shard_rows=1
-        )
     ragged = {name: column for name, column in schema.ragged.items() if column.video is None}
-    shown = dataclasses.replace(schema, columns=tuple(columns.values()), ragged=ragged)
+    shown = dataclasses.replace(schema, columns=tuple(map(schema.picture, schema.columns)), ragged=ragged)
     leaves = [ObsLeaf(column, stack, 1) for column, stack in zip(shown.obs_columns, shown.stacks, strict=True)]
     return Arguments(shown, leaves, 1, Freedoms())

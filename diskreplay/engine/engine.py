@@ -10,9 +10,10 @@ A thread that needs both locks takes ``write_lock`` before ``lock``.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -34,10 +35,12 @@ from diskreplay.errors import (
     CorruptionError,
     DiskReplayError,
     InputError,
+    ReadFailedError,
     ReadOnlyError,
     RemoteWarning,
     SamplerWarning,
     StateError,
+    WriteFailedError,
     warn_outside,
 )
 from diskreplay.index.episodes import Episode
@@ -46,7 +49,7 @@ from diskreplay.ragged import PADDED, check_forms
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
 from diskreplay.reading.reads import Empty, Reads
-from diskreplay.schema import Schema
+from diskreplay.schema import REWARD, Schema
 from diskreplay.storage.commit import check_size
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
@@ -142,7 +145,7 @@ class Engine:
         self.restored = checkpoint
         self.stays_at = checkpoint if stream is None else None
         self.logs: Mapping[str, ByteLog] = {}
-        self.streams = Streams(store, run.cache_budget(only_written), forget, only_written)
+        self.streams = Streams(store, run.cache_budget(only_written), forget, only_written, run.reward_column or REWARD)
         url = run.remote
         try:
             pushing = None
@@ -277,11 +280,13 @@ class Engine:
             self.writable().check()
             begin(self.appender, env, facts)
 
-    def annotate_episode(self, episode: Episode | None, env: int | None, facts: Mapping[str, Any]) -> None:
-        """Add facts to an episode that has begun; raise InputError, before any change, for wrong ones."""
+    def annotate_episode(
+        self, episode: Episode | None, env: int | None, facts: Mapping[str, Any], reserved: Collection[str] = ()
+    ) -> None:
+        """Add facts, also of ``reserved`` names, to an episode that has begun; raise InputError as :meth:`write`."""
         with self.write_lock:
             self.writable().check()
-            annotate(self.appender, episode, env, facts)
+            annotate(self.appender, episode, env, facts, reserved)
 
     def write(self, name: str, index: Any, values: Any) -> None:
         """Write values of a later column; raise InputError, before any change, for wrong arguments."""
@@ -402,7 +407,7 @@ class Engine:
         ``empty`` is a function such as ``numpy.empty``, which makes the batch's large arrays.
         """
         drawn: list[tuple[Reads, Made]] = []
-        with contextlib.suppress(CorruptionError):  # the function that is returned tries again
+        with self.store.reading(self.stays_at), contextlib.suppress(CorruptionError):  # what is returned tries again
             drawn.append(self._draw(draft, args, empty))
             drawn[0][0].begin()
         return functools.partial(self._finish, drawn, draft, args, empty)
@@ -410,7 +415,7 @@ class Engine:
     def _draw(self, draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, Made]:
         with self.lock:
             self.check_open()
-            reads = Reads(empty, self.streams.tables, self.forms)
+            reads = Reads(empty, self.streams.tables, self.forms, self.streams.reward)
             return reads, draft(*args, reads)
 
     def _finish(
@@ -419,12 +424,20 @@ class Engine:
         any_commit = True  # a newer commit alone is a reason to try again once: data that then fails is damaged
         while True:
             try:
-                reads, made = drawn.pop() if drawn else self._draw(draft, args, empty)
-                reads.finish()
-                return made
+                with self.store.reading(self.stays_at):
+                    reads, made = drawn.pop() if drawn else self._draw(draft, args, empty)
+                    reads.finish()
+                    return made
             except CorruptionError:
                 if not self._caught_up(any_commit):
                     raise
+                any_commit = False
+            except ReadFailedError as error:
+                if error.errno != errno.ESTALE or not any_commit:
+                    raise
+                with self.lock:  # another machine replaced a file that is open here
+                    for stream in self.streams:
+                        stream.disk.close_files()
                 any_commit = False
 
     def _caught_up(self, any_commit: bool) -> bool:
@@ -466,6 +479,7 @@ class Engine:
                     not_kept = self.keep()
             except DiskReplayError:
                 self.finish()
+                self.store.files.stop()
                 raise
             self.finish()
         self.store.files.stop()
@@ -484,30 +498,38 @@ class Engine:
         if self.pushes.pushing is None or self.closed:
             return None
         try:
-            with self.write_lock:
+            with contextlib.suppress(DiskReplayError), self.write_lock:  # closing will say so
                 if self.streams.writer is not None and not self.ending:
                     with self.pushes.warned_later():
                         self._commit_last(self.streams.writer)
                 self.ending = True
             return self.pushes.end()
-        except DiskReplayError:
-            return None  # closing will say so
         except BaseException:
             self.ending = False  # it stays open, to be closed again
             raise
 
     def _commit_last(self, writer: StreamWriter) -> None:
-        """Make the commit of :meth:`close`; raise StateError if it cannot be made, and rows are lost by that."""
-        if writer.failure is None:
-            if self.companion is not None:
-                self.companion.flush()
-            self.commit()
-            return
+        """Make the commit of :meth:`close`; if it fails, or one did before, raise an error that says what is lost."""
+        failed_before = writer.failure is not None
+        if not failed_before:
+            try:
+                if self.companion is not None:
+                    self.companion.flush()
+                self.commit()
+                return
+            except WriteFailedError:
+                if writer.failure is None:
+                    raise
+        assert writer.failure is not None
         log, record = self.appender.log, writer.commit_record
         unwritten = any(stored.unwritten for stored in self.logs.values())
         lost = (log.begin, log.end, log.capacity) != (record.begin, record.end, record.capacity) or unwritten
         if writer.broken or (writer.cut_short and (self.companion is not None or lost)):
             writer.check()
+        if lost or self.companion is not None or not failed_before:
+            said = f"{log.end - record.end} rows" if log.end > record.end else "changes"
+            failure = writer.failure
+            raise type(failure)(failure.errno, f"{failure.strerror}; {said} since the last commit are lost")
 
     def finish(self) -> None:
         """Give files and locks back. Rows that no commit holds are lost. A second call does nothing."""

@@ -19,9 +19,11 @@ from gymnasium.spaces import Text
 from numpy.typing import NDArray
 
 from diskreplay import spaces
+from diskreplay.checks import check_array
 from diskreplay.errors import InputError
 from diskreplay.ragged import Lists, Padded, rows_of
 from diskreplay.schema import Column, RaggedColumn, Schema
+from diskreplay.tensors import arrays
 from diskreplay.video import wrong as wrong_video
 
 Array = NDArray[Any]
@@ -154,10 +156,8 @@ class Slot:
         return ""
 
     def _convert(self, value: Any, shape: tuple[int, ...]) -> Array:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise InputError(f"{self.name}: must be an array of shape {shape}, got a ragged value") from error
+        own = type(value) is np.ndarray and value.dtype.isbuiltin == 1
+        array = value if own else check_array(self.name, value)
         if array.dtype.kind not in "biufc":
             raise InputError(f"{self.name}: must be numbers of dtype {self.dtype}, got {array.dtype} ({value!r:.80})")
         if array.dtype.kind == "c" and self.dtype.kind != "c":
@@ -252,6 +252,7 @@ class ItemsSlot:
         """Return rows one by one."""
         if isinstance(given, Lists | Padded):
             given = rows_of(given, self.name)
+        given = arrays(self.name, given)
         if _is_single(given):
             raise InputError(f"{self.name}: must be {count} rows, one of each of the {what}, got {given!r:.80}")
         if len(given) != count:
@@ -261,6 +262,7 @@ class ItemsSlot:
     def _row(self, value: Any, counts: bool) -> Array:
         """Return one row."""
         shape, dtype = self._item.value_shape, self._item.dtype
+        value = arrays(self.name, value)
         if self._video is not None:
             value = self._packets(value, counts)
         if value is None:  # as the edges of a graph without any
@@ -368,10 +370,7 @@ def column_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> dict[str,
 
 def rounded(name: str, given: Any, dtype: Any = np.float32) -> Array:
     """Return numbers rounded to a float dtype; raise InputError for other values, or if a number becomes infinite."""
-    try:
-        array = np.asarray(given)
-    except ValueError as error:
-        raise InputError(f"{name}: must be an array of numbers, got a ragged value") from error
+    array = check_array(name, given)
     if array.dtype.kind not in "biuf":
         raise InputError(f"{name}: must be real numbers, got {array.dtype} ({given!r:.80})")
     if array.dtype == dtype:

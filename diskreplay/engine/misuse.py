@@ -25,7 +25,7 @@ CUTS = (
     "if they were left, set truncated, or call cut() before the next add"
 )
 NEXT_STEP_LINE = "add(..., valid=~previous_done), where previous_done is terminated | truncated of the step before"
-SAME_STEP_LINE = "add(obs, action, reward, diskreplay.final_observations(next_obs, info), ...)"
+SAME_STEP_LINE = "add(obs, action, reward, diskreplay.final_observations(next_obs, info, terminated | truncated), ...)"
 ONE_LINE = "With an environment that you reset yourself, write obs, info = env.reset() after each end"
 NEXT_STEP = (
     "after each of the last {ends} ends of an episode came a step without reward that began with the final "

@@ -12,11 +12,19 @@ from diskreplay.errors import InputError
 from diskreplay.ragged import PADDED, Forms, check_forms
 from diskreplay.remote.objects import checked_url
 
-CACHE_BYTES = 256 << 20
-"""The least default bytes of the cache of a buffer that samples."""
-APPENDING_CACHE_BYTES = 64 << 20
+
+class DefaultBytes(int):
+    """The bytes of a cache that nobody asked for: a buffer takes fewer where little memory is left."""
+
+
+CACHE_BYTES = DefaultBytes(256 << 20)
+"""The least default bytes of the cache of a buffer that samples, where memory is left."""
+APPENDING_CACHE_BYTES = DefaultBytes(64 << 20)
 """The default bytes of the cache of a buffer that opens no other stream; a machine may have many such buffers."""
 MEMORY_SHARE = 16
+"""The part of the memory that the cache takes by default if that is more."""
+LEFT_SHARE = 4
+"""The part that it takes at most by default of what is left when the buffer is opened."""
 COMMIT_ROWS = 10_000
 COMMIT_SECONDS = 10.0
 PUSH_SECONDS = 40.0
@@ -37,6 +45,7 @@ class Run:
     remote: str | None = None
     push_seconds: float = PUSH_SECONDS
     ragged: Forms | None = PADDED
+    reward_column: str | None = None
 
     def __post_init__(self) -> None:
         if self.cache_bytes is not None:
@@ -56,6 +65,8 @@ class Run:
 
     def cache_budget(self, only_written: bool) -> int:
         """Return the bytes of the cache; ``only_written`` is True for a buffer that opens no other stream."""
-        if self.cache_bytes is not None:
-            return self.cache_bytes
-        return APPENDING_CACHE_BYTES if only_written else max(CACHE_BYTES, memory.limit() // MEMORY_SHARE)
+        budget = self.cache_bytes
+        if budget is None:
+            wanted = APPENDING_CACHE_BYTES if only_written else max(CACHE_BYTES, memory.limit() // MEMORY_SHARE)
+            budget = DefaultBytes(wanted)
+        return min(budget, memory.left() // LEFT_SHARE) if isinstance(budget, DefaultBytes) else budget

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import CorruptionError, EvictedError, InputError
+from diskreplay.errors import CorruptionError, EvictedError, InputError, ReadFailedError
 from diskreplay.ids import Ids, stream_of
 from diskreplay.index.episodes import KeptEpisodes
 from diskreplay.index.log import NEVER, NOW
@@ -16,6 +16,7 @@ from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
 from diskreplay.reading.tables import Tables
 from diskreplay.sampling.window import ToldWindows, Window
+from diskreplay.schema import REWARD
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter, read_commit
@@ -31,12 +32,15 @@ class Streams:
         forget: a function, called with the number of a stream whose rows were taken back.
         only_written: True to open only the stream that is written. The commit records of the others are read when
             :attr:`commits` is needed.
+        reward: the name of the column that batches show as rewards.
     """
 
     def __init__(
-        self, store: Store, cache_bytes: int, forget: Callable[[int], None], only_written: bool = False
-    ) -> None:
+        self, store: Store, cache_bytes: int, forget: Callable[[int], None], only_written: bool = False,
+        reward: str = REWARD,
+    ) -> None:  # fmt: skip
         self.store = store
+        self.reward = reward
         self.only_written = only_written
         self._records: dict[str, Commit] | None = None
         """The newest commits of all streams, by name, with ``only_written``; None before they were read."""
@@ -68,7 +72,7 @@ class Streams:
         """
         if written is not None:
             self.writer = self.store.write_stream(written, checkpoint, may_go_back, capacity)
-            self._show({written: OpenStream(self.store.schema, self.writer, self.cache)})
+            self._show({written: OpenStream(self.store.schema, self.writer, self.cache, reward=self.reward)})
         self.open_readers(checkpoint)
 
     def __iter__(self) -> Iterator[OpenStream]:
@@ -133,7 +137,7 @@ class Streams:
             if stream is not None and not self.stale and not checkpoint and self._caught_up(stream, newest):
                 continue
             cut, read = (newest, None) if checkpoint else (None, newest)
-            opened = open_stream(self.store, name, self.cache, cut, read)
+            opened = open_stream(self.store, name, self.cache, cut, read, reward=self.reward)
             if stream is not None:
                 for _, column in stream.disk.columns():
                     self.cache.forget(column)
@@ -159,8 +163,8 @@ class Streams:
         try:
             stream.disk.load(newest)
             stream.catch_up()
-        except CorruptionError:
-            return False  # evicted meanwhile, or damaged: reading it anew will tell
+        except (CorruptionError, ReadFailedError):
+            return False  # evicted or replaced meanwhile, or damaged: reading it anew will tell
         self.stale = False
         return True
 

@@ -3,10 +3,10 @@
 :mod:`diskreplay.exits` says when. The engine outlives the buffer, so no part of it, such as a lock or a thread, is
 garbage before the rows are committed.
 
-Nothing is committed in a forked process, or if the engine had stopped writing, which an error has said. Rows are lost
-if the store was moved or removed, or if a thread holds ``write_lock`` while the interpreter ends. A ResourceWarning
-then says how many. Python does not show it by default; under ``-W error`` Python prints it as an ignored error, and the
-exit status stays. Python prints an error of the disk in any case.
+Nothing is committed in a forked process. Rows are lost if the store was moved or removed, or if a thread holds
+``write_lock`` while the interpreter ends. A ResourceWarning then says how many. Python does not show it by default;
+under ``-W error`` Python prints it as an ignored error, and the exit status stays. Python prints in any case how many
+rows are lost by an error of the disk, also if the program was told of that before.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def _end(engine: Engine, ending: bool) -> None:
         _warn(engine, "a thread still holds the buffer's lock")
         return
     try:
-        if not ending:
+        if not ending or writer.failure is not None:
             engine.close()
-        elif writer.failure is None:
+        else:
             engine.commit()  # the store stays open, for threads and exit handlers that still run
             if engine.companion is None and (why := engine.keep()):
                 warnings.warn(why, SamplerWarning, stacklevel=2)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
+from diskreplay.checks import check_array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.ends import EndsUnknown, ends_of
 from diskreplay.formats.core.flat import FlatArrays, flags
@@ -64,12 +65,12 @@ def from_arrays(
     count = len(leaf) if leaf.shape else 0
     flagged = {TERMINATED: terminated, TRUNCATED: truncated, "/last": last}
     told = {
-        name: flags(where, name.strip("/"), np.asarray(each), count)
+        name: flags(where, name.strip("/"), check_array(name.strip("/"), each), count)
         for name, each in flagged.items()
         if each is not None
     }
     numbered = {"/first": first, "/lengths": lengths}
-    told |= {name: np.asarray(values) for name, values in numbered.items() if values is not None}
+    told |= {name: check_array(name.strip("/"), values) for name, values in numbered.items() if values is not None}
     if last is not None:
         told.setdefault(TRUNCATED, np.zeros(count, bool))
     try:
@@ -79,9 +80,9 @@ def from_arrays(
             f"{where}: nothing tells where episodes end; give one of terminated, truncated, last, first or lengths "
             f"(lengths=[{count}] says that all are one episode)"
         ) from error
-    further = {name: np.asarray(values) for name, values in (columns or {}).items()}
-    rewards = None if reward is None else np.asarray(reward)
-    following = None if next_obs is None else _leaves(next_obs, OBS)
+    further = {name: check_array(name, values) for name, values in (columns or {}).items()}
+    rewards = None if reward is None else check_array("reward", reward)
+    following = None if next_obs is None else _leaves(next_obs, OBS, "next_")
     arrays = FlatArrays(
         where, observations, actions, ends.terminated, ends.truncated, ends.last, rewards, further, following
     )  # fmt: skip
@@ -96,12 +97,14 @@ def from_arrays(
     return arrays.source()
 
 
-def _leaves(value: Nested, name: str) -> dict[str, Array]:
+def _leaves(value: Nested, name: str, prefix: str = "") -> dict[str, Array]:
     if isinstance(value, Mapping):
-        return {leaf: part for key in value for leaf, part in _leaves(value[key], f"{name}/{key}").items()}
+        return {leaf: part for key in value for leaf, part in _leaves(value[key], f"{name}/{key}", prefix).items()}
     if isinstance(value, tuple):
-        return {leaf: part for key, sub in enumerate(value) for leaf, part in _leaves(sub, f"{name}/{key}").items()}
-    return {name: np.asarray(value)}
+        return {
+            leaf: part for key, sub in enumerate(value) for leaf, part in _leaves(sub, f"{name}/{key}", prefix).items()
+        }
+    return {name: check_array(f"{prefix}{name}", value)}
 
 
 @dataclasses.dataclass(frozen=True)

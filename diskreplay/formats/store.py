@@ -21,6 +21,7 @@ from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.recorder import add_facts, add_steps
 from diskreplay.formats.core.selection import Selection, open_selected
 from diskreplay.formats.core.transitions import Source
+from diskreplay.storage import metadata
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.metadata import CHECKPOINTS, NAME
 from diskreplay.storage.store import Store
@@ -47,7 +48,7 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open the chosen columns of a store as a source."""
     with open_selected(path, Selection(columns=choice.columns)) as part:
         every, later = Layout.of(part.schema), [f"{column.name}, as written later" for column in part.schema.later]
-        names = Names([*every.obs, *every.columns, *later, *(entry.name for entry in path.iterdir())])
+        names = Names([*every.obs, *every.columns, *later, *metadata.nodes(LocalFiles(), str(path))])
         names.take(*part.layout.obs, *part.layout.columns, NAME, STREAMS, CHECKPOINTS)
         yield dataclasses.replace(part.source(stacked=True), names=names)
 

@@ -53,7 +53,7 @@ class Episode:
         start, stop: its rows ``[start, stop)``.
         total_reward: the undiscounted sum of its rewards.
         terminated, truncated: the flags of its last step.
-        complete_start: True if its first step is in the window.
+        complete_start: True if its first step is in the window, and was in that of a store from which it was copied.
         ended: True if it was terminated or truncated, or if the next step does not continue it.
         facts: a copy of the facts that the program gave, by name; see :meth:`ReplayBuffer.begin_episode`.
     """
@@ -132,8 +132,8 @@ class EpisodeTable:
         return held
 
 
-def table(log: StreamLog, since: int = 0) -> EpisodeTable:
-    """Return the episodes of a stream's window, or only those that begin at row ``since`` or later."""
+def table(log: StreamLog, facts: EpisodeFacts | None, since: int = 0) -> EpisodeTable:
+    """Return the episodes of a window, or only those that begin at row ``since`` or later, with what ``facts`` tell."""
     rows = np.arange(max(log.begin, since), log.end)
     count = len(rows)
     if not count:
@@ -150,7 +150,8 @@ def table(log: StreamLog, since: int = 0) -> EpisodeTable:
     start, stop = rows[0] + at, rows[0] + high - env * count
     totals = np.add.reduceat(reward.astype(np.float64), low)
     flags = terminated[high - 1], truncated[high - 1]
-    columns = env, start, stop, totals, *flags, begins[low], flags[0] | flags[1] | (stop <= rows[-1])
+    complete = begins[low] if facts is None else begins[low] & ~facts.cut_starts(start, env)
+    columns = env, start, stop, totals, *flags, complete, flags[0] | flags[1] | (stop <= rows[-1])
     order = np.lexsort((env, start))
     order = order[valid[low][order] & (begins[low][order] | (rows[0] == log.begin))]
     return EpisodeTable(log.stream, log.num_envs, *(column[order] for column in columns))
@@ -158,7 +159,7 @@ def table(log: StreamLog, since: int = 0) -> EpisodeTable:
 
 def episodes(log: StreamLog, facts: EpisodeFacts | None = None) -> list[Episode]:
     """Return the episodes of a window, sorted by first row, then by environment, with their ``facts`` if given."""
-    found = table(log)
+    found = table(log, facts)
     return listed(found, facts.find(found.start, found.env) if facts else None)
 
 
@@ -228,9 +229,9 @@ class KeptEpisodes:
             return made
         self._made = None  # if this is cut short, or another call comes in meanwhile, all are made anew
         if made is None:
-            made = _EpisodesMade(Sliding([*table(log, log.end).arrays().values(), _objects([])]))
+            made = _EpisodesMade(Sliding([*table(log, None, log.end).arrays().values(), _objects([])]))
         since = made.since if facts.changed is None else min(made.since, facts.changed)
-        found = table(log, since)
+        found = table(log, facts, since)
         known = facts.find(found.start, found.env)
         before, told = made.columns.arrays()[:-1], made.columns.arrays()[-1]
         old = EpisodeTable(log.stream, log.num_envs, *before)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from diskreplay.ids import STREAM_SHIFT, Ids
 from diskreplay.ring import Table
-from diskreplay.schema import CONTINUES, PATCHES, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
+from diskreplay.schema import CONTINUES, PATCHES, PLACE, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
 NEXT_PATCH = "..next_patch"
 """The name of the array with the number of the patch that holds each row's next observation.
@@ -66,13 +66,13 @@ class StreamLog:
         capacity: the most transitions that the window may hold.
         context: the number of rows to hold before the window.
         later: the later columns. For each of them the table also says where a row's value stands.
-        spans: the names of ragged columns; their spans are held in RAM however long the window is.
+        always: the names of columns that are held in RAM however long the window is: of spans, and of rewards.
         only: if given, the log holds no columns but those of these names, and the later columns.
     """
 
     def __init__(
         self, stream: int, columns: Iterable[Column], patch_columns: Iterable[Column],
-        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (), spans: Collection[str] = (),
+        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (), always: Collection[str] = (),
         only: Collection[str] | None = None,
     ) -> None:  # fmt: skip
         self.stream = stream
@@ -82,15 +82,15 @@ class StreamLog:
         self.rows = max(1, capacity // num_envs)
         """The most rows that the window may hold."""
         self.context = context
-        self._small = [c for c in (*columns, *later) if c.resident and c.name not in spans]
-        held_or_spans = [c for c in columns if c.name in spans or c.is_held(self.window)]
-        small = [c for c in held_or_spans if only is None or c.name in only]
+        self._small = [c for c in (*columns, *later) if c.resident and c.name not in always]
+        kept = {c.name for c in (*columns, *later) if c.name in always or c.is_held(self.window)}
+        small = [c for c in columns if c.name in kept and (only is None or c.name in only)]
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
         self.resident = tuple(held)
         """The names of the columns that the log holds, without the later columns."""
         written: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         written |= {place_of(c.name): ((num_envs,), np.dtype(np.int64)) for c in later}
-        written |= {c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.is_held(self.window)}
+        written |= {c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.name in kept}
         self.later = tuple(written)
         """The names of the table's arrays for later columns; a row without a value has zeros there."""
         self.held = frozenset(self.resident + self.later)
@@ -363,25 +363,3 @@ class StreamLog:
             return np.full(len(rows), frames)
         depth: Ids = np.logical_and.accumulate(continues, axis=1).sum(axis=1)
         return depth
-
-    def returns(self, rows: Ids, envs: Ids, n_step: int, gamma: float) -> tuple[NDArray[Any], Ids, NDArray[Any]]:
-        """Return for each row the discounted sum of its next rewards, the last row in the sum, and ``gamma ** steps``.
-
-        ``steps`` is the number of rewards in the sum: ``n_step``, or fewer if the episode ends before.
-        """
-        reward = self.take(REWARD, rows, envs)
-        scale = np.full(len(rows), gamma, np.float64)
-        if n_step == 1:
-            return reward, rows, scale
-        last = rows.copy()
-        total = reward.astype(np.float64)
-        alive = ~self.is_cut(rows, envs)
-        for _ in range(n_step - 1):
-            if not alive.any():
-                break
-            at = last[alive] + 1
-            total[alive] += scale[alive] * self.take(REWARD, at, envs[alive])
-            scale[alive] *= gamma
-            last[alive] = at
-            alive[alive] = ~self.is_cut(at, envs[alive])
-        return total.astype(reward.dtype), last, scale

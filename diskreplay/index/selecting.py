@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import InputError, MisuseWarning
+from diskreplay.errors import InputError, MisuseWarning, warn_outside
 from diskreplay.index.episodes import Episode, KeptEpisodes
 from diskreplay.index.fact_values import FactValues, values_of
 from diskreplay.index.where import OWN, WORDS, Where
@@ -87,20 +86,23 @@ def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]
             return [end_of(episode) for episode in episodes]
         return values_of([episode.facts for episode in episodes], name)
 
-    _warn_of_unknown(where, episodes)
+    warn_of_unknown(where, [episode.facts for episode in episodes])
     found: list[bool] = where.matches(column, len(episodes)).tolist()
     return found
 
 
-def _warn_of_unknown(where: Where, episodes: Sequence[Episode]) -> None:
-    """Warn, by MisuseWarning, of each fact that a condition names and no episode has.
+def warn_of_unknown(where: Where, every: Sequence[Mapping[str, Any]]) -> None:
+    """Warn, by MisuseWarning, of each name in a condition that is no fact of any episode; ``every`` has their facts.
 
     The facts in :data:`TOLD` get no warning. If there are no episodes, no fact gets one.
     """
-    known = {name for episode in episodes for name in episode.facts}
-    for name in sorted(where.facts - known - TOLD) if episodes else ():
+    asked = where.facts - TOLD
+    if not asked or not every or asked <= every[-1].keys():
+        return
+    known = {name for facts in every for name in facts}
+    for name in sorted(asked - known):
         more = OWN.difference(WORDS) | TOLD
-        warnings.warn(f"no episode has a fact {name!r}; {instead(name, known, more)}", MisuseWarning, stacklevel=3)
+        warn_outside(f"no episode has a fact {name!r}; {instead(name, known, more)}", MisuseWarning)
 
 
 def instead(name: str, known: Collection[str], more: Collection[str] = ()) -> str:

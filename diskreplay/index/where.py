@@ -75,7 +75,6 @@ _PART = re.compile(
 )
 """A text in quotes with the quote of a text that follows it; a name; a sign that Python does not have."""
 _KEYWORDS = frozenset(keyword.kwlist).difference(WORDS, ("True", "False", "None"))
-_WIDE = 0xFF21 - ord("A")
 
 
 class Where:
@@ -121,8 +120,8 @@ class Where:
                 raise self._wrong(found.start("next"), "a text follows a text; for a quote in one write \\' or \\\"")
             if found["sign"]:
                 raise self._wrong(at, f"write {_SIGNS[found['sign']]} instead of {found['sign']}")
-            if found["name"] in _KEYWORDS:  # Python takes a wide first letter for a plain one, and the name for a name
-                source = source[:at] + chr(ord(source[at]) + _WIDE) + source[at + 1 :]
+            if found["name"] in _KEYWORDS:  # a wide first letter: Python takes it for the plain one of a mere name
+                source = source[:at] + chr(ord(source[at]) + 0xFEE0) + source[at + 1 :]
         self._begin = len(source) - len(source.lstrip())
         self._source = source[self._begin :].replace("\n", " ")
         try:

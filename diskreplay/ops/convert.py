@@ -75,10 +75,11 @@ class Exported(Result):
         path: the path of the dataset.
         format: its name.
         transitions, episodes: the numbers of both in it.
-        raw_bytes: the bytes of the dataset's steps, before compression, each observation counted once.
+        raw_bytes: the bytes of the dataset's steps, decoded, each observation counted once; of video those of frames.
         stored_bytes: the bytes that the dataset takes on disk.
         lost: the parts that the format could not hold, and how much of each.
         envs: environments that the episodes come from; most formats do not say which is whose.
+        cut_starts: episodes whose first steps had left the window; formats without facts of episodes do not say so.
         seconds: the seconds that the export took.
     """
 
@@ -90,6 +91,7 @@ class Exported(Result):
     stored_bytes: int
     lost: dict[str, int]
     envs: int
+    cut_starts: int
     seconds: float
 
 
@@ -132,7 +134,8 @@ class Imported(Result):
 
 def export(
     path: PathLike, out: PathLike, format: str = "d4rl", *, selection: Selection = EVERYTHING, allow_loss: bool = False,
-    overwrite: bool = False, compression: str | None = None, task: str | None = None, progress: Progress | None = None,
+    overwrite: bool = False, compression: str | None = None, task: str | None = None, reward_column: str | None = None,
+    progress: Progress | None = None,
 ) -> Exported:  # fmt: skip
     """Write the last commit of the store at ``path``, or a part of it, as a dataset ``out``.
 
@@ -147,6 +150,8 @@ def export(
         overwrite: True if a dataset that is there may be replaced.
         compression: one that the format knows; its own choice if None.
         task: the column whose texts are the tasks of the steps, for a format that has tasks.
+        reward_column: a column whose values go out as the rewards, as in :meth:`ReplayBuffer.open`; the recorded ones
+            go out as the column ``recorded_reward``, if the format holds columns. Episodes are chosen by those.
         progress: a function, called with the transitions done and in all.
 
     Raises:
@@ -173,7 +178,7 @@ def export(
         grouped(target) if chosen.name in GROUPED else contextlib.nullcontext(),
         stoppable(progress) as report,
         replacing(target, chosen.kind, overwrite=overwrite, recognise=chosen.recognise) as temporary,
-        open_selected(path, selection) as part,
+        open_selected(path, selection, reward_column) as part,
     ):
         if selection != EVERYTHING and not part.steps:
             raise NotEnoughDataError(nothing_chosen(part))
@@ -188,13 +193,15 @@ def export(
         else:
             source = without_columns(source, source.layout.ragged_columns & chosen.holds.odd(source.layout))
         check_holds(chosen, source.layout, source.steps)
-        chosen.write(counted(source, report), temporary, compression)
+        sizes: dict[int, int] = {}
+        chosen.write(counted(source, report, sizes), temporary, compression)
         report(source.steps, source.steps)
-        episodes, raw = len(part.episodes), source.steps * source.layout.step_bytes
+        episodes, raw = len(part.episodes), sum(sizes.values())
         envs = len({(episode.stream, episode.env) for episode in part.episodes})
+        cut = sum(not episode.complete_start for episode in part.episodes)
     lost = {loss.what: loss.count for loss in losses}
     seconds = time.perf_counter() - started
-    return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, seconds)
+    return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, cut, seconds)
 
 
 @contextlib.contextmanager
@@ -276,6 +283,7 @@ def import_dataset(
     """
     started = time.perf_counter()
     target = absolute(path)
+    source = source if isinstance(source, Source) else checked_path(source, "source")
     if append and frame_stack is not None:
         raise InputError("frame_stack belongs to a new store, not to one that is appended to")
     if not append:
@@ -525,14 +533,16 @@ def without_columns(source: Source, names: Collection[str]) -> Source:
     )
 
 
-def counted(source: Source, progress: Progress | None) -> Source:
-    """Return the source that tells how many of its steps were read."""
+def counted(source: Source, progress: Progress | None, sizes: dict[int, int] | None = None) -> Source:
+    """Return the source that tells how many of its steps were read; ``sizes`` gets the decoded bytes of each block."""
     if progress is None:
         return source
 
     def blocks() -> Iterator[Transitions]:
         done = 0
         for steps in source.blocks():
+            if sizes is not None:
+                sizes[done] = steps.decoded_bytes(source.layout.video)
             yield steps
             done += len(steps)
             progress(done, source.steps)

@@ -19,7 +19,7 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.gaps import PLACES, Mask, by_place, in_ranges, joined, parts, remaining
 from diskreplay.formats.core.output import replacing
 from diskreplay.formats.core.recorder import add_facts, add_steps
-from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected, place_of
+from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected, place_of, told
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source
 from diskreplay.formats.store import Copy
 from diskreplay.ids import Ids, checked_ids, pack
@@ -57,9 +57,11 @@ class Edited(Result):
 
 
 def edit(
-    path: PathLike, out: PathLike, *, episodes: slice | tuple[int, ...] | None = None, where: str | None = None,
-    steps: Sequence[slice] = (), ids: Any = None, later: Mapping[str, Any] | None = None, allow_loss: bool = False,
-    dry_run: bool = False, progress: Progress | None = None,
+    path: PathLike, out: PathLike, *, drop: str | None = None, keep: str | None = None,
+    drop_episodes: slice | tuple[int, ...] | None = None, steps: Sequence[slice] = (),
+    episodes: slice | tuple[int, ...] | None = None, where: str | None = None, ids: Any = None,
+    later: Mapping[str, Any] | None = None, allow_loss: bool = False, dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> Edited:  # fmt: skip
     """Make a store ``out`` with the steps of the store at ``path`` but some.
 
@@ -69,10 +71,12 @@ def edit(
     Args:
         path: of the store.
         out: must not exist.
-        episodes: numbers of those that lose steps; all if None.
-        where: a condition on these, as of :meth:`diskreplay.ReplayBuffer.select`.
-        steps: ranges of steps that each of them loses, as ``[slice(0, 5), slice(-3, None)]``; whole episodes if empty.
-        ids: of the steps that go, ``(n,)``, as ``batch.index`` has them; without ``episodes``, ``where`` and ``steps``.
+        drop: a condition, as of :meth:`diskreplay.ReplayBuffer.select`: whole episodes for which it holds go.
+        keep: a condition: whole episodes for which it does not hold go.
+        drop_episodes: numbers of whole episodes that go.
+        steps: ranges of steps that episodes lose, as ``[slice(0, 5), slice(-3, None)]``.
+        episodes, where: numbers of, and a condition on, the episodes that lose ``steps``; all if None.
+        ids: of the steps that go, ``(n,)``, as ``batch.index`` has them; they are named in no other way then.
         later: columns of ``out`` that are written later, beside those of the store, as ``create`` takes them. With
             these and nothing else, no step goes.
         allow_loss: go on where frame stacks cannot be rebuilt.
@@ -96,21 +100,32 @@ def edit(
     target = absolute(out)
     check_elsewhere(path, target)
     vacant(target, OTHER_NAME)
-    chosen = bool(steps) or episodes is not None or where is not None
+    chosen = bool(steps) or any(one is not None for one in (drop, keep, drop_episodes, episodes, where))
     named = chosen or ids is not None
     if ids is not None and chosen:
-        raise InputError("ids name the steps that go: leave out episodes, where and steps, or take ids alone")
+        raise InputError("ids name the steps that go: take ids alone, or leave them out")
+    if (where is not None or episodes is not None) and not steps:
+        raise InputError(
+            "where and episodes choose episodes that lose some steps, and need steps (--steps A:B); whole episodes go "
+            "by drop (--drop CONDITION), keep (--keep CONDITION: all others) or drop_episodes (--drop-episodes A:B)"
+        )
     if isinstance(steps, slice) or any(not isinstance(one, slice) or one.step not in (None, 1) for one in steps):
         raise InputError(f"steps must be a list of slices of consecutive steps, [slice(0, 5)], got {steps!r:.80}")
     if not named and not later:
-        raise InputError("say which steps are to go: by episodes, a condition (where), steps of them, or ids")
+        raise InputError("say what is to go: episodes by drop, keep or drop_episodes; steps of episodes, or ids")
     with open_selected(path) as whole, stoppable(progress) as report:
         columns = later_columns(whole, later or {})
         every, gone = whole.episodes, np.zeros(whole.steps, bool)
         if ids is not None:
             gone = with_ids(whole, checked_ids(ids))
-        elif chosen:
-            gone = in_episodes(whole, Selection(episodes, where=where), steps or [slice(None)])
+        if keep is not None:
+            gone = ~in_episodes(whole, Selection(where=keep))
+        if drop is not None:
+            gone |= in_episodes(whole, Selection(where=drop))
+        if drop_episodes is not None:
+            gone |= in_episodes(whole, Selection(drop_episodes))
+        if steps:
+            gone |= in_episodes(whole, Selection(episodes, where=where), steps)
         if named and (gone.all() or not gone.any()):
             longest, some = max((episode.length for episode in every), default=0), "all" if gone.any() else "none"
             raise NotEnoughDataError(
@@ -161,7 +176,7 @@ def with_ids(whole: SelectedStore, wanted: Ids) -> Mask:
     return np.isin(known, wanted)
 
 
-def in_episodes(whole: SelectedStore, selection: Selection, ranges: Sequence[slice]) -> Mask:
+def in_episodes(whole: SelectedStore, selection: Selection, ranges: Sequence[slice] = (slice(None),)) -> Mask:
     """Return which steps of a store lie in the ranges of the selected episodes."""
     chosen = set(map(place_of, SelectedStore(whole.path, whole.streams, selection).episodes))
     return joined(in_ranges(e.length, ranges if place_of(e) in chosen else ()) for e in whole.episodes)
@@ -180,7 +195,7 @@ def without(whole: SelectedStore, left: Mapping[Any, Mask], allow_loss: bool) ->
     part = SelectedStore(whole.path, whole.streams, Selection(tuple(numbers)))
     source = lossless(part, allow_loss, later=True)
     gone = joined(left.values())
-    facts = [e.facts for e, mask in zip(part.episodes, left.values(), strict=True) for _ in parts(mask)]
+    facts = [told(e) for e, mask in zip(part.episodes, left.values(), strict=True) for _ in parts(mask)]
     return dataclasses.replace(
         source, steps=len(gone) - int(np.count_nonzero(gone)), blocks=lambda: remaining(source.blocks(), gone),
         episodes=len(facts), facts=facts if any(facts) else (),

@@ -17,6 +17,8 @@ from diskreplay.index.selecting import End, chosen, end_of
 from diskreplay.index.where import Where
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike
+from diskreplay.ragged import Forms
+from diskreplay.reading import decoding
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import open_stream
 from diskreplay.remote.place import open_store
@@ -130,7 +132,9 @@ def head(path: PathLike, rows: int = 10, *, episode: int | None = None) -> Head:
     Raises InputError for an episode that is not there, and what opening the store raises.
     """
     check_count("rows", rows, most=100_000)
-    with ReplayBuffer.open(path, mode="r", view=Transition(), ragged="lists") as buffer:
+    ragged = open_store(path).schema.ragged.items()
+    forms: Forms = {name: "lists" for name, one in ragged if one.video is None or decoding.lacking(one.video)}
+    with ReplayBuffer.open(path, mode="r", view=Transition(), ragged=forms) as buffer:
         every = buffer.episodes
         envs = [stream["num_envs"] for stream in buffer.stats()["streams"].values()]
         if episode is not None:

@@ -85,8 +85,9 @@ class ColumnFacts(Compressed):
         shape, dtype, chunk_rows, shard_rows, codec: the same as in the schema.
         resident: True if the column is held in RAM while the store is open.
         files: shards on disk.
-        raw_bytes: the decoded bytes of the rows on disk.
+        raw_bytes: the decoded bytes of the rows on disk; of the packets of video the pictures of the window.
         stored_bytes: the bytes that the shards take on disk.
+        video: the codec, width, height, pixel format and frames a second, if these are the packets of a video column.
     """
 
     name: str
@@ -99,6 +100,7 @@ class ColumnFacts(Compressed):
     files: int
     raw_bytes: int
     stored_bytes: int
+    video: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,13 +281,9 @@ def _episode_facts(found: Sequence[Episode]) -> EpisodeTotals:
 def _readable_streams(store: Store, found: _Found) -> list[str]:
     """Return the streams whose commit record can be read, and note the others as problems."""
     names = []
-    for name in store.files.list(f"{store.path}/{STREAMS}"):
-        if name == metadata.NAME:
-            continue
+    for name in metadata.nodes(store.files, f"{store.path}/{STREAMS}"):
         try:
             stream.read_commit(store.files, store.stream_path(name))
-        except (FileNotFoundError, NotADirectoryError):
-            found.problems.append(f"the stream {name!r} has no {metadata.NAME}")
         except DAMAGE as error:
             found.problems.append(str(error))
         else:
@@ -307,9 +305,15 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         found.episodes = None
         found.problems.append(str(error))
         found.problems += _missing_files(store, name, commit)
+    videos = {one.items.name: one.video for one in store.schema.ragged.values()}
     for path, column in {**store.schema.arrays, **stream.logs(store.schema, commit)}.items():
         span = commit.span(path, store.schema.context)
         facts = _column_facts(store, f"{store.stream_path(name)}/{path}", path, column, span)
+        if (video := videos.get(path)) is not None:
+            pictures = commit.end - commit.begin + commit.patch_end - commit.patch_begin
+            told = {**video.to_json(), "fps": float(video.fps)}
+            del told["parameters"]
+            facts = dataclasses.replace(facts, raw_bytes=pictures * math.prod(video.shape), video=told)
         found.columns[path] = _merge(found.columns.get(path), facts)
     writer = store.files.lock_holder(store.stream_path(name))
     found.streams.append(

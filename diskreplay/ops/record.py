@@ -112,10 +112,11 @@ def record(
         ModuleNotFoundError: when a package that the environment needs is not installed.
         LockedError, WriteFailedError, CorruptionError: as :meth:`ReplayBuffer.open` and ``add`` raise them.
     """
-    _check_arguments(path, steps, num_envs, frame_stack, capacity, seed)
+    path = checked_path(path)
+    _check_arguments(steps, num_envs, frame_stack, capacity, seed)
     there = os.path.lexists(path) and not _is_empty_directory(path)
     if there and not resume:
-        raise StoreExistsError(f"{os.fspath(path)!r} exists already; choose another path, or go on with it by --resume")
+        raise StoreExistsError(f"{path!r} exists already; choose another path, or go on with it by --resume")
     with signals.noted() as stop, contextlib.ExitStack() as opened:
         if there:
             buffer = ReplayBuffer.open(path, view=Transition(), commit_seconds=commit_seconds, ragged=None)
@@ -139,14 +140,13 @@ def record(
 
 
 def _check_arguments(
-    path: PathLike, steps: int, num_envs: int | None, frame_stack: int | None, capacity: int | None, seed: int
+    steps: int, num_envs: int | None, frame_stack: int | None, capacity: int | None, seed: int
 ) -> None:
     check_count("steps", steps)
     check_count("seed", seed, least=0, most=(1 << 63) - 1)
     for what, value in (("envs", num_envs), ("frame_stack", frame_stack), ("capacity", capacity)):
         if value is not None:
             check_count(what, value, most=1 << 40)
-    checked_path(path)
 
 
 def _check_same(
@@ -228,7 +228,7 @@ class _Recording:
         self._raw_bytes = max(0, held) * self.num_envs * step_bytes
 
 
-def _is_empty_directory(path: str | os.PathLike[str]) -> bool:
+def _is_empty_directory(path: str) -> bool:
     """Tell whether a path is an empty directory, in which a store can be made."""
     folder = pathlib.Path(path)
     return folder.is_dir() and not any(folder.iterdir())

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_array
 from diskreplay.errors import InputError, WriteFailedError
 from diskreplay.formats.core.transitions import BLOCK_BYTES
 from diskreplay.ids import Ids, pack
@@ -52,8 +53,8 @@ def relabel(
 ) -> Relabelled:
     """Write what a function returns for each episode of the store at ``path`` to a column that is written later.
 
-    Batches show it as ``extra[column]``; ``reward`` stays as it was recorded. The module's docstring says what an
-    interrupt or a kill leaves. Memory holds one episode.
+    Batches show it as ``extra[column]``, and as ``reward`` once the store is opened with ``reward_column=column``. The
+    module's docstring says what an interrupt or a kill leaves. Memory holds one episode.
 
     Args:
         path: of the store, which nobody else may be writing.
@@ -121,7 +122,9 @@ def called(function: Callable[[Batch], Any], episode: Batch, column: Column, num
     """Return what a function makes of an episode as values of a column; raise InputError for what these cannot be."""
     where, wanted = f"episode {number}", (len(episode), *column.shape)
     try:
-        given = np.asarray(function(episode))
+        given = check_array(column.name, function(episode))
+    except InputError as error:
+        raise InputError(f"{where}: {error}; nothing was written") from error
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(

@@ -41,8 +41,9 @@ class Resized(Result):
 
 
 def resize(
-    path: PathLike, capacity: int, stream_name: str | None = None, files: fs.Files | None = None
-) -> list[Resized]:
+    path: PathLike, capacity: int, stream_name: str | None = None, files: fs.Files | None = None, *,
+    evict: bool = True, dry_run: bool = False,
+) -> list[Resized]:  # fmt: skip
     """Resize a stream of the store at ``path``, or each, as the module's docstring says.
 
     Args:
@@ -50,6 +51,8 @@ def resize(
         capacity: transitions (rows x environments) that the stream, or each, is to keep; with fewer the oldest go.
         stream_name: the name of the only stream to resize; all if None.
         files: the files to write through.
+        evict: False to raise InputError where transitions would be given up.
+        dry_run: only say what would be done; the streams may be written meanwhile.
 
     Raises InputError, LockedError when one is being written, and what opening the store raises; nothing has changed.
     """
@@ -64,17 +67,22 @@ def resize(
     names = list(commits) if stream_name is None else [stream_name]
     for name in names:
         check_size(commits[name].num_envs, capacity)
-    found = []
     with contextlib.ExitStack() as opened:
-        writers = [opened.enter_context(store.write_stream(name)) for name in names]
+        writers = [] if dry_run else [opened.enter_context(store.write_stream(name)) for name in names]
+        old = [commits[name] for name in names] if dry_run else [writer.commit_record for writer in writers]
+        gone = [(one.resized(capacity).begin - one.begin) * one.num_envs for one in old]
+        if any(gone) and not (evict or dry_run):
+            raise InputError(
+                f"with the capacity {capacity:,} the oldest {sum(gone):,} transitions of {store.path!r} are given up "
+                "for good: say so (--evict), or keep more; --dry-run tells what goes of each stream"
+            )
         for writer in writers:
-            old = writer.commit_record
-            new = old.resized(capacity)
-            if new != old:
+            new = writer.commit_record.resized(capacity)
+            if new != writer.commit_record:
                 writer.commit(new.begin, _first_patch(writer, new), contextlib.nullcontext(), capacity=capacity)
             writer.reclaim(contextlib.nullcontext())
-            found.append(Resized(writer.name, old.capacity, capacity, (new.begin - old.begin) * old.num_envs))
-    return found
+    sizes = ((one.capacity, capacity) for one in old)
+    return [Resized(name, *size, count) for name, size, count in zip(names, sizes, gone, strict=True)]
 
 
 def _first_patch(writer: StreamWriter, commit: Commit) -> int:

@@ -26,6 +26,7 @@ from diskreplay.errors import CorruptionError, InputError, OpenError
 from diskreplay.formats.core.recorder import Added
 from diskreplay.formats.core.selection import open_selected
 from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.index.facts import CUT_START
 from diskreplay.ragged import Lists
 
 MARK = "import.json"
@@ -90,7 +91,7 @@ class Rest:
                 block = block.span(count, len(block)) if count < len(block) else next(blocks, None)
         none: dict[str, Any] = {}
         for number, (kept, told) in enumerate(itertools.zip_longest(left.facts, self._source.facts, fillvalue=none)):
-            if not kept.items() <= checked(told, {}).items():
+            if not kept.items() <= checked(told, {}, (CUT_START,)).items():
                 raise _differs(store, f"facts of episode {number:,} than the dataset")
         self._rest = itertools.chain([] if block is None else [block], blocks)
 

@@ -67,7 +67,7 @@ def show(
     episode: int = 0,
     column: str | None = None,
     frames: int | None = None,
-    fps: float = 15.0,
+    fps: float | None = None,
     scale: int | None = None,
     overwrite: bool = False,
 ) -> Shown:
@@ -77,11 +77,11 @@ def show(
         path: the path of the store.
         out: the file; its suffix says what to draw. A sheet is read row by row.
         episode: number of it, from 0; from the end if negative.
-        column: the observation leaf to show, such as ``camera`` of a Dict space; the first image, or else the first of
-            all, if None.
+        column: the observation leaf to show, such as ``camera`` of a Dict space, or a video column; the first image, or
+            else the first of all, if None.
         frames: the most frames, evenly spaced, the final observation included; 40 for a sheet, 500 for an animation,
             2,000 for curves if None.
-        fps: the frames per second of an animation; a GIF can do 100 at most.
+        fps: the frames per second of an animation; a GIF can do 100 at most. If None, those of the video, or 15.
         scale: pixels for each of the frame's; chosen so that small frames can be seen if None.
         overwrite: replace a file that is there, or that a link leads to.
 
@@ -99,11 +99,14 @@ def show(
     for what, value, most in (("frames", frames, 100_000), ("scale", scale, 64)):
         if value is not None and not 1 <= value <= most:
             raise InputError(f"{what} must be 1 to {most}, got {value}")
-    if not 0.1 <= fps <= 100:
+    if fps is not None and not 0.1 <= fps <= 100:
         raise InputError(f"fps must be 0.1 to 100, got {fps}")
     streams = open_rows(named(path))
     leaf, space = shown_leaf(streams[0].schema, column)
     rows, chosen, number, count = _episode(streams, episode)
+    if fps is None:
+        video = rows.schema.videos.get(leaf.name)
+        fps = 15.0 if video is None else min(100.0, float(video.fps))
     if _is_picture(leaf, space):
         limit = frames or (SHEET_FRAMES if kind == ".png" else GIF_FRAMES)
         pictures = _Pictures(rows, chosen, leaf, space, limit, scale)
@@ -113,7 +116,7 @@ def show(
     else:
         if kind != ".png":
             raise InputError(f"{leaf.name} {leaf.shape} is no image: its elements are drawn as curves, into a .png")
-        steps = _evenly(chosen.length, frames or CURVE_STEPS)
+        steps = _evenly(chosen, leaf, frames or CURVE_STEPS)
         values = np.stack([frame.reshape(-1) for frame in _frames(rows, chosen, leaf, steps)])
         picture = curves.draw(leaf.name, steps, values)
         _save(picture, target, overwrite)
@@ -125,8 +128,12 @@ def show(
 
 
 def shown_leaf(schema: Schema, name: str | None) -> tuple[Column, gymnasium.Space[Any]]:
-    """Return the observation leaf to be shown, and its space; raise InputError if there is none of that name."""
-    leaves = list(zip(schema.obs_columns, spaces.leaf_spaces(schema.observation_space), strict=True))
+    """Return the observation leaf, or video column, to be shown, and its space; InputError if none has that name."""
+    observed = zip(schema.obs_columns, spaces.leaf_spaces(schema.observation_space), strict=True)
+    leaves = [(schema.picture(column), space) for column, space in observed]
+    for column in map(schema.picture, schema.extra_columns):
+        if column.name in schema.videos:
+            leaves.append((column, gymnasium.spaces.Box(0, 255, column.shape, np.uint8)))
     if name is None:
         return next((leaf for leaf in leaves if _is_picture(*leaf)), leaves[0])
     for column, space in leaves:
@@ -158,7 +165,7 @@ class _Pictures:
         self, rows: LogRows, episode: Episode, leaf: Column, space: gymnasium.Space[Any], limit: int, scale: int | None
     ) -> None:
         self._rows, self._episode, self._leaf = rows, episode, leaf
-        self.steps = _evenly(episode.length, limit)
+        self.steps = _evenly(episode, leaf, limit)
         self.height, self.width = to_pixels(np.zeros(leaf.shape, np.uint8), 0, 1).shape[:2]
         self.scale = scale or max(1, SMALL_PIXELS // self.width)
         self._bounds = self._find_bounds(space)
@@ -187,18 +194,16 @@ class _Pictures:
         return min(low for low, _ in found), max(high for _, high in found)
 
 
-def _evenly(length: int, limit: int) -> NDArray[np.int64]:
-    """Return at most ``limit`` of the ``length + 1`` observations of an episode, evenly spaced."""
-    return np.unique(np.linspace(0, length, min(limit, length + 1)).round().astype(np.int64))
+def _evenly(episode: Episode, leaf: Column, limit: int) -> NDArray[np.int64]:
+    """Return at most ``limit`` of the ``length + 1`` observations, or ``length`` values, of an episode."""
+    count = episode.length + (leaf.name.partition("/")[0] == OBS)
+    return np.unique(np.linspace(0, count - 1, min(limit, count)).round().astype(np.int64))
 
 
 def _frames(rows: LogRows, episode: Episode, leaf: Column, steps: NDArray[np.int64]) -> Iterator[Array]:
     """Yield the observations ``(*shape)`` of some steps of an episode; that of step ``length`` is the final one."""
-    wanted = set(steps.tolist())
-    for step, frame in enumerate(rows.frames(leaf, episode.env, episode.start, episode.stop)):
-        if step in wanted:
-            yield frame
-    if episode.length in wanted:
+    yield from rows.frames(leaf, episode.env, episode.start + steps[steps < episode.length])
+    if episode.length in steps:
         yield rows.final_frame(leaf, episode.env, episode.stop - 1)
 
 

@@ -165,7 +165,7 @@ def check_kept(store: Store, name: str) -> None:
 def _check_sampler(store: Store, checkpoint: Checkpoint, arrays: dict[str, NDArray[Any]]) -> None:
     """Raise an error if priorities cannot be restored; unknown kinds are left alone."""
     with contextlib.suppress(FormatVersionError):
-        _, sampler = settings({**store.settings, **checkpoint.state}, Transition(), None)
+        _, sampler = settings(store.schema, {**store.settings, **checkpoint.state}, Transition(), None)
         restore_sampler(sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
 
 
@@ -217,7 +217,7 @@ class _StoreCheck:
                     self.found.add("it does not describe a Zarr v3 group", stream=name, file=file)
 
     def _listed(self, folder: str) -> Iterator[str]:
-        yield from (name for name in self.store.files.list(self._path(folder)) if name != metadata.NAME)
+        yield from metadata.nodes(self.store.files, self._path(folder))
 
     def _read_streams(self) -> None:
         numbers: dict[int, str] = {}
@@ -270,7 +270,8 @@ class _StoreCheck:
         file = self._path(CHECKPOINTS, name, metadata.NAME)
         try:
             checkpoint = self.store.checkpoint(name)
-            self._state(checkpoint)
+            with self.store.reading(checkpoint):
+                self._state(checkpoint)
         except (CheckpointError, FileNotFoundError, NotADirectoryError):
             return  # dropped meanwhile, or nothing of ours
         except DiskReplayError as error:
@@ -282,7 +283,7 @@ class _StoreCheck:
             if newest is None:
                 if of not in self.store.files.list(self._path(STREAMS)):
                     self.found.add(f"the checkpoint names the stream {of!r}, which does not exist", file=file)
-            elif not self.before(commit, newest):
+            elif not (self.before(commit, newest) or self.before(commit, self.store.newest_commit(of))):
                 self.found.add(
                     f"the checkpoint's cut of rows {commit.begin} to {commit.end} does not come before the "
                     f"stream's commit of rows {newest.begin} to {newest.end}",
@@ -386,7 +387,8 @@ class _StoreCheck:
         with contextlib.suppress(*DAMAGE, FileNotFoundError, NotADirectoryError):
             newest = stream.read_commit(self.store.files, self.store.stream_path(name))
             context = self.schema.context
-            if newest.evicted_since(self.commits[name]):
+            dropped = self.cuts.keys() - self.store.checkpoint_names()
+            if newest.evicted_since(self.commits[name]) or dropped:
                 self.found.problems[first:] = [
                     p
                     for p in self.found.problems[first:]

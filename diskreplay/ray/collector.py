@@ -40,6 +40,7 @@ from diskreplay.recording import VectorRecord
 from diskreplay.remote.objects import checked_url, is_url
 from diskreplay.remote.place import default_mirror
 from diskreplay.sampling.uniform import Uniform
+from diskreplay.tensors import arrays
 from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000
@@ -214,6 +215,7 @@ class Collector:
         obs, self._obs = self._obs, None
         actions = self._checked(self._act(obs))
         next_obs, rewards, terminated, truncated, _ = self._envs.step(actions)
+        rewards, terminated, truncated = arrays("a step", (rewards, terminated, truncated))
         ended = np.logical_or(terminated, truncated)
         taken = ~self._resetting
         self._returns[taken] += np.asarray(rewards)[taken]

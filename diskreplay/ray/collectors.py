@@ -26,6 +26,7 @@ from diskreplay.errors import (
     RateLimitError,
     RemoteError,
     StoreNotFoundError,
+    end_block,
 )
 from diskreplay.paths import PathLike, full_path
 from diskreplay.ray.collector import CAPACITY, MakeEnvs, Policy, made
@@ -245,7 +246,7 @@ class Collectors:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._told = self._told or error is not None  # what ended the block is what there is to know
-        self.close()
+        end_block(self.close, error)
 
     def __repr__(self) -> str:
         facts = self._supervisor.facts()

@@ -108,7 +108,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
             own.
         columns: names of those to read; all if None.
         episodes: the episodes to read: a slice or numbers of ``ReplayBuffer.episodes``, or a condition such as
-            ``"return > 100 and tag = 'expert'"`` (see :meth:`ReplayBuffer.select`); all if None.
+            ``"return > 100 and tag == 'expert'"`` (see :meth:`ReplayBuffer.select`); all if None.
         checkpoint: the checkpoint of the store, to read its rows; the last commit if None.
         stack: without, each observation is the newest frame of its stack alone, ``(84, 84)`` for ``(4, 84, 84)``: for
             models of frames, or for who stacks them by ``episode`` and ``step``. Each frame goes through Ray once.

@@ -15,6 +15,7 @@ from ray.rllib.utils.spaces.space_utils import batch as batched
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_array
 from diskreplay.errors import InputError
 from diskreplay.ray.episodes import Episodes, Held, Piece
 from diskreplay.schema import TERMINATED, TRUNCATED, VALID
@@ -44,7 +45,8 @@ def chunk_of(episode: SingleAgentEpisode) -> Chunk:
 
     return Chunk(
         str(episode.id_), int(episode.t_started), values(episode.get_observations()), values(episode.get_actions()),
-        np.asarray(episode.get_rewards(), np.float64), bool(episode.is_terminated), bool(episode.is_truncated),
+        check_array("reward", episode.get_rewards()).astype(np.float64), bool(episode.is_terminated),
+        bool(episode.is_truncated),
     )  # fmt: skip
 
 
@@ -69,7 +71,7 @@ class Rows:
             ((self._action,), (schema.action_tree, chunk.action, "action")),
         ):
             for number, leaf in enumerate(spaces.flatten(tree_, value, what)):
-                given = np.asarray(leaf)
+                given = check_array(what, leaf)
                 slot = slots[0][number]
                 if given.shape[1:] != slot.shape[2:] or not np.can_cast(given.dtype, slot.dtype, "same_kind"):
                     raise InputError(

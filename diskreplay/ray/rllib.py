@@ -22,7 +22,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.sampler_draws import draw
@@ -474,7 +474,7 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
 
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
         """Set new priorities, such as TD errors, of the transitions that were sampled last."""
-        values = np.asarray(priorities)
+        values = check_array("priorities", priorities)
         if values.shape != (len(self._last_sampled_indices),):
             raise InputError(
                 f"priorities must have shape ({len(self._last_sampled_indices)},), as many as were sampled last, got "
@@ -496,7 +496,7 @@ def _space_of(values: Any) -> gymnasium.Space[Any]:
         return gymnasium.spaces.Dict({name: _space_of(value) for name, value in values.items()})
     if isinstance(values, tuple):
         return gymnasium.spaces.Tuple([_space_of(value) for value in values])
-    array = np.asarray(values)
+    array = check_array("values", values)
     return unbounded(array.shape[1:], array.dtype)
 
 

@@ -18,7 +18,8 @@ without it, before any other thread can find the slot. All changes hold the cach
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -121,10 +122,10 @@ class CachedColumn:
 
     def enter(self, chunk: int, group: int, block: NDArray[Any], key: Key | None) -> int:
         """Keep a chunk that is not cached yet, and return the bytes that it takes."""
+        self._reach(max(self.column.entries.length, 1))  # first: it may lack memory
         slot = self._take_slot()
         self._kept[slot] = block, key
         self.blocks[slot] = block.ctypes.data, block.nbytes, 0 if key is None else key.value.ctypes.data
-        self._reach(max(self.column.entries.length, 1))
         self.group[slot] = group
         self.chunk[slot] = chunk
         self.table[chunk % len(self.table), group] = slot
@@ -234,24 +235,26 @@ class ChunkCache:
         cached = self._columns.get(column) if self.admits(column) else None
         if cached is None:  # the cache is full, or the column was just forgotten
             return
-        if (
-            cached.packs
-            and compiled.KERNEL.code is not None
-            and (packed := cached.packed(chunk, group, values)) is not None
-        ):
-            self._keep(cached, chunk, group, *packed)
-        elif self._keeps_raw and not self._lacks(values.nbytes):
-            self._keep(cached, chunk, group, values.copy(), None)
+        with self._spared():
+            if (
+                cached.packs
+                and compiled.KERNEL.code is not None
+                and (packed := cached.packed(chunk, group, values)) is not None
+            ):
+                self._keep(cached, chunk, group, *packed)
+            elif self._keeps_raw and not self._lacks(values.nbytes):
+                self._keep(cached, chunk, group, values.copy(), None)
 
     def fill(self, column: ColumnReader, chunk: Ids, group: Ids, decode: Callable[[int, NDArray[Any]], None]) -> None:
         """Keep complete chunks (n,) raw, as far as there is room; ``decode(i, values)`` decodes the i-th."""
         cached = self._columns.setdefault(column, CachedColumn(column))
-        for which in np.flatnonzero(cached.find(chunk, group) < 0).tolist():
-            if self._lacks(column.decoded_bytes):
-                break
-            values = np.empty((column.chunk_items, *column.column.shape), column.column.dtype)
-            decode(which, values)
-            self._keep(cached, int(chunk[which]), int(group[which]), values, None)
+        with self._spared():
+            for which in np.flatnonzero(cached.find(chunk, group) < 0).tolist():
+                if self._lacks(column.decoded_bytes):
+                    break
+                values = np.empty((column.chunk_items, *column.column.shape), column.column.dtype)
+                decode(which, values)
+                self._keep(cached, int(chunk[which]), int(group[which]), values, None)
 
     def frame(self, column: ColumnReader, start: int, stop: int) -> NDArray[np.uint8] | None:
         """Return the frame of a span of a video column's items, if it is kept; the caller holds ``engine.lock``."""
@@ -279,6 +282,14 @@ class ChunkCache:
             for span in [span for span in kept if span[0] < below]:
                 self.used_bytes -= kept.pop(span).nbytes
                 self._full = False
+
+    @contextlib.contextmanager
+    def _spared(self) -> Iterator[None]:
+        """Keep no more from where the block finds no memory on: whoever samples does without."""
+        try:
+            yield
+        except MemoryError:
+            self._full = True
 
     def _lacks(self, size: int) -> bool:
         """Tell whether there is no room for so many bytes."""

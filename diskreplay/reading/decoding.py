@@ -167,10 +167,19 @@ def read(
     return out
 
 
+def lacking(facts: Video) -> str:
+    """Return why the frames of a video column cannot be decoded here, or ""."""
+    try:
+        Decoder(facts, b"")
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
 class Decoder:
     """A decoder of FFmpeg's for one column, of one thread.
 
-    Raises ImportError if PyAV is not installed, or its FFmpeg lacks the codec.
+    Raises ModuleNotFoundError if PyAV is not installed, or its FFmpeg lacks the codec.
     """
 
     def __init__(self, facts: Video, parameters: bytes) -> None:
@@ -187,7 +196,7 @@ class Decoder:
         try:
             self._context: Any = av.CodecContext.create(DECODERS[facts.codec], "r")
         except ValueError as error:
-            raise ImportError(
+            raise ModuleNotFoundError(
                 f"the FFmpeg of PyAV {av.__version__} cannot decode {facts.codec}: install PyAV from its wheels; "
                 "ragged='lists' shows the packets without it"
             ) from error

@@ -267,6 +267,9 @@ def _read(
                     _advise(fadvise, files, places, at, end)
         if got != size:
             got = _pread(pread, (file, source, size, offset))
+            while 0 < got < size:  # one call may give less, as on FUSE with direct_io
+                more = _pread(pread, (file, source + got, size - got, offset + got))
+                got = np.int64(got + more if more > 0 else -1)
         if got != size or checksum(encoded, size) != RESIDUE:
             return at
         values = _decode(data, size, source, target, chunk_bytes, wanted * row_bytes, raw, lz4, lz4_partial, decompress)

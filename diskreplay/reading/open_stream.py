@@ -5,27 +5,29 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError
-from diskreplay.index.episodes import KeptEpisodes
+from diskreplay.ids import Ids
+from diskreplay.index import rewards
+from diskreplay.index.episodes import COLUMNS, KeptEpisodes
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.interrupts import Lock
 from diskreplay.ragged import Lists
-from diskreplay.reading import observations, ragged_reads
+from diskreplay.reading import decoding, observations, ragged_reads
 from diskreplay.reading.bytelog import CONTENTS, ByteLog
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
-from diskreplay.schema import INFO, LATER, PLACE, Schema
+from diskreplay.schema import INFO, LATER, PLACE, REWARD, Schema
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store
@@ -43,15 +45,16 @@ class OpenStream:
     """One stream of a store. Callers hold ``engine.lock``."""
 
     def __init__(
-        self, schema: Schema, disk: StreamReader | StreamWriter, cache: ChunkCache, only: Collection[str] | None = None
-    ) -> None:
+        self, schema: Schema, disk: StreamReader | StreamWriter, cache: ChunkCache, only: Collection[str] | None = None,
+        reward: str = REWARD,
+    ) -> None:  # fmt: skip
         commit = disk.commit_record
         self.schema = schema
         self.disk = disk
         self.cache = cache
         self.log = StreamLog(
             commit.stream, schema.columns, schema.patch_columns, commit.num_envs, commit.capacity, schema.context,
-            schema.later, schema.ragged, only,
+            schema.later, {*schema.ragged, reward}, only,
         )  # fmt: skip
         self.sources = [
             ObsSource(c.name, stack, self.log, disk.rows[c.name], disk.patches[c.name], cache)
@@ -139,6 +142,13 @@ class OpenStream:
         values: Array = found.values
         return values
 
+    def read_frames(self, name: str, spans: Array, rows: Ids) -> NDArray[np.uint8]:
+        """Return the frames ``(n, H, W, 3)`` of spans ``(n, 2)`` that rows of a video column have."""
+        reads = Reads()
+        found = decoding.read(reads, self.schema.ragged[name], spans, [(self, np.arange(len(spans)), rows)])
+        reads.finish()
+        return found
+
     def _look_up(self, reads: Reads, name: str, spans: Array) -> Lists:
         """Return the items of spans, which are complete once ``reads`` is finished."""
         found = ragged_reads.read(reads, self.schema.ragged[name], spans, [(self, np.arange(len(spans)))], "lists")
@@ -191,12 +201,12 @@ class OpenStream:
 
 def open_stream(
     store: Store, name: str, cache: ChunkCache, cut: Commit | None = None, newest: Commit | None = None,
-    only: Collection[str] | None = None,
+    only: Collection[str] | None = None, reward: str = REWARD,
 ) -> OpenStream:  # fmt: skip
     """Return the stream at its newest commit, or at the commit ``cut`` of a checkpoint, with its index in RAM.
 
     Where the caller has just read the ``newest`` one, it is not read again. With ``only``, other columns than these are
-    read from disk, however small they are.
+    read from disk, however small they are. The column ``reward`` is held in RAM, however large it is.
 
     Shards are opened one after another. So the stream's writer may evict a shard, or go back, before the shard was
     read. Then a newer commit does not need that shard, and the stream is read anew.
@@ -208,7 +218,7 @@ def open_stream(
     tried = store.newest_commit(name) if newest is None else newest
     while True:
         try:
-            return OpenStream(store.schema, store.read_stream(name, cut or tried, tried.timeline), cache, only)
+            return OpenStream(store.schema, store.read_stream(name, cut or tried, tried.timeline), cache, only, reward)
         except CorruptionError as error:
             newest = store.newest_commit(name)
             place = error.file, tried.timeline
@@ -220,3 +230,21 @@ def open_stream(
                     f"{newest.end}, faster than it can be read: open a checkpoint, or give the stream a larger capacity"
                 ) from error
             before, tried = place, newest
+
+
+def check_rewards(store: Store, name: str, commits: Mapping[str, Commit], pinned: bool) -> None:
+    """Raise InputError, with their number, if transitions of streams have no reward in the column ``name``.
+
+    The streams stand at their newest ``commits``, or at those that a checkpoint has ``pinned``.
+    """
+
+    def places() -> Iterator[tuple[StreamLog, Ids, Ids]]:
+        for stream, commit in commits.items():
+            cut, newest = (commit, None) if pinned else (None, commit)
+            log = open_stream(store, stream, ChunkCache(0), cut, newest, (*COLUMNS, name), name).log
+            for start in range(log.begin, log.end, TAKEN_ROWS):
+                at = np.arange(start * log.num_envs, min(start + TAKEN_ROWS, log.end) * log.num_envs)
+                yield log, *np.divmod(at, log.num_envs)
+
+    with store.files.coming(store.schema, commits):
+        rewards.check(name, places())

@@ -14,6 +14,7 @@ from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.tables import Tables
 from diskreplay.reading.target import Target
+from diskreplay.schema import REWARD
 from diskreplay.storage.column import ColumnReader
 
 Empty = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
@@ -34,14 +35,18 @@ class Reads:
         empty: a function such as ``numpy.empty``.
         tables: the tables of the streams that are read; if None, Python plans everything.
         forms: of the ragged columns.
+        reward: the name of the column that batches show as rewards.
     """
 
-    def __init__(self, empty: Empty = blocks.empty, tables: Tables | None = None, forms: Forms = PADDED) -> None:
+    def __init__(
+        self, empty: Empty = blocks.empty, tables: Tables | None = None, forms: Forms = PADDED, reward: str = REWARD
+    ) -> None:
         self.empty = empty
         """The function that makes the large arrays to fill."""
         self.tables = tables
         """The tables of the streams; a caller may replace them before the batch is planned."""
         self.forms = forms
+        self.reward = reward
         self.last: dict[str, LastStep] = {}
         """What is done after all steps, by column: the frames of video columns are decoded."""
         self._steps: list[Callable[[], None]] = []

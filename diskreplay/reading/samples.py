@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import place_of
+from diskreplay.index.rewards import returns, rewards
 from diskreplay.ragged import form_of
 from diskreplay.reading import decoding, observations, plain, ragged_reads
 from diskreplay.reading.gather import Requests
@@ -24,7 +25,7 @@ from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import NEXT
 from diskreplay.reading.target import Target
-from diskreplay.schema import KNOWN, LATER, Column, Schema, Stack
+from diskreplay.schema import KNOWN, LATER, RECORDED, REWARD, Column, Schema, Stack
 
 Array = NDArray[Any]
 
@@ -137,7 +138,24 @@ class Samples:
 
         For each later column there is also a mask of the rows that have a value; the others have zeros.
         """
-        return {**{column.name: self.values(column) for column in self.schema.extra_columns}, **self.written_later()}
+        own = {column.name: self.values(column) for column in self.schema.extra_columns}
+        return {**self.recorded(), **own, **self.written_later()}
+
+    def rewards(self) -> Array:
+        """Return the rewards at the rows, ``(size,)``; raise InputError where another column's lack a value."""
+        if self.reads.reward == REWARD:
+            return self.resident(REWARD)
+        name = self.reads.reward
+        return self.scatter([rewards(stream.log, name, rows, envs) for stream, _, rows, envs in self.groups])
+
+    def returns(self, n_step: int, gamma: float) -> list[tuple[Array, Ids, Array]]:
+        """Return for each group what :func:`~diskreplay.index.rewards.returns` does."""
+        name = self.reads.reward
+        return [returns(stream.log, rows, envs, n_step, gamma, name) for stream, _, rows, envs in self.groups]
+
+    def recorded(self) -> dict[str, Array]:
+        """Return the recorded rewards at the rows, ``(size,)`` by name, if another column stands for the rewards."""
+        return {} if self.reads.reward == REWARD else {RECORDED: self.resident(REWARD)}
 
     def written_later(self, only: Collection[str] | None = None) -> dict[str, Array]:
         """Return only the later columns, or those of these names, and their masks, as :meth:`extra` does."""

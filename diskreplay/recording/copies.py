@@ -10,18 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.tensors import arrays
 from diskreplay.views.batch import map_arrays
 
 LARGE_BYTES = 1 << 14
 """The size from which an array is copied in another way."""
 
 
-def copied(value: Any, buffer: ReplayBuffer) -> Any:
-    """Return a copy of an observation or an action."""
+def copied(what: str, value: Any, buffer: ReplayBuffer) -> Any:
+    """Return a copy of an observation or an action, which ``what`` names, with arrays in the place of tensors."""
+    if isinstance(value, Mapping):
+        return {key: copied(f"{what}[{key!r}]", part, buffer) for key, part in value.items()}
+    value = arrays(what, value)
     if isinstance(value, np.ndarray):
         return _copied_array(value)
-    if isinstance(value, Mapping):
-        return {key: copied(part, buffer) for key, part in value.items()}
     return copy.deepcopy(value) if buffer.schema.ragged else map_arrays(np.array, value)
 
 

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from diskreplay.buffers.comparing import found
-from diskreplay.buffers.options import EitherOptions
+from diskreplay.buffers.options import EitherOptions, of
 from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import InputError
 from diskreplay.paths import PathLike
+from diskreplay.recording.columns import SEED, InfoColumns
 from diskreplay.sampling.window import Sampler
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.store_spec import StoreSpec, build
 from diskreplay.views.view import View
 
 CAPACITY = 1_000_000
-SEED = "seed"
-"""The name of the column of ``seeds=True``."""
 NO_SEED = -1
 
 
 def opened(
     env: Any, path: PathLike | ReplayBuffer, observation_space: Any, action_space: Any, num_envs: int,
-    capacity: int | None, view: View | None, sampler: Sampler | None, seeds: bool, options: EitherOptions,
-) -> ReplayBuffer:  # fmt: skip
+    capacity: int | None, view: View | None, sampler: Sampler | None, seeds: bool, defaults: Mapping[str, Any] | None,
+    options: EitherOptions,
+) -> tuple[ReplayBuffer, InfoColumns]:  # fmt: skip
+    """Return the buffer, opened or made if it is not one, and its columns that come from ``info``."""
     if isinstance(path, ReplayBuffer):
         has = path.schema.observation_space, path.schema.action_space, path.num_envs
         wanted = observation_space, action_space, num_envs
@@ -40,7 +43,7 @@ def opened(
             )
         if path.engine.streams.writer is None:
             raise InputError(f"the buffer {path.path!r} must be open for writing: open it with mode='r+'")
-        return path
+        return path, InfoColumns(path.schema, seeds, defaults)
     columns = dict(options["columns"] or {})
     if check_flag("seeds", seeds):
         if SEED in columns:
@@ -48,11 +51,13 @@ def opened(
         columns[SEED] = np.int64
     told = provenance(env) if options["provenance"] is None else options["provenance"]
     more: EitherOptions = {**options, "columns": columns, "provenance": told}
-    return ReplayBuffer.open_or_create(
-        path, observation_space, action_space,
-        capacity=_capacity(path, options) if capacity is None else capacity, num_envs=num_envs, view=view,
-        sampler=sampler, **more,
-    )  # fmt: skip
+    capacity = _capacity(path, options) if capacity is None else capacity
+    spaces = observation_space, action_space
+    infos = InfoColumns(build(of(StoreSpec, more, *spaces, capacity=capacity, num_envs=num_envs)), seeds, defaults)
+    buffer = ReplayBuffer.open_or_create(
+        path, *spaces, capacity=capacity, num_envs=num_envs, view=view, sampler=sampler, **more
+    )
+    return buffer, infos
 
 
 def _capacity(path: PathLike, options: EitherOptions) -> int:
@@ -64,11 +69,6 @@ def _capacity(path: PathLike, options: EitherOptions) -> int:
     if stream is None or not store.has_stream(stream):
         return store.first_commit().capacity
     return store.newest_commit(stream).capacity
-
-
-def info_columns(buffer: ReplayBuffer, seeds: bool) -> list[str]:
-    """Return the columns that come from ``info``."""
-    return [column.name for column in buffer.schema.extra_columns if not (seeds and column.name == SEED)]
 
 
 def seed_number(seed: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Mapping
@@ -17,14 +18,16 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.call_queue import CallQueue, Waited, nothing
 from diskreplay.checks import check_count, check_flag
 from diskreplay.engine.engine import Engine
-from diskreplay.engine.facts import checked
-from diskreplay.errors import InputError
+from diskreplay.engine.facts import change_of_newest, checked
+from diskreplay.errors import InputError, end_block
 from diskreplay.paths import PathLike
+from diskreplay.recording.columns import SEED
 from diskreplay.recording.copies import copied
-from diskreplay.recording.opening import NO_SEED, SEED, info_columns, opened, seed_number
+from diskreplay.recording.opening import NO_SEED, opened, seed_number
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import OBS
+from diskreplay.schema import OBS, REWARD, TERMINATED, TRUNCATED
 from diskreplay.spaces import named_leaves
+from diskreplay.tensors import arrays
 from diskreplay.video import Video
 from diskreplay.video_encoding import NOT_ENCODED, VideoEncoder, VideoRows, parameters_of
 from diskreplay.views.view import View
@@ -47,7 +50,9 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         capacity: steps that the store keeps; older ones are evicted. If None, as many as the one that is there does, or
             1,000,000 in a new one.
         columns: further values of each step, by name: a dtype, ``(shape, dtype)`` or a space. They are taken from
-            ``info[name]`` of the step, which must have it.
+            ``info[name]`` of the step; a text becomes its code points.
+        defaults: by name, the values of columns for steps whose info lacks them: NaN, 0, False or a row without items
+            if nothing is given here. A MisuseWarning names the columns that no info of the first episode had.
         seeds: keep the seed that each episode's ``reset`` was given in the column ``"seed"``, int64; -1 where none was.
         background: have a thread add the steps, and commit, so that ``step`` waits for neither. What it does not wait
             for is not in ``env.buffer`` yet: :meth:`flush` waits.
@@ -57,8 +62,8 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         **options: all others of :meth:`diskreplay.ReplayBuffer.open_or_create`; ``seed`` is that of its sampler. With
             ``background`` the frames of its ``video`` columns, leaves of the observations, are encoded by the thread.
 
-    Raises InputError for what is no environment, and what ``open_or_create`` raises. ``step`` and ``reset`` raise what
-    ``add`` and ``cut`` of the buffer raise, InputError where ``info`` lacks a column. With ``background`` what befalls
+    Raises InputError for what is no environment, for a default that does not fit a column, and what ``open_or_create``
+    raises. ``step`` and ``reset`` raise what ``add`` and ``cut`` of the buffer raise. With ``background`` what befalls
     the thread, such as a full disk, is raised by the next ``step``, ``reset``, :meth:`flush` or :meth:`close`, with a
     note of how many steps were not recorded; the next call must be ``reset`` then.
     """
@@ -73,6 +78,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         view: View | None = None,
         sampler: Sampler | None = None,
         seeds: bool = False,
+        defaults: Mapping[str, Any] | None = None,
         background: bool = False,
         queue_rows: int = QUEUE_ROWS,
         **options: Unpack[EitherOptions],
@@ -81,7 +87,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         check_count("queue_rows", queue_rows)
         if options["video"] is not None:
             _check_video(options["video"], background)
-        if not isinstance(env, gymnasium.Env):
+        if not isinstance(env, gymnasium.Env) or isinstance(env, VectorEnv):  # EnvPool's are both
             other = "; VectorRecord records vector environments" if isinstance(env, VectorEnv) else ""
             raise InputError(f"env must be a gymnasium.Env, got {type(env).__name__}{other}")
         if options["video"]:
@@ -90,12 +96,14 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
             if others := [name for name in own if f"{OBS}/{name}" not in leaves]:
                 raise InputError(NOT_ENCODED.format(others))
         super().__init__(env)
-        self.buffer = opened(
-            env, path, env.observation_space, env.action_space, 1, capacity, view, sampler, seeds, options
-        )
+        spaces = env.observation_space, env.action_space
+        self.buffer, self._columns = opened(env, path, *spaces, 1, capacity, view, sampler, seeds, defaults, options)
         """The buffer that takes the steps."""
         self._seeds = bool(seeds)
-        self._names = info_columns(self.buffer, seeds)
+        self._facts: dict[str, Any] | None = None
+        """The facts of the newest episode as the thread will leave them; None if the buffer has to be asked."""
+        self._begins, self._waits = False, self.buffer.engine.appender.facts.waiting(0) is not None
+        """Whether the next step begins an episode without facts, and whether facts wait for their first step."""
         self._at: tuple[Any, int] | None = None
         """The observation that the next step begins with, and the seed of its episode, or None between episodes."""
         self._rows: Any = self.buffer
@@ -117,7 +125,9 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._at = None
         obs, info = self.env.reset(seed=seed, options=options)
         self._call(self._rows.cut)
-        self._at = copied(obs, self.buffer), number
+        self._begins = not self._waits
+        self._at = copied("obs", obs, self.buffer), number
+        self._columns.end_episode()
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -127,20 +137,26 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
                 "call reset() before step(): no episode has begun, or it has ended, or a step was cut short by an error"
             )
         obs, seed = self._at
-        given = copied(action, self.buffer)
+        given = copied("action", action, self.buffer)
         self._at = None
         next_obs, reward, terminated, truncated, info = self.env.step(action)
-        following = copied(next_obs, self.buffer)
-        extra = {name: _value(info, name) for name in self._names}
+        following = copied("next_obs", next_obs, self.buffer)
+        result = {REWARD: reward, TERMINATED: terminated, TRUNCATED: truncated}
+        gain, ends, cuts = (arrays(name, value) for name, value in result.items())
+        extra = self._columns.of_step(info)
         if self._seeds:
             extra[SEED] = seed
         if self._queue is not None:
-            reward, terminated, truncated, extra = copy.deepcopy((reward, terminated, truncated, extra))
-            self._arguments.row(obs, given, reward, following, terminated, truncated, None, extra)  # as add checks them
+            gain, ends, cuts, extra = copy.deepcopy((gain, ends, cuts, extra))
+            self._arguments.row(obs, given, gain, following, ends, cuts, None, extra)  # as add checks them
             self._tally.given += 1
-        self._call(functools.partial(self._rows.add, obs, given, reward, following, terminated, truncated, **extra))
-        if not (terminated or truncated):
+        self._call(functools.partial(self._rows.add, obs, given, gain, following, ends, cuts, **extra))
+        self._facts = {} if self._begins else self._facts
+        self._begins = self._waits = False
+        if not (ends or cuts):
             self._at = following, seed
+        else:
+            self._columns.end_episode()
         return next_obs, reward, terminated, truncated, info
 
     def begin_episode(self, **facts: Any) -> None:
@@ -149,12 +165,20 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         With ``background`` they wait in the queue of the steps; the buffer's own method would come too early.
         """
         self._check()
-        self._call(functools.partial(self._rows.begin_episode, **checked(facts, {})))
+        found = checked(facts, {})
+        self._call(functools.partial(self._rows.begin_episode, **found))
+        self._facts, self._begins, self._waits = found, False, True
 
     def annotate_episode(self, **facts: Any) -> None:
         """Tell more of the newest episode, as the buffer's method; with ``background`` in the order of the steps."""
         self._check()
-        self._call(functools.partial(self._rows.annotate_episode, **checked(facts, {})))
+        found = checked(facts, {}, newest=True)
+        if self._queue is not None:  # the thread would refuse them too late
+            if self._facts is None:
+                with self.buffer.engine.lock:
+                    self._facts = change_of_newest(self.buffer.engine.appender, 0, {}).facts
+            self._facts = checked(facts, self._facts)
+        self._call(functools.partial(self._rows.annotate_episode, **found))
 
     def flush(self) -> None:
         """Wait until all steps so far are in ``env.buffer``, and commit them; raise what ``commit`` raises."""
@@ -171,14 +195,15 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         """Commit, close the store, and close the environment; a second call does nothing more."""
-        try:
+        with contextlib.ExitStack() as closing:
+            closing.callback(self.env.close)
+            closing.push(self.buffer)
             if self._queue is not None:
                 self._queue.end()
-        finally:
-            try:
-                self.buffer.close()
-            finally:
-                self.env.close()
+        self._columns.end_episode()
+
+    def __exit__(self, *exception: Any) -> None:  # type: ignore[override]
+        end_block(self.close, exception[1])
 
     def _check(self) -> None:
         """Raise what stands against another call, before it touches the environment."""
@@ -191,7 +216,8 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             self._queue.check()
         except BaseException:
-            self._at = None  # the episode has a hole
+            self._at = self._facts = None  # the episode has a hole
+            self._waits = self.buffer.engine.appender.facts.waiting(0) is not None
             raise
 
     def _call(self, call: Callable[[], object]) -> None:
@@ -236,10 +262,3 @@ def _check_video(columns: Any, background: bool) -> None:
         if isinstance(video, Video):
             parameters_of(video)
             VideoEncoder(video)
-
-
-def _value(info: Mapping[str, Any], name: str) -> Any:
-    try:
-        return info[name]
-    except KeyError:
-        raise InputError(f"info of a step has no {name!r}, which is a column; it has {sorted(info)}") from None

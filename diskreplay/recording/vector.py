@@ -12,37 +12,44 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from diskreplay.buffers.autoreset import AutoresetMode, final_observations
+from diskreplay.buffers.autoreset import HIDDEN, AutoresetMode, checked_info, final_observations
 from diskreplay.buffers.options import EitherOptions, shared
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_array, check_count
 from diskreplay.errors import InputError
 from diskreplay.paths import PathLike
+from diskreplay.recording.columns import SEED
 from diskreplay.recording.copies import copied
-from diskreplay.recording.opening import NO_SEED, SEED, info_columns, opened, seed_number
+from diskreplay.recording.opening import NO_SEED, opened, seed_number
 from diskreplay.sampling.window import Sampler
-from diskreplay.spaces import is_ragged
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
+from diskreplay.spaces import LEAF_SPACES, is_ragged
+from diskreplay.tensors import arrays
 from diskreplay.views.batch import map_arrays
 from diskreplay.views.view import View
-
-FINAL_OBS = ("final_obs", "final_observation")
 
 
 class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
     """A vector environment whose steps are recorded into one stream of a store, whatever its autoreset mode.
 
     The mode is that of ``metadata["autoreset_mode"]``, ``NEXT_STEP`` where there is none. With ``NEXT_STEP`` the steps
-    that reset are rows which are never sampled; with ``SAME_STEP`` the final observations come from ``info``; with
+    that reset are rows which are never sampled; with ``SAME_STEP`` the final observations come from ``info``, as
+    :func:`diskreplay.final_observations` takes them, with a mask or without; with
     ``DISABLED`` environments that have ended must be reset before the next step, all or by
     ``options={"reset_mask": mask}``.
 
     Args:
         envs: a ``gymnasium.vector.VectorEnv``.
         stream: the stream to write, the store's first if None; another process writes another one.
-        path, capacity, view, sampler, columns, seeds, provenance, **options: as in :class:`Record`. Where an
-            environment ends with ``SAME_STEP``, ``info["final_info"]`` is where its columns are taken from. Of a seed
-            that is an integer, environment ``i`` has that and ``i``.
+        path, capacity, view, sampler, columns, defaults, seeds, provenance, **options: as in :class:`Record`. Where
+            an environment ends with ``SAME_STEP``, ``info["final_info"]`` is where its columns are taken from. Of a
+            seed that is an integer, environment ``i`` has that and ``i``.
 
-    Raises what :class:`Record` raises.
+    What an environment returns may be torch's tensors, on any device; so may actions.
+
+    Raises what :class:`Record` raises, and InputError for an autoreset mode that is none of Gymnasium's and for spaces
+    that are not those of ``num_envs`` environments. ``step`` raises InputError where the infos are a list, as those of
+    Stable-Baselines3, which hides final observations or lacks columns.
     """
 
     @shared(EitherOptions)
@@ -55,25 +62,27 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         view: View | None = None,
         sampler: Sampler | None = None,
         seeds: bool = False,
+        defaults: Mapping[str, Any] | None = None,
         **options: Unpack[EitherOptions],
     ) -> None:
         if not isinstance(envs, VectorEnv):
             other = "; Record records single environments" if isinstance(envs, gymnasium.Env) else ""
             raise InputError(f"envs must be a gymnasium.vector.VectorEnv, got {type(envs).__name__}{other}")
-        mode = envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        mode = (envs.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
         if not isinstance(mode, AutoresetMode):
             raise InputError(
                 f"metadata['autoreset_mode'] of envs must be a gymnasium.vector.AutoresetMode, got {mode!r}"
             )
+        spaces = _single_spaces(envs)
         super().__init__(envs)
         self.autoreset_mode = mode
         if options["video"] or (isinstance(path, ReplayBuffer) and path.schema.videos):
             raise InputError("VectorRecord cannot record video: use Record, with a stream for each environment")
-        spaces = envs.single_observation_space, envs.single_action_space
-        self.buffer = opened(envs, path, *spaces, envs.num_envs, capacity, view, sampler, seeds, options)
+        self.buffer, self._columns = opened(
+            envs, path, *spaces, envs.num_envs, capacity, view, sampler, seeds, defaults, options
+        )
         """The buffer that takes the steps."""
         self._seeds = bool(seeds)
-        self._names = info_columns(self.buffer, seeds)
         self._at: tuple[Any, NDArray[np.bool_], NDArray[np.int64]] | None = None
         """The state before the next step, or None if no episodes are going on.
 
@@ -98,10 +107,12 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         self.buffer.cut(mask)
         resets = np.ones(self.num_envs, bool) if mask is None else mask
         self._at = (
-            self._kept_in_space(obs, self.env.single_observation_space),
+            self._kept_in_space("obs", obs, self.env.single_observation_space),
             ended & ~resets,
             np.where(resets, numbers, before),
         )
+        if mask is None:
+            self._columns.end_episode()
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -114,24 +125,29 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
                 f"the environments {np.flatnonzero(ended).tolist()} have ended and do not reset by themselves: call "
                 "reset(options={'reset_mask': terminated | truncated}) before step()"
             )
-        given = self._kept_in_space(actions, self.env.single_action_space)
+        given = self._kept_in_space("actions", actions, self.env.single_action_space)
         self._at = None
         next_obs, rewards, terminated, truncated, info = self.env.step(actions)
-        done = np.logical_or(terminated, truncated)
-        self._check_finals(info, done)
-        valid = ~ended
-        kept = self._kept_in_space(next_obs, self.env.single_observation_space)
-        extra = {name: self._column(info, name, valid, done) for name in self._names}
+        flags = self.buffer.engine.appender.arguments.flag
+        ends = np.reshape(flags[TERMINATED].check(terminated), self.num_envs)
+        cuts = np.reshape(flags[TRUNCATED].check(truncated), self.num_envs)
+        done, valid = ends | cuts, ~ended
+        following = kept = self._kept_in_space("next_obs", next_obs, self.env.single_observation_space)
+        infos = self._checked(info)
+        if same := self.autoreset_mode is AutoresetMode.SAME_STEP:
+            following = final_observations(kept, infos, done)
+        extra = self._columns.of_steps(infos, valid, done & same)
         if self._seeds:
             extra[SEED] = seeds
         row: tuple[Any, ...] = (
-            obs, given, rewards, final_observations(kept, info), terminated, truncated, valid if ended.any() else None
+            obs, given, arrays(REWARD, rewards), following, ends, cuts, valid if ended.any() else None
         )  # fmt: skip
         if self.num_envs == 1:
             row, extra = tuple(_first(part) for part in row), {name: _first(part) for name, part in extra.items()}
         self.buffer.add(*row, **extra)
-        waits = done & (self.autoreset_mode is not AutoresetMode.SAME_STEP)
-        self._at = kept, waits, np.where(done, NO_SEED, seeds)
+        self._at = kept, done & (not same), np.where(done, NO_SEED, seeds)
+        if done.any():
+            self._columns.end_episode()
         return next_obs, rewards, terminated, truncated, info
 
     def close(self, **kwargs: Any) -> None:
@@ -140,25 +156,29 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
             self.buffer.close()
         finally:
             self.env.close(**kwargs)
+        self._columns.end_episode()
 
-    def _kept_in_space(self, value: Any, space: gymnasium.Space[Any]) -> Any:
+    def _kept_in_space(self, what: str, value: Any, space: gymnasium.Space[Any]) -> Any:
         """Return a copy of observations or actions; of a ragged space, a list with one for each environment."""
+        value = arrays(what, value)
         if not self.buffer.schema.ragged:
-            return copied(value, self.buffer)
+            return copied(what, value, self.buffer)
         if isinstance(space, gymnasium.spaces.Dict) and isinstance(value, Mapping):
-            known = {key: self._kept_in_space(value[key], sub) for key, sub in space.spaces.items() if key in value}
+            known = {
+                key: self._kept_in_space(what, value[key], sub) for key, sub in space.spaces.items() if key in value
+            }
             return {**value, **known}
         if isinstance(space, gymnasium.spaces.Tuple) and isinstance(value, tuple) and len(value) == len(space.spaces):
-            return tuple(self._kept_in_space(part, sub) for part, sub in zip(value, space.spaces, strict=True))
+            return tuple(self._kept_in_space(what, part, sub) for part, sub in zip(value, space.spaces, strict=True))
         if not is_ragged(space, ""):
-            return copied(value, self.buffer)
+            return copied(what, value, self.buffer)
         return copy.deepcopy(list(value) if isinstance(value, tuple | np.ndarray) else value)
 
     def _mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
         """Return which environments a reset is for, or None for all."""
         if options is None or "reset_mask" not in options:
             return None
-        mask = np.array(options["reset_mask"])
+        mask = np.array(check_array("reset_mask", options["reset_mask"]))
         if mask.dtype != bool or mask.shape != (self.num_envs,):
             raise InputError(
                 f"reset_mask must be bool of shape ({self.num_envs},), got {mask.dtype} of shape {mask.shape}"
@@ -175,53 +195,42 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
             raise InputError(f"seed must be an integer or one for each of {self.num_envs} environments, got {seed!r}")
         return np.array([seed_number(one) for one in seed], np.int64)
 
-    def _check_finals(self, info: Mapping[str, Any], done: NDArray[np.bool_]) -> None:
-        """Raise InputError if the environments are seen to be in another mode than they say."""
-        finals = next((key for key in FINAL_OBS if key in info), None)
-        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
-            if finals is not None:
-                raise InputError(
-                    f"info has {finals!r}, as environments have it that reset in the same step, but the mode is "
-                    f"{self.autoreset_mode.name}: set metadata['autoreset_mode'] of the environments"
-                )
-        elif done.any() and (finals is None or not np.all(info[f"_{finals}"][done])):
+    def _checked(self, info: Any) -> Mapping[str, Any]:
+        """Return the infos; raise InputError if the environments are seen to be in another mode than they say."""
+        same = self.autoreset_mode is AutoresetMode.SAME_STEP
+        infos = checked_info(info, needed=same or bool(self._columns.names))
+        if not same and (finals := HIDDEN & infos.keys()):
             raise InputError(
-                f"info lacks the final observations of the environments {np.flatnonzero(done).tolist()}, which "
-                "SAME_STEP promises as info['final_obs']"
+                f"info has {min(finals)!r}, as environments have it that reset in the same step, but the mode is "
+                f"{self.autoreset_mode.name}: set metadata['autoreset_mode'] of the environments"
             )
-
-    def _column(self, info: Mapping[str, Any], name: str, valid: NDArray[np.bool_], done: NDArray[np.bool_]) -> Any:
-        """Return the values ``(num_envs, *shape)`` of a column, or a list of ragged ones.
-
-        Where the step is no transition, there is any value.
-        """
-        ragged = name in self.buffer.schema.ragged
-        values, has = _of(info, name, self.num_envs, ragged)
-        if self.autoreset_mode is AutoresetMode.SAME_STEP and done.any():
-            finals, final_has = _of(info.get("final_info", {}), name, self.num_envs, ragged)
-            has = np.where(done, final_has, has)
-            if finals is not None:
-                values = finals if values is None else values.copy()
-                values[done] = finals[done]
-        lacking = np.flatnonzero(valid & ~has)
-        if len(lacking):
-            raise InputError(f"info of the environments {lacking.tolist()} has no {name!r}, which is a column")
-        if ragged:
-            return [None] * self.num_envs if values is None else values.tolist()
-        if values is None:
-            column = next(one for one in self.buffer.schema.extra_columns if one.name == name)
-            return np.zeros((self.num_envs, *column.shape), column.dtype)
-        return values
+        return infos
 
 
-def _of(
-    info: Any, name: str, num_envs: int, ragged: bool
-) -> tuple[NDArray[Any] | None, NDArray[np.bool_]]:  # fmt: skip
-    """Return the values of a key of a vector environment's ``info``, as objects if ragged, and who has one."""
-    if name not in info:
-        return None, np.zeros(num_envs, bool)
-    values = np.fromiter(info[name], object, num_envs) if ragged else np.asarray(info[name])
-    return values, np.asarray(info.get(f"_{name}", np.ones(num_envs, bool)))
+def _single_spaces(envs: VectorEnv[Any, Any, Any]) -> tuple[Any, Any]:
+    """Return the spaces of one environment; raise InputError if the others are not those of ``num_envs``."""
+    count = check_count("num_envs of envs", getattr(envs, "num_envs", None))
+    spaces = []
+    for name in ("observation_space", "action_space"):
+        one, all_ = getattr(envs, f"single_{name}", None), getattr(envs, name, None)
+        if all_ is not None and all_ != one and not _is_batch(all_, one, count):  # EnvPool's are the same
+            raise InputError(
+                f"{name} of envs must be that of {count} environments with single_{name} {one}, got {all_}; steps of "
+                "some environments at a time are not recorded"
+            )
+        spaces.append(one)
+    return spaces[0], spaces[1]
+
+
+def _is_batch(space: Any, one: Any, count: int) -> bool:
+    """Tell whether a space has the structure and the shapes of a space of one environment for each of ``count``."""
+    if isinstance(one, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        keys: Any = one.spaces.keys() if isinstance(one, gymnasium.spaces.Dict) else range(len(one.spaces))
+        if not isinstance(space, type(one)) or len(space.spaces) != len(keys):
+            return False
+        parts: Any = space.spaces
+        return all(key in keys and _is_batch(parts[key], one[key], count) for key in keys)
+    return not isinstance(one, LEAF_SPACES) or space.shape == (count, *(one.shape or ()))
 
 
 def _first(value: Any) -> Any:

@@ -20,6 +20,7 @@ from diskreplay.errors import RemoteConflictError, RemoteError, StateError
 from diskreplay.interrupts import Lock
 from diskreplay.remote.push import Push
 from diskreplay.storage.commit import Commit
+from diskreplay.workers import start_thread
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """The seconds before a push that failed is tried again: the first time, and at most.
@@ -87,8 +88,10 @@ class BackgroundPush:
         self._asked += 1
         if not self._ended and (self._thread is None or not self._thread.is_alive()):
             self._error = None  # of an attempt that is over: what was in the way may be gone
-            self._thread = threading.Thread(target=self._run, name="diskreplay-push", daemon=True)
-            self._thread.start()
+            try:
+                self._thread = start_thread(self._run, "diskreplay-push")
+            except StateError as error:  # the next commit tries again
+                self._error = error
         self._wake()
 
     def wait(self, timeout: float | None = None) -> None:

@@ -117,7 +117,7 @@ class CheckpointPush:
                 return here
 
     def _checkpoint_names(self) -> set[str]:
-        return set(self._store.files.list(os.path.join(self._store.path, CHECKPOINTS))) - {metadata.NAME}
+        return set(self._store.checkpoint_names())
 
     def _dropped(self, here: Iterable[Checkpoint], there: Mapping[str, Object]) -> list[str]:
         """Return the names of remote checkpoints that this store's writers made and that are not here, oldest first."""

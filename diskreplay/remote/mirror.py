@@ -149,7 +149,7 @@ class Mirror:
             self._files.rename(inside, target)
         finally:
             with contextlib.suppress(OSError):
-                fs.remove(self._files, temporary)
+                fs.clear(self._files, temporary)
             lock.release()
         return target
 

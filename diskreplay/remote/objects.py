@@ -15,6 +15,7 @@ import fcntl
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -22,6 +23,7 @@ from diskreplay.errors import InputError, RemoteError
 from diskreplay.paths import check_no_secret
 from diskreplay.remote import failures, listing
 from diskreplay.remote.downloads import Download
+from diskreplay.workers import start_thread
 
 SCHEMES = ("s3", "gs", "az", "file")
 NEW = ""
@@ -36,6 +38,12 @@ ATTEMPTS = 10
 """The most tries of a put whose condition holds, and which the storage refuses."""
 RETRY_SECONDS = 60.0
 """The seconds for which a request is tried again before it has failed."""
+MOST_RETRIES = 10_000
+"""More retries than fit into these seconds, which alone are to end them."""
+FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0
+"""The seconds between two tries, at first and at most."""
+CUT = "list response body"
+"""The words of `obstore` for a listing that was cut on its way, which it does not ask for again itself."""
 ANSWER_SECONDS = 30.0
 """The most seconds of one try of a question (:class:`Connections`), or until the next bytes of a download."""
 TRANSFER_SECONDS = 600.0
@@ -257,8 +265,16 @@ class ObjectStore:
     def list(self, prefix: str) -> list[Object]:
         def ask() -> list[Object]:
             # `obstore` lists below a prefix of whole parts.
-            listed = listing.metas(self._obstore, self._connections().question, prefix.rpartition("/")[0])
-            return [_object(str(one["path"]), one) for one in listed]
+            until, pause = time.monotonic() + RETRY_SECONDS, FIRST_PAUSE_SECONDS
+            while True:
+                try:
+                    listed = listing.metas(self._obstore, self._connections().question, prefix.rpartition("/")[0])
+                    return [_object(str(one["path"]), one) for one in listed]
+                except self._obstore.exceptions.BaseError as error:
+                    if CUT not in str(error) or time.monotonic() + pause > until:
+                        raise
+                time.sleep(pause)
+                pause = min(2 * pause, MOST_PAUSE_SECONDS)
 
         found = self._ask("listing", prefix, ask)
         return sorted((one for one in found if one.key.startswith(prefix)), key=lambda one: one.key)
@@ -283,7 +299,7 @@ class ObjectStore:
             if threading.current_thread() is not threading.main_thread():
                 return ask()
             asked = Download(ask)  # a Ctrl-C is noticed while it is waited for, not in obstore itself
-            threading.Thread(target=asked.run, name="diskreplay-request", daemon=True).start()
+            start_thread(asked.run, "diskreplay-request")
             return asked.result()
 
     def _connections(self) -> Connections:
@@ -393,7 +409,11 @@ def _options(url: str) -> dict[str, Any]:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     # Who wrote an endpoint without TLS wants that.
     client = {"allow_http": True} if scheme == "s3" and endpoint.startswith("http://") else {}
-    retry = {"retry_timeout": datetime.timedelta(seconds=RETRY_SECONDS)}
+    total, first, most = (
+        datetime.timedelta(seconds=seconds) for seconds in (RETRY_SECONDS, FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS)
+    )
+    pauses = {"init_backoff": first, "max_backoff": most}
+    retry = {"retry_timeout": total, "max_retries": MOST_RETRIES, "backoff": pauses}
     return {"client_options": client, "retry_config": retry, **(_amazon(endpoint) if scheme == "s3" else {})}
 
 

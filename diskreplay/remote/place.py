@@ -59,8 +59,10 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
             "remove them, or give them back their names", RemoteWarning, stacklevel=4,
         )  # fmt: skip
     if found.kind(f"{objects.url}/{metadata.NAME}") is None:
+        lost = " any more: its root document is missing, and the next push ('diskreplay push') puts it back"
+        why = lost if found.catalog.listing.records else " yet"
         raise StoreNotFoundError(
-            f"there is no store at {objects.url!r} yet; who writes makes one, by create(path, ..., remote=url)"
+            f"there is no store at {objects.url!r}{why}; who writes makes one, by create(path, ..., remote=url)"
         )
     if not found.catalog.listing.records:
         raise StoreNotFoundError(f"the store at {objects.url!r} holds no stream yet: its first push has not ended")
@@ -89,7 +91,7 @@ def local(path: PathLike, doing: str) -> str:
 def default_mirror(url: str) -> str:
     """Return the directory of a URL's mirror below the user's cache directory (``XDG_CACHE_HOME``, ``~/.cache``)."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = os.environ.get(MIRROR_VARIABLE) or os.path.join(cache, "diskreplay")
+    folder = checked_path(os.environ.get(MIRROR_VARIABLE) or os.path.join(cache, "diskreplay"), MIRROR_VARIABLE)
     digest = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
     return os.path.abspath(os.path.join(folder, f"{url.rstrip('/').rpartition('/')[2]}-{digest}"))
 

@@ -2,10 +2,10 @@
 
 1. An episode of ``length`` steps has ``length + 1`` observations; the last one is the true final observation.
 2. Everything that is no picture is a curve: rewards, actions, columns, vectors, up to ``MOST_CURVES`` elements of each;
-   where a value is several vectors, those of the last; where it is ragged, its length. Video is not shown. Of a very
+   where a value is several vectors, those of the last; where it is ragged, its length. Of a very
    long episode every ``every``-th step is given, and rewards are summed in between.
 3. Pictures are strips: a grid of frames, 16 a line, as one PNG. A strip holds a limited number of frames, so that a
-   long episode has several, each read by itself.
+   long episode has several, each read, and of video decoded, by itself.
 4. What is damaged is left out, and listed.
 """
 
@@ -28,6 +28,7 @@ from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
 from diskreplay.ops.result import Result
 from diskreplay.pictures import CHANNELS, newest, pictures_of, space_bounds, spread, to_pixels, to_png
+from diskreplay.reading import decoding
 from diskreplay.report.overview import action_labels, length_of, short
 from diskreplay.report.source import Damage, Found, Snapshot, read, read_all
 from diskreplay.schema import OBS, REWARD, Column
@@ -84,7 +85,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Camera:
-    """An observation that is a picture.
+    """An observation that is a picture, or a column of video.
 
     Attributes:
         width, height: the width and height of a frame in a strip, in pixels.
@@ -161,7 +162,8 @@ def episode_values(source: Snapshot, found: Found) -> EpisodeValues:
         if any(camera.name == column.name for camera in views):
             continue
         if column.name in source.schema.videos:
-            not_shown.append(f"{column.name} is not shown: it is video")
+            why = decoding.lacking(source.schema.videos[column.name]) or "its pictures are too small"
+            not_shown.append(f"{column.name} is not shown: {why}")
             continue
         shape = source.shape(column)
         elements = math.prod(shape)
@@ -213,10 +215,9 @@ def _series(
         whole = read_all(found.rows, column, episode.env, episode.start, episode.stop, damaged)[:, drawn]
         values = np.add.reduceat(whole, np.arange(0, episode.length, every), axis=0)
     else:
-        for at, block in read(found.rows, column, episode.env, episode.start, episode.stop, damaged):
-            first = at - episode.start
-            steps = np.arange(-(-first // every) * every, first + len(block), every)
-            values[steps // every] = source.shown(column, block).reshape(len(block), -1)[steps - first][:, drawn]
+        for at, block in read(found.rows, column, episode.env, episode.start, episode.stop, damaged, every):
+            first = (at - episode.start) // every
+            values[first : first + len(block)] = source.shown(column, block).reshape(len(block), -1)[:, drawn]
     if kind == "observation" and every == 1:
         values = np.concatenate([values, _final(source, found, column)[:, drawn]])
     labels = action_labels(source, space) if kind == "action" else {}
@@ -264,14 +265,14 @@ def cameras(source: Snapshot) -> tuple[Camera, ...]:
 
 
 def _pictured(source: Snapshot) -> list[Column]:
-    """Return the observations that are pictures."""
-    leaves = spaces.leaf_spaces(source.schema.observation_space)
-    columns = zip(source.schema.obs_columns, leaves, strict=True)
-    ragged = source.schema.ragged
-    return [
-        column for column, space in columns
-        if column.name not in ragged and pictures_of(column.shape, column.dtype, space)
-    ]  # fmt: skip
+    """Return the observations that are pictures, and the video columns, as far as these can be decoded here."""
+    schema = source.schema
+    leaves = spaces.leaf_spaces(schema.observation_space)
+    columns: list[tuple[Column, Any]] = [*zip(schema.obs_columns, leaves, strict=True)]
+    columns += [(column, None) for column in schema.extra_columns if column.name in schema.videos]
+    hidden = [name for name, one in schema.ragged.items() if one.video is None or decoding.lacking(one.video)]
+    shown = [(schema.picture(column), space) for column, space in columns if column.name not in hidden]
+    return [column for column, space in shown if pictures_of(column.shape, column.dtype, space)]
 
 
 def _note(column: Column) -> str:
@@ -309,19 +310,20 @@ def strip(source: Snapshot, found: Found, camera: str, first: int, every: int, c
     Raises StateError when a live writer evicted them, KeyError when there is no such camera.
     """
     episode = found.episode
-    column = source.schema.column(camera)
-    space = spaces.named_leaves(source.schema.observation_space, OBS)[camera]
+    column = source.schema.picture(source.schema.column(camera))
+    space = spaces.named_leaves(source.schema.observation_space, OBS).get(camera)
     wanted = np.arange(first, episode.length + 1, every)[:count]
     frames: dict[int, Array] = {}
     damaged: list[Damage] = []
     stop = min(episode.length, int(wanted[-1]) + 1) if len(wanted) else first
-    for at, block in read(found.rows, column, episode.env, episode.start + first, episode.start + stop, damaged):
-        low = at - episode.start
-        for step in wanted[(wanted >= low) & (wanted < low + len(block))].tolist():
-            frames[step] = _shown(block[step - low]).copy()
+    for at, block in read(found.rows, column, episode.env, episode.start + first, episode.start + stop, damaged, every):
+        frames |= {at - episode.start + n * every: _shown(frame).copy() for n, frame in enumerate(block)}
     if len(wanted) and wanted[-1] == episode.length:
         with contextlib.suppress(CorruptionError):  # listed below, as every frame that is missing
-            frames[episode.length] = _shown(found.rows.final_frame(column, episode.env, episode.stop - 1))
+            final = np.zeros(column.shape, column.dtype)  # a column has no value after the last step
+            if space is not None:
+                final = found.rows.final_frame(column, episode.env, episode.stop - 1)
+            frames[episode.length] = _shown(final)
     bounds = space_bounds(space, column.dtype) or spread(frames.values())
     blank = _blank(column)
     sheet = np.zeros((max(1, -(-len(wanted) // LINE)) * len(blank), LINE * blank.shape[1], *blank.shape[2:]), np.uint8)

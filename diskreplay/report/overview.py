@@ -123,8 +123,8 @@ class ColumnSummary:
     """A column of the schema as a reader sees it.
 
     Attributes:
-        shape: the shape of a value; its first number is None for a ragged column.
-        space: the space of observations and actions; for a later column, the words that say so.
+        shape: the shape of a value; its first number is None for a ragged column. Of video, that of a frame.
+        space: the space of observations and actions; for a later column and for video, words that tell of it.
     """
 
     name: str
@@ -459,6 +459,8 @@ def _leaves(source: Snapshot) -> tuple[ColumnSummary, ...]:
     of |= {name: f"written later, {count:,} known" for name, count in source.facts.later.items()}
     items = {name: ragged.items for name, ragged in schema.ragged.items()}
     shapes = {name: (None, *column.shape) for name, column in items.items()}
+    shapes |= {name: video.shape for name, video in schema.videos.items()}
+    of |= {name: str(video) for name, video in schema.videos.items()}
     return tuple(
         ColumnSummary(
             one.name, shapes.get(one.name, one.shape), items.get(one.name, one).dtype.name, of.get(one.name, ""),

@@ -155,9 +155,10 @@ def _refreshed(rows: LogRows) -> bool:
 
 
 def read(
-    rows: LogRows, column: Column, env: int, start: int, stop: int, damaged: list[Damage], chunks: int | None = None
-) -> Iterator[tuple[int, Array]]:
-    """Yield values of rows ``[start, stop)`` in order, a few MB at a time: the first row and ``(n, *shape)``.
+    rows: LogRows, column: Column, env: int, start: int, stop: int, damaged: list[Damage], every: int = 1,
+    chunks: int | None = None,
+) -> Iterator[tuple[int, Array]]:  # fmt: skip
+    """Yield values of every ``every``-th row of ``[start, stop)``, a few MB at a time: the first row, ``(n, *shape)``.
 
     Chunks that are damaged are left out and noted in ``damaged``. Raises StateError when a live writer evicted them.
     ``chunks`` are read at a time, as many as make a few MB if None.
@@ -167,13 +168,13 @@ def read(
     while at < stop:
         end = min(stop, (at // size + 1) * size)
         try:
-            yield at, rows.values(column, env, at, end)
+            yield at, rows.values(column, env, at, end, every)
         except CorruptionError as error:
             if chunks == 1:
                 damaged.append(Damage(at, end, str(error)))
             else:
-                yield from read(rows, column, env, at, end, damaged, 1)
-        at = end
+                yield from read(rows, column, env, at, end, damaged, every, 1)
+        at += -(-(end - at) // every) * every
 
 
 def read_all(rows: LogRows, column: Column, env: int, start: int, stop: int, damaged: list[Damage]) -> Array:

@@ -1,9 +1,11 @@
 """The places of ids in a sampler's tree, and what changed since it last looked.
 
 Every stream has a run of slots; the streams' runs stand one after another in the order in which they were first seen,
-which is part of a sampler's state: the same draw then finds the same id. A run holds the ids in their order or, for a
-sampler that draws from each environment by itself, those of one environment after those of another. To catch up with
-the windows is, a stream:
+which is part of a sampler's state: the same draw then finds the same id. A run has slots for what its window has held,
+by powers of eight, and at most for the stream's capacity: a tree of eighths sums the same numbers in the same order
+whatever empty slots follow. Where a window outgrows its run, all runs are laid out anew. A run holds the ids in their
+order or, for a sampler that draws from each environment by itself, those of one environment after those of another. To
+catch up with the windows is, a stream:
 
 1. Ids that left the window give their slots back.
 2. Ids that are new, and older ones that were no transition but may have become one, are looked at once.
@@ -31,6 +33,8 @@ from diskreplay.index import slots as slot_index
 from diskreplay.sampling.window import Standings, Window
 
 NONE: Ids = np.empty(0, np.int64)
+LEAST_ROWS = 8**6
+"""The slots of a lane at the least, as far as the capacity goes."""
 RUN_FACTS = "stream", "base", "capacity", "lanes", "group", "first", "stop"
 
 
@@ -59,6 +63,7 @@ class Run(NamedTuple):
 
     @property
     def capacity(self) -> int:
+        """The number of its slots."""
         return self.lanes * self.rows
 
     def slots(self, start: int, stop: int) -> Ids:
@@ -131,9 +136,12 @@ class Places:
                 continue
             forward = old.first <= new.first < new.stop <= new.first + new.capacity and old.first < old.stop <= new.stop
             stream = stream_of(new.first)
-            if not forward or stream != stream_of(old.first) or new[2:] != old[2:] or len(self._runs[stream].waiting):
+            if not forward or stream != stream_of(old.first) or new[2:] != old[2:]:
                 return None
-            found.append(Step(self._row[stream], self._runs[stream].group, max(old.stop, new.first), new))
+            run = self._runs[stream]
+            if len(run.waiting) or new.stop - new.first > run.capacity:
+                return None
+            found.append(Step(self._row[stream], run.group, max(old.stop, new.first), new))
         return found
 
     def _runs_now(self) -> dict[int, Run]:
@@ -151,16 +159,17 @@ class Places:
         return other
 
     def resized(self, listed: list[Window]) -> tuple[Places, Ids] | None:
-        """Return the places after streams changed their capacity, and the slots that were left for them, or None.
+        """Return the places after windows outgrew their slots, or lost them, and the slots that were left, or None.
 
-        The slots are in the order of :meth:`held` of the new places. None where all streams are as large as they were.
+        The slots are in the order of :meth:`held` of the new places. None where all runs are as large as they were.
         """
         for window in listed:
             self._check(window)
-        rows = {
-            stream_of(window.first): window.capacity // (window.num_envs if self._by_env else 1) for window in listed
-        }
-        runs = [(run, rows.get(run.stream, run.rows)) for run in self._runs_now().values()]
+        windows = {stream_of(window.first): window for window in listed}
+        runs = [
+            (run, self._rows(windows[run.stream]) if run.stream in windows else run.rows)
+            for run in self._runs_now().values()
+        ]
         if all(most == run.rows for run, most in runs):
             return None
         moved, left = Places(self._by_env), []
@@ -193,17 +202,25 @@ class Places:
         if num_envs < 1 or capacity % num_envs:
             raise InputError(f"the capacity of a window must be a multiple of its environments, got {window}")
 
+    def _rows(self, window: Window) -> int:
+        """Return the slots of each lane for what a window holds."""
+        lanes = window.num_envs if self._by_env else 1
+        rows = LEAST_ROWS
+        while rows * lanes < window.stop - window.first:
+            rows *= 8
+        return min(rows, window.capacity // lanes)
+
     def _run(self, window: Window, vacated: list[Ids]) -> Run:
         """Return the window's run, a new one for a stream that is new or has another shape."""
         stream = stream_of(window.first)
         lanes = window.num_envs if self._by_env else 1
         run = self._runs.get(stream)
-        if run is not None and (run.capacity, run.lanes) != (window.capacity, lanes):
+        rows = self._rows(window)
+        if run is not None and (run.rows, run.lanes) != (rows, lanes):
             self._empty(run, vacated)
             del self._runs[stream]  # the new one stands after all others
             run = None
         if run is None:
-            rows = window.capacity // lanes
             run = Run(stream, self.slots, lanes, rows, 0, 0, self.groups if self._by_env else 0, NONE)
             self._append(run)
         return run

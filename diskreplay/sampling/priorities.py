@@ -123,6 +123,8 @@ class Priorities(Prioritized, Generic[Tree]):
         if self._places is not None and self._tree is not None:
             moved, changes = self._places.forgotten(stream)
             if changes is not None:
+                if self._by_env:
+                    self._maxima[self._places.groups_of(changes.vacated)] = 1.0
                 self._move(self._tree, moved, changes)
 
     def _parts(self) -> tuple[Places, Tree]:

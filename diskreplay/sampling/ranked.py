@@ -83,7 +83,7 @@ class RankedPass:
             )
         self.fingerprint = int(fingerprint)
         self._at: tuple[PassPosition, _Iteration | None] = PassPosition(0, 0), None
-        """The point where an iteration begins, and the iteration that was asked last."""
+        """The point where the next iteration begins, and the newest iteration."""
 
     @property
     def epoch(self) -> int:
@@ -93,7 +93,7 @@ class RankedPass:
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration give this epoch, from its beginning, or what is left of it if it was begun."""
         epoch = check_count("epoch", epoch, least=0)
-        if epoch != self.epoch:
+        if not epoch == self.epoch == self._began.epoch:
             self._at = PassPosition(epoch, 0), None
 
     def __len__(self) -> int:
@@ -101,21 +101,24 @@ class RankedPass:
         return sum(1 for _ in self._batches(self._at[0]))
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        return _Iteration(self, self._at[0])
+        start = self._at[0]
+        self._at = start, _Iteration(self, start)
+        return self._at[1]
 
     def state_dict(self, batches: int | None = None) -> dict[str, int]:
         """Return where the pass stands, for any number of ranks to go on: the same on all ranks.
 
         Args:
-            batches: the number of this iteration's batches that the program has used. A ``DataLoader`` with workers
-                asks for more than it has given out, so count there; if None, as many as were asked for.
+            batches: the number of batches that the program has used since the last ``iter``, also where that has
+                ended. A ``DataLoader`` with workers asks for more than it has given out, so count there; if None, as
+                many as were asked for.
 
         Raises InputError when an iteration has no so many batches.
         """
         start, newest = self._at
         place = start if newest is None else newest.place
         if batches is not None:
-            place = self._after(start, check_count("batches", batches, least=0))
+            place = self._after(self._began, check_count("batches", batches, least=0))
         return {
             "version": 1, "seed": self.seed, "items": self.items, "fingerprint": self.fingerprint,
             "epoch": place.epoch, "taken": place.taken,
@@ -149,6 +152,12 @@ class RankedPass:
         self._at = PassPosition(epoch + 1, 0) if ended else PassPosition(epoch, taken), None
 
     @property
+    def _began(self) -> PassPosition:
+        """The point where the newest iteration began, which may have ended since."""
+        start, newest = self._at
+        return start if newest is None else newest.start
+
+    @property
     def _sizes(self) -> tuple[int, int, bool]:
         return self.batch_size, self.world_size, self.drop_last
 
@@ -180,18 +189,19 @@ class _Iteration(Iterator[NDArray[np.int64]]):
 
     def __init__(self, ranked: RankedPass, start: PassPosition) -> None:
         self._ranked = ranked
-        self._start = start
+        self.start = start
+        """The point where it began."""
         self._order: NDArray[np.int64] | None = None
         self.place = start
         """The point after the batches that were given."""
 
     def __next__(self) -> NDArray[np.int64]:
-        ranked, start = self._ranked, self._start
+        ranked, start = self._ranked, self.start
         newest = ranked._at[0] == start
         found = next(ranked._batches(self.place), None) if self.place.epoch == start.epoch else None
         if found is None:
             if newest:
-                ranked._at = PassPosition(start.epoch + 1, 0), None
+                ranked._at = PassPosition(start.epoch + 1, 0), self
             raise StopIteration
         if self._order is None:
             self._order = order(ranked.seed, start.epoch, ranked.items)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_array
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids, checked_ids
 from diskreplay.index.episodes import KeptEpisodes
@@ -144,7 +145,7 @@ class Prioritized(Sampler, Protocol):
 def checked_draw(sampler: Sampler, drawn: Any, size: int) -> tuple[Ids, NDArray[np.float32]]:
     """Return what a sampler has drawn as arrays ``(size,)``; raise InputError if it is something else."""
     try:
-        ids, weights = (np.asarray(part) for part in drawn)
+        ids, weights = (check_array("ids and weights", part) for part in drawn)
     except (TypeError, ValueError):
         raise InputError(f"{sampler!r}.sample must give ids and weights, got {drawn!r:.80}") from None
     if ids.dtype.kind not in "iu" or ids.shape != (size,):
@@ -156,7 +157,7 @@ def checked_draw(sampler: Sampler, drawn: Any, size: int) -> tuple[Ids, NDArray[
 
 def checked_updates(ids: Any, priorities: Any) -> tuple[Ids, NDArray[np.float64]]:
     """Return ids and magnitudes of priorities as arrays ``(B,)`` of our own; raise InputError if they are none."""
-    given, errors = checked_ids(ids), np.asarray(priorities)
+    given, errors = checked_ids(ids), check_array("priorities", priorities)
     if errors.dtype.kind not in "fiu" or errors.shape != given.shape:
         raise InputError(
             f"priorities must be real numbers of the index's shape {given.shape}, got {errors.dtype} {errors.shape}"

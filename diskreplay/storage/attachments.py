@@ -33,6 +33,7 @@ SHARD_BYTES = 1 << 24
 READ_BYTES = 1 << 20
 """The bytes that are read at once of a file that is read in small pieces."""
 
+Reading = Callable[[], contextlib.AbstractContextManager[None]]
 Given = Mapping[str, Callable[[BinaryIO], object] | bytes | bytearray | memoryview]
 """The files by name: a function that writes to a binary file, or the bytes."""
 
@@ -116,9 +117,9 @@ class AttachmentWriter(io.BufferedIOBase):
 class _Reader(io.RawIOBase):
     """A reader of the bytes of an attachment, chunk by chunk, each checked."""
 
-    def __init__(self, column: ColumnReader, length: int) -> None:
+    def __init__(self, column: ColumnReader, length: int, reading: Reading) -> None:
         super().__init__()
-        self._column, self._length, self._at = column, length, 0
+        self._column, self._length, self._at, self._reading = column, length, 0, reading
 
     def readable(self) -> bool:
         return True
@@ -138,7 +139,8 @@ class _Reader(io.RawIOBase):
         stop = min(self._at + into.nbytes, self._length)
         read = max(0, stop - self._at)
         if read:
-            into[:read] = self._column.read_rows(self._at, stop)[:, 0].data
+            with self._reading():
+                into[:read] = self._column.read_rows(self._at, stop)[:, 0].data
             self._at = stop
         return read
 
@@ -147,10 +149,13 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-def open_attachment(files: fs.Files, checkpoint: str, attachment: Attachment) -> BinaryIO:
+def open_attachment(
+    files: fs.Files, checkpoint: str, attachment: Attachment, reading: Reading = contextlib.nullcontext
+) -> BinaryIO:
     """Open an attachment of the checkpoint whose directory is ``checkpoint`` to be read, in any order.
 
-    Reading raises CorruptionError with the place of damage; so does opening where its shards cannot hold its bytes.
+    Bytes are read within ``reading``. That raises CorruptionError with the place of damage; so does opening where its
+    shards cannot hold its bytes.
     """
     path = os.path.join(checkpoint, GROUP, attachment.name)
     metadata.check_no_link(files, os.path.dirname(path), path)
@@ -160,7 +165,7 @@ def open_attachment(files: fs.Files, checkpoint: str, attachment: Attachment) ->
     with fs.translate_reads(path):
         size = files.size(os.path.join(path, shard_name(last, column))) or 0
     reader.load(0, attachment.length, Tail(last, size))
-    return cast(BinaryIO, io.BufferedReader(_Reader(reader, attachment.length), READ_BYTES))
+    return cast(BinaryIO, io.BufferedReader(_Reader(reader, attachment.length, reading), READ_BYTES))
 
 
 def verify(files: fs.Files, checkpoint: str, attachment: Attachment) -> None:
@@ -222,10 +227,17 @@ def staged(files: fs.Files, parent: str, given: Given) -> Iterator[Staged]:
 
 
 def _written(files: fs.Files, directory: str, name: str, given: Any) -> Attachment:
-    """Write one file."""
+    """Write one file; raise InputError where a function was called in vain."""
     file = AttachmentWriter(files, directory, name)
-    if callable(given):
-        given(file)
-    else:
+    if not callable(given):
         file.write(given)
-    return file.finish()
+        return file.finish()
+    returned = given(file)
+    made = file.finish()
+    if isinstance(returned, bytes | bytearray | memoryview | str) or not made.length:
+        raise InputError(
+            f"attachments[{name!r}] must write its bytes to the file that it is given, as lambda file: "
+            f"torch.save(state, file) or lambda file: file.write(data); it wrote {made.length:,} bytes and returned "
+            f"{type(returned).__name__}"
+        )
+    return made

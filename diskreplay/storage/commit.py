@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
-from diskreplay.checks import check_count
+from diskreplay.checks import check_count, checked_number
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.schema import ITEMS, LOGS, PATCH_TABLE, Column
 
@@ -26,6 +26,20 @@ MAX_NUMBER = 1 << 48
 """The largest number of a checkpoint; those after it share it."""
 OPTIONAL = {"sampled": MAX_SAMPLED, "last_checkpoint": MAX_NUMBER}
 """The counts that a record lacks if they are 0, and the most that each may be."""
+
+
+class LimiterStart(NamedTuple):
+    """What the store had counted when a rate limiter began; of several of a store, the greatest counts."""
+
+    number: int
+    inserts: int
+    samples: int
+    min_size: int
+    samples_per_insert: float
+
+
+NO_START = LimiterStart(0, 0, 0, 0, 0.0)
+"""Of a stream whose writer has no rate limiter."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +88,7 @@ class Commit:
         time: seconds since the epoch, for people; nothing depends on it.
         sampled: transitions that the process which writes the stream has drawn, as it counts them; for a rate limiter.
         last_checkpoint: greatest number of a checkpoint that the stream's writer began to make; 0 before the first.
+        limiter: where the rate limiter by which that process draws began.
     """
 
     stream: int
@@ -89,6 +104,7 @@ class Commit:
     time: float = 0.0
     sampled: int = 0
     last_checkpoint: int = 0
+    limiter: LimiterStart = NO_START
     logs: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -153,8 +169,8 @@ class Commit:
             if path in tails:  # apart from the others, whose names older programs know all of
                 begin, end = self.log_span(path)
                 stored[name] = {"begin": begin, "end": end, "tail": tails.pop(path)}
-        for name in OPTIONAL:
-            if not stored[name]:
+        for name in (*OPTIONAL, "limiter"):
+            if stored[name] in (0, NO_START):
                 del stored[name]
         spans = {_of_items(path): span for path, span in self.logs.items() if path not in LOGS}
         if spans:
@@ -192,7 +208,10 @@ class Commit:
                 raise ValueError(f"time must be finite, got {seconds!r}")
             if counts["stream"] >= MAX_STREAMS or counts["end"] * counts["num_envs"] > MAX_IDS:
                 raise ValueError(f"there are at most {MAX_STREAMS} streams of {MAX_IDS} transitions")
-            found = cls(**counts, tails=tails, time=float(seconds), logs=logs)
+            *whole, ratio = stored.get("limiter", NO_START)
+            numbers = (check_count("limiter", each, least=0, most=MAX_SAMPLED) for each in whole)
+            limiter = LimiterStart(*numbers, checked_number("limiter", ratio))  # type: ignore[call-arg]
+            found = cls(**counts, tails=tails, time=float(seconds), limiter=limiter, logs=logs)
             spans = [(found.begin, found.end), (found.patch_begin, found.patch_end), *logs.values()]
             if any(begin > end for begin, end in spans):
                 raise ValueError("begin must not pass end")

@@ -12,10 +12,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+import pathlib
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
 
-from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
+from diskreplay.errors import DiskFullError, DiskReplayError, FileSystemError, ReadFailedError, WriteFailedError
 from diskreplay.schema import Schema
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.stamps import Stamp
@@ -29,6 +32,17 @@ NO_NAMES = (errno.ELOOP, errno.ENAMETOOLONG)
 """The system's errors for names that nothing can have: links that lead in a circle, and names that are too long."""
 NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, *NO_NAMES)
 """The system's errors for names that lead nowhere."""
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+HELD = (*TAKEN, errno.EBUSY, errno.ETXTBSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.ENOENT)
+"""The system's errors for what it neither moves nor removes: it is open, not ours, in no place for that, or gone."""
+HIDDEN = (".nfs", ".fuse_hidden")
+"""The first letters of names that file systems give to files which were removed while somebody had them open."""
+REFUSED = (errno.EACCES, errno.EPERM)
+"""The system's errors for what this user may not do."""
+LOOK_SECONDS = [0.001 * 2**look for look in range(8)]
+"""The waits between looks for a file that is being replaced."""
+
+Found = TypeVar("Found")
 
 
 class Readable(Protocol):
@@ -36,7 +50,8 @@ class Readable(Protocol):
 
     __slots__ = ()
 
-    def pread(self, size: int, offset: int, /) -> bytes: ...
+    def pread(self, size: int, offset: int, /) -> bytes:
+        """Return these bytes, fewer only where the file ends."""
 
     def descriptor(self) -> int | None:
         """Return a descriptor of the system's for compiled code, or None if only ``pread`` reads the file."""
@@ -193,8 +208,10 @@ def translate(action: str, path: str, kept: str = "the last commit is intact") -
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = DiskFullError if full else WriteFailedError
         cure = "make room" if full else "choose another path" if error.errno in NO_NAMES else "mend the cause"
+        if error.errno in REFUSED:
+            cure = f"get permission to write there{_owner(path)}"
         after = f"{kept}: {cure} and reopen the store" if kept else f"nothing was made: {cure} and try again"
-        if kept and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        if kept and error.errno in (errno.EROFS, *REFUSED):
             after += ", or open it with mode='r'"
         raise kind(
             error.errno, f"{action} {path!r} failed: {os.strerror(error.errno) if error.errno else error}; {after}"
@@ -209,11 +226,48 @@ def unreadable(path: str, error: OSError) -> OSError:
         cure = "close files, or raise the limit (ulimit -n)"
     elif error.errno in NO_NAMES:
         cure = "a store holds no symbolic links: put the file itself there, or name another path"
+    elif error.errno in REFUSED:
+        cure = f"get permission to read it{_owner(path)}"
+    elif error.errno == errno.ESTALE:
+        cure = "another machine has replaced the file that was open here: call again"
     else:
         cure = "mend the disk"
     return ReadFailedError(
         error.errno, f"reading {path!r} failed: {os.strerror(error.errno) if error.errno else error}; {cure}"
     )
+
+
+def _owner(path: str) -> str:
+    """Return in words who owns the path, or the directory above it into which this user may not look."""
+    place = pathlib.Path(path)
+    for one in (place, *place.parents):
+        with contextlib.suppress(OSError, KeyError):
+            return f" from {one.owner()}, the owner of {str(one)!r}"
+    return " from its owner"
+
+
+def lacking(what: str, path: str, error: OSError) -> FileSystemError:
+    """Return the error to raise where the file system does not do ``what`` a store needs."""
+    return FileSystemError(
+        error.errno, f"the file system of {os.path.dirname(path)!r} refuses {what}: {os.strerror(error.errno or 0)}; "
+        "put the store on one that has them, such as a local disk, or have the container or the server allow them",
+    )  # fmt: skip
+
+
+def settled(files: Files, folder: str, look: Callable[[], Found]) -> Found:
+    """Return what ``look`` returns; as long as a folder that is there lacks the file, it soon looks again.
+
+    To replace a file that somebody has open takes some file systems (FUSE) two renames: in between it has no name.
+    """
+    for seconds in LOOK_SECONDS:
+        try:
+            return look()
+        except OSError as error:
+            gone = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+            if not gone or files.remote or files.kind(folder) != "directory":
+                raise
+            time.sleep(seconds)
+    return look()
 
 
 @contextlib.contextmanager
@@ -253,17 +307,45 @@ def make_dirs(files: Files, path: str) -> None:
         files.sync_dir(parent)
 
 
-def remove(files: Files, path: str) -> None:
-    """Remove a file, or a directory and everything below it; a link is removed, never followed."""
-    if files.kind(path) != "directory":
-        files.unlink(path)
-        return
-    for name in files.list(path):
-        remove(files, os.path.join(path, name))
-    files.rmdir(path)
+@contextlib.contextmanager
+def made_dirs(files: Files, path: str) -> Iterator[None]:
+    """Make directories as :func:`make_dirs`; if the block fails, remove those that were made and are empty."""
+    missing = [path]
+    while files.kind(missing[-1]) is None:
+        missing.append(os.path.dirname(missing[-1]))
+    try:
+        make_dirs(files, path)
+        yield
+    except BaseException:
+        for made in missing[:-1]:
+            with contextlib.suppress(OSError):
+                files.rmdir(made)
+        raise
 
 
 def clear(files: Files, path: str) -> None:
-    """Remove what an operation that failed half-way may have left under a temporary name."""
-    with contextlib.suppress(FileNotFoundError):
-        remove(files, path)
+    """Remove what nobody needs any more: a file, or a directory with all below it; a link is never followed.
+
+    What the system holds on to is left where it is, as :data:`HELD` says: the next one to clear it may be luckier.
+    """
+    directory = files.kind(path) == "directory"
+    for name in files.list(path) if directory else ():
+        clear(files, os.path.join(path, name))
+    allowed(files.rmdir if directory else files.unlink, path)
+
+
+def allowed(operation: Callable[..., None], *paths: str, refusals: Collection[int] = HELD) -> bool:
+    """Remove or move something, and return True; return False if the system refuses that for one of these reasons."""
+    try:
+        operation(*paths)
+        return True
+    except OSError as error:
+        if error.errno in refusals:
+            return False
+        raise
+
+
+def unused(files: Files, path: str) -> str:
+    """Return a temporary name of which nothing is left: this one once it is cleared, or one that begins with it."""
+    clear(files, path)
+    return path if files.kind(path) is None else f"{path}-{secrets.token_hex(4)}"

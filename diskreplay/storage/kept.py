@@ -80,9 +80,8 @@ def replace(writer: StreamWriter, document: tuple[str, bytes], values: dict[str,
     """Make a document, with its arrays, what is kept in a stream, durably."""
     id, data = document
     files, place = writer.files, folder(writer.path)
-    temporary = os.path.join(writer.scratch, f".tmp-{NAME}")
     with writer.whole("keeping the sampler's state of"):
-        fs.clear(files, temporary)
+        temporary = fs.unused(files, os.path.join(writer.scratch, f".tmp-{NAME}"))
         if files.kind(place) != "directory":
             fs.clear(files, place)  # a link would lead out of the store
             files.mkdir(place)
@@ -95,7 +94,7 @@ def replace(writer: StreamWriter, document: tuple[str, bytes], values: dict[str,
         fs.replace(files, os.path.join(place, metadata.NAME), data, temporary)
         for name in files.list(place):
             if name not in (metadata.NAME, id):
-                fs.remove(files, os.path.join(place, name))
+                fs.clear(files, os.path.join(place, name))
 
 
 def remove(writer: StreamWriter) -> None:

@@ -15,12 +15,14 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 from diskreplay.callers import caller
 from diskreplay.forks import at_fork
 from diskreplay.storage import handles, stamps
-from diskreplay.storage.files import NO_DESCRIPTORS, NOTHING_THERE, THIS_PROCESS, File, FileLock, Files, Kind
+from diskreplay.storage.files import NO_DESCRIPTORS, NOTHING_THERE, THIS_PROCESS, File, FileLock, Files, Kind, lacking
 from diskreplay.storage.stamps import Stamp
 
 Given = ParamSpec("Given")
 Opened = TypeVar("Opened")
 
+NOT_OFFERED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
+"""The system's errors for what a file system cannot do at all."""
 WRITE_BYTES = 1 << 18
 """The bytes from which parts are written without being joined to more."""
 
@@ -70,7 +72,12 @@ class LocalFile(File):
             raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file", path)
 
     def pread(self, size: int, offset: int, /) -> bytes:
-        return os.pread(self._fd, size, offset)
+        data = os.pread(self._fd, size, offset)
+        parts, left = [data], size - len(data)
+        while left and parts[-1]:  # one call may give less, as on FUSE with direct_io
+            parts.append(os.pread(self._fd, left, offset + size - left))
+            left -= len(parts[-1])
+        return b"".join(parts) if len(parts) > 1 else data
 
     def pwrite(self, parts: Sequence[bytes], offset: int, /) -> None:
         for data in _joined(parts):
@@ -119,6 +126,7 @@ class LocalLock:
 
     def __init__(self, path: str) -> None:
         self._owner = os.getpid()
+        self._path = path
         self._taken_by = ""
         self._held.add(self)
         self._fd = with_room(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -128,9 +136,9 @@ class LocalLock:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            if error.errno == errno.EWOULDBLOCK:
                 return False
-            raise
+            raise lacking("locks of directories (flock)", self._path, error) from error
         self._taken_by = caller()
         return True
 
@@ -150,7 +158,8 @@ class LocalLock:
         if self._fd >= 0:
             if os.getpid() == self._owner:
                 # A child that was forked past Python's own fork holds the same lock: closing would leave it there.
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+                with contextlib.suppress(OSError):  # it was never given
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
             fd, self._fd = self._fd, -1  # unlocked already: an interrupt here keeps no lock
             os.close(fd)
 
@@ -179,6 +188,12 @@ class LocalFiles(Files):
 
     def read(self, path: str) -> bytes:
         file = LocalFile(path, write=False)
+        try:
+            return file.pread(file.size(), 0)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            file = LocalFile(path, write=False)  # another machine has replaced it
         return file.pread(file.size(), 0)
 
     def stamps(self, folder: str, below: Sequence[str]) -> list[Stamp | None]:
@@ -214,6 +229,10 @@ class LocalFiles(Files):
         fd = with_room(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        except OSError as error:
+            if error.errno in NOT_OFFERED:
+                raise lacking("fsync of directories", path, error) from error
+            raise
         finally:
             os.close(fd)
 

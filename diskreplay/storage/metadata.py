@@ -199,6 +199,15 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
+def nodes(files: fs.Files, directory: str, anew: bool = False) -> list[str]:
+    """Return the names in a group's directory, but for its document and :data:`~.files.HIDDEN` ones."""
+    if anew:
+        files.refresh()
+    with fs.translate_reads(directory):
+        names = files.list(directory)
+    return [name for name in names if name != NAME and not name.startswith(fs.HIDDEN)]
+
+
 def check_no_link(files: fs.Files, *directories: str) -> None:
     """Raise CorruptionError if a directory of the store is a link, which could lead out of it."""
     for directory in directories:
@@ -251,8 +260,7 @@ class KnownDocuments(Generic[Said]):
 
         A group that goes meanwhile is left out.
         """
-        with fs.translate_reads(self._folder):
-            names = [name for name in self._files.list(self._folder) if name != NAME]
+        names = nodes(self._files, self._folder)
         before, said = self._last
         known = {}
         for name, stamp in zip(names, self._stamps(names), strict=True):
@@ -262,6 +270,8 @@ class KnownDocuments(Generic[Said]):
                 continue
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                 known[name] = self._read(name, stamp, old)
+        if len(known) < len(names) and names != nodes(self._files, self._folder, anew=True):
+            return self.read()  # the one that replaces what was dropped may not have been listed
         if before.keys() != known.keys() or any(before[name].said is not one.said for name, one in known.items()):
             said = {name: one.said for name, one in known.items()}
         self._last = known, said

@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import os
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
@@ -25,11 +26,13 @@ from diskreplay.checks import check_count, check_flag, check_key
 from diskreplay.errors import (
     CheckpointError,
     CorruptionError,
+    EvictedError,
     FormatVersionError,
     InputError,
     LockedError,
     NotAStoreError,
     ReadFailedError,
+    RemoteError,
     SchemaError,
     StoreExistsError,
     StoreNotFoundError,
@@ -134,18 +137,18 @@ class Store:
         except (FileNotFoundError, NotADirectoryError) as error:
             if files.kind(path) is None:
                 raise StoreNotFoundError(f"there is no store at {path!r}; ReplayBuffer.create makes one") from error
-            raise NotAStoreError(f"{path!r} is not a diskreplay store: it has no {metadata.NAME}") from error
+            raise _rootless(files, path, f"is not a diskreplay store: it has no {metadata.NAME}") from error
         except ReadFailedError as error:
             if error.errno not in fs.NO_NAMES:
                 raise
             reason = os.strerror(error.errno)
             raise StoreNotFoundError(f"there is no store at {path!r}: {reason}; name another path") from error
         except CorruptionError as error:
-            raise NotAStoreError(f"{path!r} is not a diskreplay store: {error}") from error
+            raise _rootless(files, path, f"is not a diskreplay store: {error}") from error
         attributes = document.get("attributes")
         ours = attributes.get(metadata.KEY) if isinstance(attributes, dict) else None
         if document.get("node_type") != "group" or not isinstance(ours, dict) or "format_version" not in ours:
-            raise NotAStoreError(f"{path!r} is a Zarr hierarchy but not a diskreplay store")
+            raise _rootless(files, path, "is a Zarr hierarchy but not a diskreplay store")
         version = ours["format_version"]
         if type(version) is not int or version < 1:
             raise CorruptionError(
@@ -196,9 +199,9 @@ class Store:
             raise SchemaError(
                 f"{error}: give a Box one bound for all elements (low=0, high=255), and the store fewer columns"
             ) from error
-        with fs.translate("creating", path, kept=""):
+        with fs.translate("creating", path, kept=""), contextlib.ExitStack() as made:
             _check_free(files, path)
-            fs.make_dirs(files, parent)
+            made.enter_context(fs.made_dirs(files, parent))
             temporaries.sweep(files, parent, name)
             temporary, lock = temporaries.take(files, parent, name)
             try:
@@ -271,15 +274,15 @@ class Store:
         folder = os.path.join(self.path, STREAMS)
         names = []
         with fs.translate_reads(folder):
-            for name in self.files.list(folder):
+            for name in metadata.nodes(self.files, folder):
                 file = os.path.join(folder, name, metadata.NAME)
                 if self.files.size(file) is not None:
                     names.append(name)
-                elif name == FIRST_STREAM or self.files.list(os.path.join(folder, name)):
-                    raise CorruptionError(
-                        f"{file!r} is missing: it is the commit record of the stream {name!r}", file=file
-                    )
+                elif name == FIRST_STREAM or metadata.nodes(self.files, os.path.join(folder, name)):
+                    self.newest_commit(name)  # as it is replaced, it may be missing for a moment
+                    names.append(name)
         if not names:
+            stream.check_there(self.files, self.path)
             raise CorruptionError(f"{folder!r} holds no stream", file=folder)
         return names
 
@@ -290,7 +293,7 @@ class Store:
 
         Less than it has, or had at a checkpoint; more is what it can grow to.
         """
-        commit = stream.read_commit(self.files, self.stream_path(name))
+        commit = self.newest_commit(name)
         if num_envs is not None and num_envs != commit.num_envs:
             raise InputError(
                 f"num_envs of the stream {name!r} is {commit.num_envs} and does not change, got {num_envs!r}"
@@ -304,8 +307,8 @@ class Store:
         if check_size(commit.num_envs, capacity) < commit.capacity:
             raise InputError(
                 f"the stream {name!r} has the capacity {commit.capacity:,}, and {capacity:,} would keep fewer rows: "
-                f"where that is meant, call resize({capacity}) of the open buffer, or run "
-                f"'diskreplay resize {shlex.quote(self.path)} --stream {shlex.quote(name)} --capacity {capacity}'"
+                f"where that is meant, call resize({capacity}) of the open buffer, or run 'diskreplay resize "
+                f"{shlex.quote(self.path)} --stream {shlex.quote(name)} --capacity {capacity} --evict'"
             )
         return commit if capacity == commit.capacity else commit.resized(capacity)
 
@@ -334,8 +337,8 @@ class Store:
                 scratch = os.path.join(self.stream_path(next(iter(others))), SCRATCH)
                 for left in self.files.list(scratch):
                     if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
-                        fs.remove(self.files, os.path.join(scratch, left))
-                temporary = os.path.join(scratch, f"{TEMPORARY_STREAM}{name}")
+                        fs.clear(self.files, os.path.join(scratch, left))
+                temporary = fs.unused(self.files, os.path.join(scratch, f"{TEMPORARY_STREAM}{name}"))
                 empty = Commit.first(number, num_envs, capacity)
                 stream.create(self.files, temporary, self.schema, empty, name)
                 self.files.rename(temporary, self.stream_path(name))
@@ -349,13 +352,8 @@ class Store:
         return self.newest_commit(next(iter(self._numbers())))
 
     def newest_commit(self, name: str) -> Commit:
-        """Return the newest commit record of a stream; raise CorruptionError if there is no such stream."""
-        path = self.stream_path(name)
-        try:
-            return stream.read_commit(self.files, path)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            message = f"the stream {name!r} of {self.path!r} is missing"
-            raise CorruptionError(message, file=path, stream=name) from error
+        """Return the newest commit record of a stream, with errors as :func:`~.stream.read_commit`."""
+        return stream.read_commit(self.files, self.stream_path(name))
 
     def read_stream(self, name: str, commit: Commit, timeline: int) -> StreamReader:
         """Return the stream as of a commit; ``timeline`` is that of the newest one.
@@ -478,14 +476,14 @@ class Store:
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
         """Return all checkpoints, oldest first, or only those whose names are ``among`` these."""
         folder = os.path.join(self.path, CHECKPOINTS)
-        found = []
-        with fs.translate_reads(folder):
-            names = self.files.list(folder)
+        found, names = [], metadata.nodes(self.files, folder)
         for name in names:
-            if name != metadata.NAME and (among is None or name in among):
+            if among is None or name in among:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                     found.append(read_checkpoint(self.files, os.path.join(folder, name)))
         if among is None:
+            if len(found) < len(names) and names != metadata.nodes(self.files, folder, anew=True):
+                return self.checkpoints()  # the one that replaces what was dropped may not have been listed
             self._greatest = max([self._greatest or 0, *(one.number for one in found)])
         return sorted(found, key=lambda one: one.order)
 
@@ -505,9 +503,31 @@ class Store:
         try:
             return read_checkpoint(self.files, os.path.join(self.path, CHECKPOINTS, check_key(name, "checkpoint")))
         except (FileNotFoundError, NotADirectoryError) as error:
+            stream.check_there(self.files, self.path)
             raise CheckpointError(
                 f"there is no checkpoint {name!r}; there are {self.checkpoint_names() or 'none'}"
             ) from error
+
+    @contextlib.contextmanager
+    def reading(self, checkpoint: Checkpoint | None) -> Iterator[None]:
+        """Raise CheckpointError if what is read in the block has gone with the checkpoint that it is of."""
+        try:
+            yield
+        except (CorruptionError, EvictedError, OSError) as error:
+            if checkpoint is None or self.has(checkpoint):
+                raise
+            raise CheckpointError(
+                f"the checkpoint {checkpoint.name!r} of {self.path!r} was dropped while it was read; open another "
+                '("latest"), or the last commit'
+            ) from error
+
+    def has(self, checkpoint: Checkpoint) -> bool:
+        """Tell whether a checkpoint that was read is still there."""
+        with contextlib.suppress(RemoteError):
+            self.files.refresh()
+        with contextlib.suppress(CheckpointError):
+            return self.checkpoint(checkpoint.name).id == checkpoint.id
+        return False
 
     def check_new_checkpoint(self, name: str) -> str:
         """Return where a checkpoint of that name will stand; raise InputError or CheckpointError if none can."""
@@ -521,7 +541,7 @@ class Store:
     def read_arrays(self, checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:
         """Return the arrays that the checkpoint was written with, ``(n,)`` each, by name."""
         folder = os.path.join(self.path, CHECKPOINTS, checkpoint.name)
-        with fs.translate_reads(folder):
+        with self.reading(checkpoint), fs.translate_reads(folder):
             return checkpoint_arrays.read(self.files, folder, checkpoint.arrays)
 
     def open_attachment(self, checkpoint: Checkpoint, name: str) -> BinaryIO:
@@ -530,7 +550,9 @@ class Store:
             has = f"it has {', '.join(map(repr, checkpoint.attachments))}" if checkpoint.attachments else "it has none"
             raise CheckpointError(f"the checkpoint {checkpoint.name!r} has no attachment {name!r}; {has}")
         folder = os.path.join(self.path, CHECKPOINTS, checkpoint.name)
-        return attachments.open_attachment(self.files, folder, checkpoint.attachments[name])
+        reading = functools.partial(self.reading, checkpoint)
+        with reading():
+            return attachments.open_attachment(self.files, folder, checkpoint.attachments[name], reading)
 
     def write_checkpoint(
         self, writer: StreamWriter, checkpoint: Checkpoint, values: Mapping[str, NDArray[Any]],
@@ -545,11 +567,15 @@ class Store:
         checkpoint = checkpoint.numbered(writer.commit_record.last_checkpoint, writer.name, values)
         document = checkpoint_document(checkpoint)
         with writer.whole(f"writing the checkpoint {checkpoint.name!r} of"):
-            temporary = os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}")
-            fs.clear(self.files, temporary)
+            temporary = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}"))
             lay_out_checkpoint(self.files, temporary, document, values, staged)
-            self.files.rename(temporary, target)
-            self.files.sync_dir(os.path.dirname(target))
+            if moved := fs.allowed(self.files.rename, temporary, target, refusals=fs.TAKEN):
+                self.files.sync_dir(os.path.dirname(target))
+            else:  # another made one of that name meanwhile
+                fs.clear(self.files, temporary)
+        if not moved:
+            self.check_new_checkpoint(checkpoint.name)
+            raise CheckpointError(f"what is left of a dropped checkpoint is at {target!r}; choose another name")
         for name, commit in checkpoint.cut.items():
             if name == writer.name:
                 continue
@@ -562,19 +588,26 @@ class Store:
     def drop_checkpoint(self, name: str, writer: StreamWriter, staged: Staged | None = None) -> None:
         """Remove a checkpoint; the next commit gives the space back that only it needed.
 
-        Its files go back to where they were ``staged``, for the next attempt.
+        Its files go back to where they were ``staged``, for the next attempt. What the system holds on to is left for
+        the next opening. Raises CheckpointError, and the writer goes on, where that is the checkpoint itself.
         """
         action = f"dropping the checkpoint {name!r} of"
         writer.check_place(action)  # before another store's checkpoints are looked through
         self.checkpoint(name)
+        place = os.path.join(self.path, CHECKPOINTS, name)
         with writer.whole(action):
-            doomed = os.path.join(writer.scratch, f".tmp-dropped-{name}")
-            fs.clear(self.files, doomed)
-            self.files.rename(os.path.join(self.path, CHECKPOINTS, name), doomed)
-            self.files.sync_dir(os.path.join(self.path, CHECKPOINTS))
-            if staged is not None:
-                self.files.rename(os.path.join(doomed, attachments.GROUP), staged.directory)
-            fs.remove(self.files, doomed)
+            doomed = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-dropped-{name}"))
+            if moved := fs.allowed(self.files.rename, place, doomed):
+                self.files.sync_dir(os.path.dirname(place))
+                if staged is not None:
+                    self.files.rename(os.path.join(doomed, attachments.GROUP), staged.directory)
+                fs.clear(self.files, doomed)
+            elif moved := fs.allowed(self.files.unlink, os.path.join(place, metadata.NAME)):
+                self.files.sync_dir(place)  # without a document there is no checkpoint
+                writer.remove_half_made(place)
+        if not moved:
+            self.checkpoint(name)  # raises if another process has just dropped it
+            raise CheckpointError(f"the file system does not let {place!r} be moved or removed; mend its permissions")
 
 
 def _root_document(schema: Schema, settings: dict[str, Any]) -> dict[str, Any]:
@@ -652,6 +685,17 @@ def checkpoint_files(files: fs.Files, folder: str, checkpoint: Checkpoint) -> li
     group = [f"{attachments.GROUP}/{metadata.NAME}"] if checkpoint.attachments else []
     nodes = [*checkpoint.arrays, *(f"{attachments.GROUP}/{name}" for name in checkpoint.attachments)]
     return [*group, *(f"{node}/{name}" for node in nodes for name in files.list(os.path.join(folder, node)))]
+
+
+def _rootless(files: fs.Files, path: str, otherwise: str) -> NotAStoreError | CorruptionError:
+    """Return the error for a directory without a root document: a store has lost it if its groups are there."""
+    if all(files.size(os.path.join(path, name, metadata.NAME)) is not None for name in (STREAMS, CHECKPOINTS)):
+        root = os.path.join(path, metadata.NAME)
+        return CorruptionError(
+            f"the root document {root!r} of a store is missing or damaged, and its rows are there: put that file back "
+            "from a backup, or copy the store from where it was pushed to ('diskreplay pull')", file=root,
+        )  # fmt: skip
+    return NotAStoreError(f"{path!r} {otherwise}")
 
 
 def _check_free(files: fs.Files, path: str) -> None:

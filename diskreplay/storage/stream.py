@@ -20,16 +20,16 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from diskreplay import forks
-from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
+from diskreplay.errors import CorruptionError, LockedError, StateError, StoreNotFoundError, WriteFailedError
 from diskreplay.interrupts import held_back
 from diskreplay.schema import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
-from diskreplay.storage.commit import Commit, Tail
+from diskreplay.storage.commit import NO_START, Commit, LimiterStart, Tail
 from diskreplay.storage.metadata import KnownDocuments
 from diskreplay.storage.pins import Pins
 
@@ -146,6 +146,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         """The transitions that were drawn, by the count of a rate limiter; the next commit makes it durable."""
         self.last_checkpoint = 0
         """The number of the last checkpoint that was begun; the next commit makes it durable."""
+        self.limiter = NO_START
+        """Where the rate limiter by which this process draws began; the next commit makes it durable."""
         self.cut_short = False
         """True if a block of :meth:`whole` ended early by something else than a failed write, such as an interrupt."""
         self.broken = False
@@ -160,7 +162,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             super().__init__(files, path, schema, commit, ColumnWriter)
             # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
             self._pinned_shards: dict[str, list[int]] = {path: [] for path, _ in self.columns()}
-            self.sampled, self.last_checkpoint = commit.sampled, commit.last_checkpoint
+            self.sampled, self.last_checkpoint, self.limiter = commit.sampled, commit.last_checkpoint, commit.limiter
             self._first_shards = self._recover(newest, commit, check)
             for path, column in self.columns():
                 column.resume(commit.span(path, schema.context).end)
@@ -238,9 +240,13 @@ class StreamWriter(_Stream[ColumnWriter]):
         scratch = os.path.join(self.path, SCRATCH)
         for name in self.files.list(scratch):
             if name.startswith(TEMPORARY_STREAM):
-                self._remove_half_made(os.path.join(scratch, name))
+                self.remove_half_made(os.path.join(scratch, name))
             elif name.startswith(".tmp-"):
-                fs.remove(self.files, os.path.join(scratch, name))
+                fs.clear(self.files, os.path.join(scratch, name))
+        for name in metadata.nodes(self.files, self._checkpoints):
+            place = os.path.join(self._checkpoints, name)
+            if self.files.size(os.path.join(place, metadata.NAME)) is None:  # it was dropped where it could not move
+                self.remove_half_made(place)
 
     def _recover_column(self, commit: Commit, path: str, column: ColumnWriter) -> int:
         """Remove what no record names, and return the lowest shard on disk."""
@@ -275,8 +281,8 @@ class StreamWriter(_Stream[ColumnWriter]):
             log.entries.restart(first * log.shard_chunks)
             log.resume(first * log.column.shard_rows)
 
-    def _remove_half_made(self, path: str) -> None:
-        """Remove a stream that a process which died was adding; a living one holds the store's lock."""
+    def remove_half_made(self, path: str) -> None:
+        """Remove a stream or a checkpoint without a document, but if a living process that makes one holds the lock."""
         lock = self.files.lock(os.path.dirname(self._checkpoints))
         if lock is not None:
             try:
@@ -397,8 +403,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             patch_begin=patch_begin,
             patch_end=next(iter(self.patches.values())).end,
             tails={**self.commit_record.tails, **{path: appended[-1].tail for path, appended in staged.items()}},
-            sampled=self.sampled,
-            last_checkpoint=self.last_checkpoint,
+            **self.counts,
         )
         for path, log in {**self.logs, **{column.column.name: column for column in self.items.values()}}.items():
             if path in record.tails:
@@ -424,8 +429,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         if self.files.size(os.path.join(log.directory, metadata.NAME)) is not None:
             return
         top, *below = path.split("/")
-        made = temporary = os.path.join(self.path, SCRATCH, ".tmp-log")
-        fs.clear(self.files, temporary)
+        made = temporary = fs.unused(self.files, os.path.join(self.path, SCRATCH, ".tmp-log"))
         self.files.mkdir(temporary)
         for name in below:
             metadata.write(self.files, made, metadata.group_document())
@@ -458,15 +462,21 @@ class StreamWriter(_Stream[ColumnWriter]):
         for directory in directories:
             self.files.sync_dir(directory)
 
-    def commit_counts(self, publish: contextlib.AbstractContextManager[object]) -> None:
-        """Make durable the count of what was drawn, and the last checkpoint's number, if they changed; rows stay.
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What a record says beside its rows: the fields that this process counts, by their names."""
+        return {"sampled": self.sampled, "last_checkpoint": self.last_checkpoint, "limiter": self.limiter}
 
-        ``publish`` as in commit.
-        """
-        newest = self.commit_record
-        if (self.sampled, self.last_checkpoint) == (newest.sampled, newest.last_checkpoint):
+    @property
+    def counted(self) -> bool:
+        """True if :attr:`counts` changed since the last commit."""
+        return any(getattr(self.commit_record, name) != count for name, count in self.counts.items())
+
+    def commit_counts(self, publish: contextlib.AbstractContextManager[object]) -> None:
+        """Make :attr:`counts` durable if they changed; rows stay. ``publish`` as in commit."""
+        if not self.counted:
             return
-        record = newest.next(sampled=self.sampled, last_checkpoint=self.last_checkpoint)
+        record = self.commit_record.next(**self.counts)
         with self.whole("committing"):
             self.replace_record(record)
             with publish:
@@ -532,7 +542,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             # A checkpoint that was dropped must not come back when what it pinned is gone.
             self.files.sync_dir(self._checkpoints)
         for file in there:
-            self.files.unlink(file)
+            fs.clear(self.files, file)
 
     def release(self) -> None:
         """Give the lock back, and give up writes that no commit holds; a second call does nothing."""
@@ -618,15 +628,11 @@ def parents(group: str) -> Iterator[str]:
 
 
 def read_first(file: fs.File, size: int) -> bytes:
-    """Return the first ``size`` bytes, which one call need not give at once."""
-    parts: list[bytes] = []
-    offset = 0
-    while offset < size:
-        parts.append(file.pread(size - offset, offset))
-        if not parts[-1]:
-            raise OSError(f"a file ended at byte {offset} instead of {size}")
-        offset += len(parts[-1])
-    return b"".join(parts)
+    """Return the first ``size`` bytes; raise OSError if there are fewer."""
+    data = file.pread(size, 0)
+    if len(data) < size:
+        raise OSError(f"a file ended at byte {len(data)} instead of {size}")
+    return data
 
 
 def write_commit(files: fs.Files, path: str, record: Commit) -> None:
@@ -642,13 +648,32 @@ def largest_record(schema: Schema) -> Commit:
     paths = [*schema.logs, *(ragged.items.name for ragged in schema.ragged.values())]
     tails = dict.fromkeys([*schema.arrays, *schema.logs], Tail(most, most))
     counts = {field.name: most for field in dataclasses.fields(Commit) if field.type == "int"}
-    return Commit(**counts, tails=tails, time=1 / 3, logs=dict.fromkeys(paths, (most, most)))
+    start = LimiterStart(most, most, most, most, 1 / 3)
+    return Commit(**counts, tails=tails, time=1 / 3, limiter=start, logs=dict.fromkeys(paths, (most, most)))
+
+
+def check_there(files: fs.Files, store: str) -> None:
+    """Raise StoreNotFoundError if nothing of a store that was open is at its path."""
+    with fs.translate_reads(store):
+        kinds = [files.kind(os.path.join(store, name)) for name in (STREAMS, metadata.NAME)]
+    if kinds == [None, None]:
+        raise StoreNotFoundError(f"there is no store at {store!r} any more: it was removed, or moved")
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:
-    """Return the stream's newest commit record."""
+    """Return the stream's newest commit record.
+
+    Raises CorruptionError if there is none, StoreNotFoundError if the store was removed.
+    """
     metadata.check_no_link(files, os.path.dirname(path), path)
-    data = metadata.read_bytes(files, path)
+    try:
+        with fs.translate_reads(path):
+            data = fs.settled(files, path, lambda: metadata.read_bytes(files, path))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        store, name = os.path.dirname(os.path.dirname(path)), os.path.basename(path)
+        check_there(files, store)
+        message = f"the stream {name!r} of {store!r} is missing, or its commit record {metadata.NAME}"
+        raise CorruptionError(message, file=os.path.join(path, metadata.NAME), stream=name) from error
     known = _known.get(path)
     if known is None or known[0] != data:
         known = data, Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))

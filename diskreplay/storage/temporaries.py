@@ -20,7 +20,12 @@ def take(files: fs.Files, parent: str, name: str) -> tuple[str, fs.FileLock]:
         path = os.path.join(parent, f".{name}.tmp-{secrets.token_hex(8)}")
         files.mkdir(path)
         with contextlib.suppress(FileNotFoundError):
-            lock = files.lock(path)
+            try:
+                lock = files.lock(path)
+            except OSError:  # nobody will get it
+                with contextlib.suppress(OSError):
+                    files.rmdir(path)
+                raise
             if lock is not None and files.kind(path) is not None:
                 return path, lock
         # It was swept away before it was locked: another process makes the same.
@@ -53,7 +58,7 @@ def sweep(files: fs.Files, parent: str, name: str) -> None:
                 lock = files.lock(path)
                 if lock is not None:
                     try:
-                        fs.remove(files, path)
+                        fs.clear(files, path)
                     finally:
                         lock.release()
 

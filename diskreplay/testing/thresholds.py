@@ -41,6 +41,7 @@ THRESHOLDS = (
     Threshold("store_spec", "SHARD_BYTES", 512, "a wide row's shard has fewer rows"),
     Threshold("store_spec", "MAX_SHARD_ROWS", 8, "a narrow row's shard has no more rows"),
     Threshold("store_spec", "MAX_SHARDS", 8, "a long window's shards have more rows"),
+    Threshold("store_spec", "MAX_LONG_SHARD_ROWS", 32, "but no more than so many"),
     Threshold("store_spec", "LEAST_SHARD_ROWS", 2, "a short window's shards have no fewer rows"),
     Threshold("schema", "RESIDENT_ROW_BYTES", 64, "a column with larger rows is reached on disk"),
     Threshold("schema", "RESIDENT_COLUMN_BYTES", 2000, "a column with a larger window is reached on disk"),
@@ -98,6 +99,7 @@ THRESHOLDS = (
     Threshold("index.episodes", "LOOKED_ROWS", 3, "an episode's first row is looked for in several steps"),
     Threshold("index.ranks", "REBUILD_SHARE", 1, "new entries are inserted one by one, not by building anew"),
     Threshold("sampling.rank_based", "MASS_BLOCK", 4, "the table of masses grows"),
+    Threshold("sampling.places", "LEAST_ROWS", 8, "a sampler's tree grows with what the windows hold"),
     Threshold("sampling.uniform", "MAX_DRAWN_SHARE", 0.0, "the transitions are listed instead of drawn again"),
     Threshold("sampling.selected", "LISTED_IDS", 6, "the ids of more transitions are not listed"),
 )

@@ -22,6 +22,7 @@ from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.schema import OBS, REWARD, START, TERMINATED, TRUNCATED, VALID, Schema
+from diskreplay.video import Video, rates
 from diskreplay.views.batch import DeltaBatch, in_steps
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View, keep
@@ -51,7 +52,8 @@ class DeltaTimestamps(View[DeltaBatch]):
         deltas: for each name, times in seconds relative to the row: negative times are before it. A name is a column,
             such as ``action``, ``reward``, ``obs/camera`` (or ``camera`` for short), or a column of your own. A name
             can also be a Dict or Tuple that holds columns, such as ``obs``.
-        fps: the number of rows a second. With None it is the ``fps`` of the store's provenance.
+        fps: the number of rows a second. With None it is the ``fps`` of the store's provenance or, if that has
+            none, of its video columns, which must have the same.
         tolerance_s: how far a time may be from a multiple of ``1 / fps``, in seconds.
 
     Raises InputError if an argument has the wrong type, if a name has no times or more than 65,536, or if a time is not
@@ -105,16 +107,20 @@ class DeltaTimestamps(View[DeltaBatch]):
     def reach(self) -> int:
         return max(0, *map(max, self.steps.values()), 0)
 
-    def completed(self, provenance: Mapping[str, Any]) -> DeltaTimestamps:
-        """Return the view with its ``fps``. A view without ``fps`` takes the ``fps`` of the provenance.
+    def completed(self, provenance: Mapping[str, Any], videos: Mapping[str, Video]) -> DeltaTimestamps:
+        """Return the view with its ``fps``: its own, else that of the provenance, else that of all video columns.
 
-        Raises InputError if neither has one.
+        Raises InputError if none has one, or the video columns have different ones.
         """
         if self.fps is not None:
             return self
-        if provenance.get("fps") is None:
-            raise InputError("DeltaTimestamps needs the frames a second, which the store does not tell: give fps=...")
-        return dataclasses.replace(self, fps=provenance["fps"])
+        told = rates(provenance, videos)
+        fps = next(iter(told.values()), None)
+        if fps is None or any(other != fps for other in told.values()):
+            differ = ", ".join(f"{other:g} of {name!r}" for name, other in told.items())
+            why = f"and those of the video columns differ, {differ}" if told else "which the store does not tell"
+            raise InputError(f"DeltaTimestamps needs the frames a second, {why}: give fps=...")
+        return dataclasses.replace(self, fps=fps)
 
     def check(self, schema: Schema) -> None:
         """Raise InputError if the store has no such name, or if two names stand for the same column."""
@@ -153,10 +159,13 @@ class DeltaTimestamps(View[DeltaBatch]):
         found: dict[str, Any] = {}
         for number, column in enumerate(schema.columns):  # the leaves of the observations come first
             at = samples[wanted := steps_of.get(column.name)]
-            if column.name not in HIDDEN:
+            if column.name == REWARD:
+                found[REWARD] = shaped(at.rewards(), wanted)
+            elif column.name not in HIDDEN:
                 values = at.current(number) if number < len(schema.stacks) else at.values(column)
                 found[column.name] = shaped(values, wanted)
-        extra = {column.name: found[column.name] for column in schema.extra_columns}
+        extra = shaped(samples[steps_of.get(REWARD)].recorded(), steps_of.get(REWARD))
+        extra |= {column.name: found[column.name] for column in schema.extra_columns}
         for wanted, at in samples.items():
             later = [column.name for column in schema.later if steps_of.get(column.name) == wanted]
             extra |= shaped(at.written_later(later), wanted)

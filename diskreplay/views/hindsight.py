@@ -14,7 +14,7 @@ from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
 from diskreplay import spaces
-from diskreplay.checks import check_share
+from diskreplay.checks import check_array, check_share
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids, stream_of
 from diskreplay.reading.open_stream import OpenStream
@@ -107,7 +107,7 @@ class Hindsight(View[HindsightBatch]):
         if rng is not None and chosen.any():
             goals = Samples(schema, streams, self._goals(schema, streams, ids[chosen], rng), reads=reads)
             reached = goals.observe_next(_leaf(schema, ACHIEVED), [rows for _, _, rows, _ in goals.groups])
-            reads.then(lambda: self._relabel(batch, chosen, reached))
+            reads.then(lambda: self._relabel(batch, chosen, reached, streams))
         return batch
 
     def _goals(self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, rng: np.random.Generator) -> Ids:
@@ -127,15 +127,19 @@ class Hindsight(View[HindsightBatch]):
         found: Ids = ids + (goal_rows - rows) * num_envs
         return found
 
-    def _relabel(self, batch: Batch, chosen: NDArray[np.bool_], goals: NDArray[Any]) -> None:
+    def _relabel(
+        self, batch: Batch, chosen: NDArray[np.bool_], goals: NDArray[Any], streams: Sequence[OpenStream]
+    ) -> None:
         goals = goals.astype(batch.obs[DESIRED].dtype, copy=False)
         batch.obs[DESIRED][chosen] = goals
         batch.next_obs[DESIRED][chosen] = goals
         achieved = batch.next_obs[ACHIEVED][chosen]
         info = {name: values[chosen] for name, values in batch.extra.items()}
-        batch.reward[chosen] = _answers("reward_fn", self.reward_fn(achieved, goals, info), len(goals))
+        made = self.reward_fn(achieved, goals, info)
+        batch.reward[chosen] = _answers("reward_fn", made, batch.index[chosen], streams)
         if self.terminated_fn is not None:
-            ended = _answers("terminated_fn", self.terminated_fn(achieved, goals, info), len(goals)).astype(bool)
+            made = self.terminated_fn(achieved, goals, info)
+            ended = _answers("terminated_fn", made, batch.index[chosen], streams).astype(bool)
             batch.terminated[chosen] = ended
             batch.discount[chosen] = np.where(ended, 0.0, self.gamma)
 
@@ -171,8 +175,20 @@ def _valid(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:
     return valid
 
 
-def _answers(name: str, given: Any, count: int) -> NDArray[Any]:
-    answers = np.asarray(given)
-    if answers.shape not in ((count,), (count, 1)):
-        raise InputError(f"{name} must return {count} values for {count} goals, got shape {answers.shape}")
-    return answers.reshape(count)
+def _answers(name: str, given: Any, ids: Ids, streams: Sequence[OpenStream]) -> NDArray[Any]:
+    """Return what a function has made for transitions, ``(n,)``; raise InputError for what is no finite float32."""
+    answers, count = check_array(name, given), len(ids)
+    if answers.shape not in ((count,), (count, 1)) or answers.dtype.kind not in "biuf":
+        got = f"shape {answers.shape} of {answers.dtype}"
+        raise InputError(f"{name} must return {count} values for {count} goals, got {got}")
+    answers = answers.reshape(count)
+    with np.errstate(over="ignore"):
+        wrong = np.flatnonzero(~np.isfinite(answers.astype(np.float32)))
+    if len(wrong):
+        stream = next(one for one in streams if one.log.stream == stream_of(ids[wrong[0]]))
+        row, env = (int(each[0]) for each in stream.log.locate(ids[wrong[:1]]))
+        raise InputError(
+            f"{name} must return finite values, got {answers[wrong[0]]} for row {row} of environment {env} of stream "
+            f"{stream.disk.name!r}: rb.get([{ids[wrong[0]]}]) shows it as it was recorded"
+        )
+    return answers

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, check_share
 from diskreplay.ids import Ids
+from diskreplay.index.episodes import episodes
 from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
@@ -50,8 +51,9 @@ class PaddedEpisodes(View[EpisodeBatch]):
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         rows, envs = stream.log.locate(ids)
         begins = stream.log.take(VALID, rows, envs) & stream.log.begins(rows, envs)
-        found = np.full(len(ids), NEVER, np.int8)
         here = np.flatnonzero(begins)
+        here = here[~stream.facts.cut_starts(rows[here], envs[here])]
+        found = np.full(len(ids), NEVER, np.int8)
         found[here] = np.where(stream.spans().is_cut(rows[here], envs[here]), NOW, LATER)
         return found
 
@@ -62,6 +64,15 @@ class PaddedEpisodes(View[EpisodeBatch]):
         samples, mask = unroll(schema, streams, ids, episode_stop, self.max_length, reads)
         fields = by_item(transitions(samples, 1, self.gamma, ids, weight), *mask.shape)
         return EpisodeBatch(**fields, mask=mask, length=mask.sum(axis=1))
+
+    def lacking(self, streams: Sequence[OpenStream]) -> str | None:
+        """Return why no episode can be sampled, and what the user can do. Return None if one can."""
+        held = [episode for stream in streams for episode in episodes(stream.log)]
+        cut = sum(not episode.complete_start for episode in held)
+        return None if any(episode.ended and episode.complete_start for episode in held) else (
+            f"{self!r}: no episode in the window is whole: of {len(held)}, {cut} have lost their first steps (a larger "
+            f"capacity keeps them) and {len(held) - cut} go on; add the end of one"
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "PaddedEpisodes", **dataclasses.asdict(self)}

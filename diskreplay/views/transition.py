@@ -16,7 +16,7 @@ from diskreplay.index.log import NOW
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema
+from diskreplay.schema import TERMINATED, TRUNCATED, Schema
 from diskreplay.views.batch import Batch
 from diskreplay.views.view import View, keep
 
@@ -80,11 +80,11 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
     if n_step == 1:
         samples.gather()
         last_rows = None
-        reward, terminated = samples.resident(REWARD), samples.resident(TERMINATED)
+        reward, terminated = samples.rewards(), samples.resident(TERMINATED)
         truncated = samples.resident(TRUNCATED)
         discount = samples.full(gamma, np.float32)
     else:
-        ends = [stream.log.returns(rows, envs, n_step, gamma) for stream, _, rows, envs in samples.groups]
+        ends = samples.returns(n_step, gamma)
         last_rows = [last for _, last, _ in ends]
         reward = samples.scatter([total for total, _, _ in ends])
         terminated, truncated = samples.later(TERMINATED, last_rows), samples.later(TRUNCATED, last_rows)

@@ -17,6 +17,7 @@ from diskreplay.ids import Ids
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.schema import Schema
+from diskreplay.video import Video
 from diskreplay.views.batch import SomeBatch
 
 
@@ -111,11 +112,11 @@ class Scattered(Protocol):
 class Completes(Protocol):
     """A view that takes an argument from the store if the user did not give it."""
 
-    def completed(self, provenance: Mapping[str, Any]) -> View:
+    def completed(self, provenance: Mapping[str, Any], videos: Mapping[str, Video]) -> View:
         """Return the view with all its arguments.
 
-        ``provenance`` holds what a store says about its origin. Raises InputError if ``provenance`` lacks an argument
-        that the view needs.
+        ``provenance`` holds what a store says about its origin, ``videos`` the facts of its video columns. Raises
+        InputError if they lack an argument that the view needs.
         """
 
 

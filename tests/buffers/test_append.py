@@ -84,7 +84,7 @@ def test_a_rate_limiter_sees_the_records_of_all_streams(path: str) -> None:
     lives.create(path).close()
     write(path, "0", 0, 12).close()
     with write(path, "b", 1, 5, mode="a") as appender:
-        limiter = dr.RateLimiter(appender, samples_per_insert=1, min_size=10, error_buffer=8)
+        limiter = dr.RateLimiter(appender, samples_per_insert=1, min_size=10, error_buffer=1)
         assert limiter.inserts == 34
         write(path, "c", 2, 3, mode="a").close()
         assert appender.refresh()

@@ -1,6 +1,8 @@
 """Files that a checkpoint takes along, what a buffer was opened at, and how many checkpoints are kept."""
 
 import errno
+import io
+import json
 import os
 import pickle
 import shutil
@@ -138,6 +140,56 @@ def test_a_function_that_raises_leaves_nothing(rb, path):
     assert read(rb, "a", "one") == b"again"
 
 
+async def later(file):
+    file.write(b"never awaited")
+
+
+@pytest.mark.parametrize(
+    ("given", "did"),
+    [(lambda file: pickle.dumps(1), r"wrote 0 bytes and returned bytes"),
+     (lambda file: json.dumps({"step": 1}), "wrote 0 bytes and returned str"),
+     (lambda file: bytearray(b"state"), "returned bytearray"), (lambda file: memoryview(b"state"), "memoryview"),
+     (lambda file: None, "wrote 0 bytes and returned NoneType"), (lambda file: {"weights": 1}, "returned dict"),
+     (lambda file: file.write(b""), "wrote 0 bytes and returned int"),
+     (lambda file: (yield file.write(b"never run")), "returned generator"),
+     (lambda file: [file.write(b"half"), pickle.dumps(1)][1], "wrote 4 bytes and returned bytes")],
+)  # fmt: skip
+def test_a_function_that_does_not_write_is_told_to(rb, path, given, did):
+    before = rb.stats()["streams"]
+    with pytest.raises(InputError, match=rf"attachments\['b'\] must write its bytes to the file .*{did}"):
+        rb.checkpoint("one", attachments={"a": b"whole", "b": given})
+    assert (rb.checkpoints, leftovers(path), rb.stats()["streams"]) == ([], [], before)
+    add(rb)
+    rb.checkpoint("one", attachments={"a": lambda file: pickle.dump(1, file), "b": lambda file: file.write(b"count")})
+    assert (pickle.loads(read(rb, "a", "one")), read(rb, "b", "one")) == (1, b"count")
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'later' was never awaited")
+def test_a_coroutine_is_no_function_that_writes(rb):
+    with pytest.raises(InputError, match="wrote 0 bytes and returned coroutine"):
+        rb.checkpoint("one", attachments={"a": later})
+    assert rb.checkpoints == []
+
+
+def test_a_writer_around_the_file_has_written_once_it_is_dropped(rb):
+    def write(file):
+        io.TextIOWrapper(file).write("text")
+
+    rb.checkpoint("one", attachments={"a": write})
+    assert read(rb, "a", "one") == b"text"
+
+
+def test_a_mixture_refuses_a_function_that_does_not_write(path, tmp_path):
+    made(path).close()
+    made(tmp_path / "b.replay").close()
+    with dr.Mixture.open([path, tmp_path / "b.replay"]) as mixture:
+        with pytest.raises(InputError, match="must write its bytes"):
+            mixture.checkpoint("one", attachments={"a": lambda file: b"state"})
+        assert [part.checkpoints for part in mixture.parts] == [[], []]
+        mixture.checkpoint("one", attachments={"a": b""})
+        assert read(mixture, "a", "one") == b""
+
+
 def test_a_full_disk_leaves_the_store_as_it_was(tmp_path):
     files = FaultyFiles()
     with made(tmp_path / "a.replay", files=files) as rb:
@@ -178,7 +230,12 @@ def test_others_add_and_sample_while_a_file_is_written(rb):
 
 def test_each_file_is_written_once(rb):
     calls = []
-    rb.checkpoint("one", attachments={"a": calls.append, "b": calls.append})
+
+    def write(file):
+        file.write(b"weights")
+        calls.append(file)
+
+    rb.checkpoint("one", attachments={"a": write, "b": write})
     assert len(calls) == 2
     assert all(file.closed for file in calls)
 

@@ -102,6 +102,8 @@ def test_recovery_that_fails_anywhere(tmp_path: pathlib.Path) -> None:
         files.fail_at(30)  # leaves shards that are longer than the record says
         with pytest.raises(DiskFullError):
             buffer.commit()
+        with pytest.raises(DiskFullError, match="9 rows since the last commit are lost"):
+            buffer.close()
         buffer.close()
         recording.lose(23)
         files.fail_at(count)
@@ -162,7 +164,8 @@ def test_an_automatic_commit_that_fails_keeps_the_row(tmp_path: pathlib.Path) ->
     with pytest.raises(StateError):
         recording.add(buffer, 1)
     assert buffer.stats()["streams"]["0"]["end"] == before + 1
-    buffer.close()
+    with pytest.raises(DiskFullError, match="5 rows since the last commit are lost"):
+        buffer.close()
 
 
 def test_damage_names_its_place(tmp_path: pathlib.Path) -> None:

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay as dr
 from diskreplay import memory
 from diskreplay.buffers import options
+from diskreplay.engine import run
 
 BUFFERS = [dr.ReplayBuffer, dr.RolloutBuffer, dr.MultiAgentReplayBuffer, dr.MultiAgentRolloutBuffer]
 OBS, ACTION = Box(-1, 1, (3,), np.float32), Discrete(2)
@@ -43,14 +44,15 @@ def test_what_is_no_option_is_refused_and_nothing_made(buffer: Any, tmp_path: pa
 def test_what_type_checkers_see_is_what_the_dataclasses_have() -> None:
     shown = {
         name: annotation.__forward_arg__
-        for kind in (options.EitherOptions, options.AgentsEitherOptions, options.OpenOptions)
+        for kind in (options.EitherOptions, options.AgentsEitherOptions, options.ReplayOpenOptions)
         for name, annotation in kind.__annotations__.items()
     }
     fields = {name: field.type for name, field in options.FIELDS.items() if field.default is not dataclasses.MISSING}
     assert shown == {name: kind for name, kind in fields.items() if name != "num_envs"}  # which signatures have
 
 
-def test_all_that_is_left_out_is_filled_in(tmp_path: pathlib.Path) -> None:
+def test_all_that_is_left_out_is_filled_in(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "left", lambda: 1 << 50)
     with dr.ReplayBuffer.create(tmp_path / "a.replay", OBS, ACTION, capacity=10, cache_bytes=1) as buffer:
         assert buffer.stats()["cache_bytes"] == 1
         assert buffer.schema.stacks[0].frames == 1
@@ -58,3 +60,19 @@ def test_all_that_is_left_out_is_filled_in(tmp_path: pathlib.Path) -> None:
         assert buffer.stats()["cache_bytes"] == max(256 << 20, memory.limit() // 16)
     with dr.ReplayBuffer.open(tmp_path / "a.replay", mode="a", stream="b") as buffer:
         assert buffer.stats()["cache_bytes"] == 64 << 20
+
+
+@pytest.mark.parametrize("left", [0, 120 << 20, 1 << 30])
+def test_a_cache_that_nobody_asked_for_takes_a_quarter_of_what_is_left(
+    path: str, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    dr.ReplayBuffer.create(path, OBS, ACTION, capacity=10).close()
+    monkeypatch.setattr(memory, "left", lambda: left)
+    with dr.ReplayBuffer.open(path) as buffer:
+        assert buffer.stats()["cache_bytes"] == min(left // 4, max(256 << 20, memory.limit() // 16))
+    with dr.ReplayBuffer.open(path, mode="a", stream="b") as buffer:
+        assert buffer.stats()["cache_bytes"] == min(left // 4, 64 << 20)
+    with dr.ReplayBuffer.open(path, cache_bytes=run.CACHE_BYTES) as buffer:  # as adapters have it by default
+        assert buffer.stats()["cache_bytes"] == min(left // 4, 256 << 20)
+    with dr.ReplayBuffer.open(path, cache_bytes=256 << 20) as buffer:
+        assert buffer.stats()["cache_bytes"] == 256 << 20

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
+from diskreplay_cli.main import main
 from gymnasium.spaces import Box, Discrete
 from helpers.configs import CONFIGS, WIDE, Config
 from helpers.recording import Recording, reopen
@@ -200,7 +202,7 @@ def test_a_commit_that_fails_leaves_the_capacity_of_before() -> None:
         buffer.resize(5)
     with pytest.raises(StateError, match="must be reopened"):
         buffer.resize(50)
-    with contextlib.suppress(StateError):
+    with pytest.raises(WriteFailedError, match="changes since the last commit are lost"):
         buffer.close()
     with dr.ReplayBuffer.open("/shelf/a.replay", files=disk) as again:
         assert (again.capacity, len(again)) == (20, 20)
@@ -466,6 +468,39 @@ def test_the_command_resizes_one_stream_or_all(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="there is no stream 'c'; there are 0, b"):
         resize(path, 60, "c")
     assert verify(path).ok
+
+
+def test_the_command_gives_up_rows_only_when_told(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.replay"
+    with create(path) as buffer:
+        add(buffer, 20)
+        buffer.commit()
+        dr.ReplayBuffer.open(path, stream="b", capacity=40).close()
+
+        def command(*words: object) -> Result:
+            return CliRunner().invoke(main, ["resize", *map(str, words)])
+
+        before = records(path)
+        foreseen = command(path, "--capacity", 7, "--dry-run")  # beside the writer, which does not matter to it
+        assert foreseen.output.splitlines() == [
+            "stream 0 would keep 7 transitions (before: 20), 13 evicted",
+            "stream b would keep 7 transitions (before: 40), 0 evicted",
+        ]
+        assert "is being written" in command(path, "--capacity", 7, "--evict").output
+    for refused in (("--capacity", 7), ("--capacity", 19, "--stream", "0"), ("--capacity", 1, "--json")):
+        done = command(path, *refused)
+        assert done.exit_code == 2
+        assert "are given up for good: say so (--evict)" in done.output
+        assert records(path) == before
+    with pytest.raises(InputError, match=r"the oldest 13 transitions of .* are given up for good"):
+        resize(path, 7, evict=False)
+    assert [one.evicted for one in resize(path, 7, dry_run=True, evict=False)] == [13, 0]
+    assert records(path) == before
+    assert command(path, "--capacity", 7, "--stream", "b").exit_code == 0  # it is empty
+    assert command(path, "--capacity", 30).exit_code == 0
+    assert command(path, "--capacity", 7, "--evict").output.splitlines()[0].endswith("(before: 30), 13 evicted")
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert rows(buffer) == list(range(13, 20))
 
 
 def test_a_rollout_is_not_resized(path: str) -> None:

@@ -51,9 +51,23 @@ def test_edit_prints_what_went(path: str, tmp_path: pathlib.Path) -> None:
         "3 episodes became several",
     ]
     assert done[3].startswith(f"{tmp_path / 'b'}: 21 transitions of 10 episodes, ")
-    found = facts("edit", path, tmp_path / "c", "--episodes", "0")
+    assert " on disk, in " in done[3]
+    found = facts("edit", path, tmp_path / "c", "--drop-episodes", "0")
     assert found["removed"] == {"whole": {"steps": 5, "episodes": 1}}
     assert (found["transitions"], found["episodes"], found["divided"], found["dry_run"]) == (22, 6, 0, False)
+
+
+def test_edit_keeps_what_export_keeps_and_drops_what_it_leaves_out(path: str, tmp_path: pathlib.Path) -> None:
+    store()(path)
+    said("export", path, tmp_path / "one.replay", "--where", "length > 4")
+    said("edit", path, tmp_path / "two.replay", "--keep", "length > 4")
+    assert said("diff", tmp_path / "one.replay", tmp_path / "two.replay") == "no difference\n"
+    assert facts("edit", path, tmp_path / "rest", "--drop", "length > 4")["episodes"] == 4
+    for wrong in (("--where", "length > 4"), ("--episodes", "0:2"), ("--where", "length > 4", "--dry-run")):
+        line = failure("edit", path, tmp_path / "none", *wrong)
+        assert "--drop CONDITION" in line
+        assert "--keep CONDITION" in line
+    assert not (tmp_path / "none").exists()
 
 
 def test_edit_takes_a_file_of_ids(path: str, tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from diskreplay_cli import output
+from diskreplay_cli import output, text
 from diskreplay_cli.main import main
 from formats.roundtrip import IMAGE, moved_window, several_envs, store
 from formats.test_texts import make as make_texts
@@ -83,7 +83,7 @@ def test_a_loss_is_refused_and_counted(path: str, tmp_path: pathlib.Path) -> Non
     ("ending", "name"),
     [
         (".npz", "npz"), (".parquet", "parquet"), (".zarr", "diffusion-policy"), (".replay", "store"),
-        (".hdf5", "d4rl"), (".h5", "d4rl"), ("", "d4rl"),
+        (".hdf5", "d4rl"), (".h5", "d4rl"),
     ],
 )  # fmt: skip
 def test_the_format_of_an_export_is_what_its_name_ends_in(
@@ -93,7 +93,30 @@ def test_the_format_of_an_export_is_what_its_name_ends_in(
     out = tmp_path / f"out{ending}"
     assert facts("export", path, out, "--allow-loss")["format"] == name
     assert formats.guess(out).name == name
-    assert " as robomimic, " in said("export", path, tmp_path / f"b{ending}", "--format", "robomimic")
+    other = tmp_path / f"b{ending}"
+    found = facts("export", path, other, "--format", "robomimic")
+    sizes = f"{text.size(found['stored_bytes'])} on disk, {text.size(found['raw_bytes'])} decoded, in "
+    assert f" as robomimic, {sizes}" in said("export", path, other, "--format", "robomimic", "--overwrite")
+
+
+@pytest.mark.parametrize(
+    "name", ["out.csv", "out", "out.npz/", "out.replay/", "out.json", ".npz", "out.NPZ", "out.npz.gz"]
+)
+def test_a_name_that_says_no_format_is_refused(path: str, tmp_path: pathlib.Path, name: str) -> None:
+    store()(path)
+    line = failure("export", path, f"{tmp_path}/{name}")
+    assert "ends in no format: name it by --format, or end it in .hdf5 (d4rl), .h5 (d4rl), .npz (npz), .parquet" in line
+    assert [each.name for each in tmp_path.iterdir()] == ["a.replay"]
+    assert facts("export", path, f"{tmp_path}/{name}", "--format", "d4rl")["format"] == "d4rl"
+
+
+def test_sizes_are_those_of_what_was_decoded(path: str, tmp_path: pathlib.Path) -> None:
+    """All items of ragged columns count, and of video the frames."""
+    box, columns = spaces.Box(-1, 1, (2,), np.float32), {"tokens": ((None,), np.int16)}
+    with dr.ReplayBuffer.create(path, box, spaces.Text(9), capacity=9, columns=columns) as rb:
+        for at in range(4):
+            rb.add([0, 0], "a" * (at + 1), 0.0, [0, 0], at == 3, False, tokens=np.arange(at, dtype=np.int16))
+    assert facts("export", path, tmp_path / "b.replay")["raw_bytes"] == 4 * (8 + 4 + 1 + 1) + 4 * 10 + 2 * 6
 
 
 def test_the_task_of_an_export(path: str, tmp_path: pathlib.Path) -> None:
@@ -102,7 +125,7 @@ def test_the_task_of_an_export(path: str, tmp_path: pathlib.Path) -> None:
     assert "choose one (--task COLUMN)" in failure("export", path, tmp_path / "a", "--format", "lerobot")
     said("export", path, tmp_path / "a", "--format", "lerobot", "--task", "task")
     assert "pick up the cup" in pq.read_table(tmp_path / "a/meta/tasks.parquet")["task"].to_pylist()
-    assert "d4rl datasets have no tasks" in failure("export", path, tmp_path / "b", "--task", "task")
+    assert "d4rl datasets have no tasks" in failure("export", path, tmp_path / "b.h5", "--task", "task")
 
 
 def test_environments_are_named_when_they_are_not_kept(path: str, tmp_path: pathlib.Path) -> None:
@@ -161,15 +184,29 @@ def test_merge_and_split(path: str, tmp_path: pathlib.Path) -> None:
     store()(path)
     assert "a-2.replay" in said("split", path, "--fraction", 0.5)
     parts = [tmp_path / f"a-{number}.replay" for number in (1, 2)]
-    document = facts("merge", tmp_path / "all", *parts)["stores"][0]
+    document = facts("merge", *parts, tmp_path / "all")["stores"][0]
     assert (document["transitions"], document["episodes"]) == (27, 7)
     assert len(facts("split", path, tmp_path / "x", tmp_path / "y", "--fraction", 0.2, "--seed", 1)["stores"]) == 2
     assert "exists" in failure("split", path, "--fraction", 0.5)
     assert "add up" in failure("split", path, "--fraction", 0.7, "--fraction", 0.7)
-    for line in (failure("merge", tmp_path / "all", *parts), failure("split", path, "--fraction", 0.5)):
+    for line in (failure("merge", *parts, tmp_path / "all"), failure("split", path, "--fraction", 0.5)):
         assert "exists; choose another name" in line
         assert "--overwrite" not in line
-    failure("merge", tmp_path / "other", tmp_path / "none")
+    failure("merge", tmp_path / "none", tmp_path / "other")
+
+
+def test_merge_refuses_the_order_of_before(path: str, tmp_path: pathlib.Path) -> None:
+    store()(path)
+    for given in ([path], [path, path], [path, path, path]):
+        line = failure("merge", tmp_path / "new", *given)
+        assert f"OUT comes last, as with cp: diskreplay merge {' '.join(given)} {tmp_path / 'new'}" in line
+    assert "there is no store at" in failure("merge", tmp_path / "none", path, tmp_path / "new")
+    assert "there is no store at" in failure("merge", tmp_path / "none", tmp_path / "nor")
+    assert "Missing argument" in failure("merge", path)
+    assert [each.name for each in tmp_path.iterdir()] == ["a.replay"]
+    printed = said("merge", path, path, tmp_path / "new")
+    assert printed.startswith(f"{tmp_path / 'new'}: 54 transitions of 14 episodes, ")
+    assert printed.endswith(" on disk\n")
 
 
 def test_episodes(path: str) -> None:
@@ -220,7 +257,7 @@ def test_an_interrupt_after_the_renaming(path: str, tmp_path: pathlib.Path, monk
     assert interrupted("export", path, out, "--overwrite") == f"{out} is whole"
     assert interrupted("import", out, tmp_path / "new") == f"{tmp_path / 'new'} is whole"
     assert interrupted("import", out, before, "--append") == f"{before} has all of it"
-    assert interrupted("merge", tmp_path / "both", path, before) == f"{tmp_path / 'both'} is whole"
+    assert interrupted("merge", path, before, tmp_path / "both") == f"{tmp_path / 'both'} is whole"
     halves = [path.replace(".replay", f"-{part}.replay") for part in (1, 2)]
     assert interrupted("split", path, "--fraction", 0.5) == f"{halves[0]} and {halves[1]} are whole"
     with dr.ReplayBuffer.open(before, mode="r") as buffer:

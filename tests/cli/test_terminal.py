@@ -67,7 +67,7 @@ def test_the_demo_is_clean_lines(tmp_path: pathlib.Path, columns: int) -> None:
         (("compact", "a.replay"), nothing, 0),
         (("export", "a.replay", "out.hdf5"), nothing, 0),
         (("import", "a.replay", "new.replay"), nothing, 0),
-        (("merge", "new.replay", "a.replay"), nothing, 0),
+        (("merge", "a.replay", "new.replay"), nothing, 0),
         (("split", "a.replay", "--fraction", 0.5), nothing, 0),
         (("edit", "a.replay", "new.replay", "--steps", 0), nothing, 0),
         (("diff", "a.replay", "a.replay"), nothing, 0),

@@ -20,7 +20,7 @@ from helpers.effort import stride
 from helpers.patience import PATIENCE
 
 import diskreplay as dr
-from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, StateError, WriteFailedError
+from diskreplay.errors import ClosedError, DiskFullError, DiskReplayError, ReadFailedError, StateError, WriteFailedError
 from diskreplay.testing import READS, WRITES, FaultyFiles, SimulatedDisk
 
 PATH = "/a.replay"
@@ -54,6 +54,16 @@ def failed(work: Callable[[], object]) -> DiskReplayError | None:
     except DiskReplayError as error:
         return error
     return None
+
+
+def close(buffer: dr.ReplayBuffer, lost: int) -> None:
+    """Close a buffer after a write that failed: it says once how many rows are lost by that, if any, and is closed."""
+    if lost:
+        with pytest.raises(WriteFailedError, match=f"; {lost} rows since the last commit are lost$"):
+            buffer.close()
+    buffer.close()
+    with pytest.raises(ClosedError):
+        len(buffer)
 
 
 DEEDS: dict[str, Deed] = {
@@ -96,7 +106,8 @@ def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
                     refused(buffer)
             if deed != "drop":  # whose first refused commit makes a patch of the newest observation
                 assert buffer.stats()["streams"] == before
-            buffer.close()
+            record = buffer.engine.streams.commits["0"]
+            close(buffer, before["0"]["end"] - record.end)
             assert files.count() == place + 1
         files.heal()
         with reopened(files=files) as buffer:
@@ -131,7 +142,7 @@ def test_a_sync_that_failed_is_never_tried_again() -> None:
             before = len(files.operations)
             with contextlib.suppress(StateError):
                 buffer.commit()
-            buffer.close()
+            close(buffer, 12)
             assert not [one for one in files.operations[before:] if one.name in WRITES]
         else:
             break
@@ -196,7 +207,7 @@ def test_a_disk_that_is_full_and_gets_room_again() -> None:
     buffer = lives.create(PATH, num_envs=1, rows=400, codec="none", files=disk)
     committed = fill(buffer)
     lives.check_all(buffer)
-    buffer.close()
+    close(buffer, 7)
     with reopened(files=disk, mode="r") as reader:
         assert reader.stats()["streams"]["0"]["end"] == committed > 7
         lives.check_all(reader)
@@ -266,7 +277,7 @@ def test_a_real_file_system_that_is_full(tmp_path: pathlib.Path) -> None:
         ballast.write_bytes(bytes(100_000))
         committed = fill(buffer)
         lives.check_all(buffer)
-        buffer.close()
+        close(buffer, 7)
         with reopened(path, mode="r") as reader:
             assert reader.stats()["streams"]["0"]["end"] == committed > 7
         ballast.unlink()
@@ -294,7 +305,7 @@ def test_a_real_file_system_that_becomes_read_only(tmp_path: pathlib.Path) -> No
             writer.commit()
         assert caught.value.errno == errno.EROFS
         assert lives.check_all(writer) == 23
-        writer.close()
+        close(writer, 3)
         with pytest.raises(WriteFailedError, match=r"Read-only file system.*or open it with mode='r'"):
             reopened(path)
         lock(False)
@@ -340,7 +351,12 @@ for deed, kind in (
 for one in taken:
     one.close()
 assert lives.check_all(buffer) == 35
-buffer.close()
+try:
+    buffer.close()
+except WriteFailedError as error:
+    assert "; 5 rows since the last commit are lost" in str(error), error
+else:
+    raise SystemExit("closing said nothing")
 with dr.ReplayBuffer.open(path) as buffer:
     assert lives.check_all(buffer) == 30
 """
@@ -366,5 +382,4 @@ def test_samples_stay_right_while_commits_fail() -> None:
         buffer.commit()
     for _ in range(20):
         lives.check(buffer.sample(12), {0: 1})
-
-    buffer.close()
+    close(buffer, 12)

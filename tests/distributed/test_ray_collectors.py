@@ -365,7 +365,7 @@ def test_new_weights_reach_all_collectors_and_the_facts(path: str) -> None:
         )
         assert collecting.stats()["return_mean"] > 0
     with dr.ReplayBuffer.open(path, mode="r") as reader:
-        chosen = reader.select("policy = 3")
+        chosen = reader.select("policy == 3")
         assert len({episode.stream for episode in chosen.episodes}) == 2
 
 

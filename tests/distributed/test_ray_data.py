@@ -200,7 +200,7 @@ def test_episodes_are_chosen_by_number_slice_and_condition(path: str) -> None:
     with dr.ReplayBuffer.open(path, mode="r") as rb:
         long = [number for number, episode in enumerate(rb.episodes) if episode.length == 40]
     assert 0 < len(long) < len(expected(path)["step"])
-    for chosen in ("length = 40", long, tuple(long)):
+    for chosen in ("length == 40", long, tuple(long)):
         read = rows(DiskReplayDatasource(path, ["episode"], chosen))
         assert sorted(set(read["episode"].tolist())) == long
         assert len(read["episode"]) == 40 * len(long)
@@ -302,7 +302,7 @@ def test_a_url_is_read_by_workers_that_share_a_mirror(
     assert same(whole(by_workers(source, storage, tasks=2)), expected(local))
     assert obs_copies(mirror) == copies  # none came again
     assert not (tmp_path / "cache").exists()
-    long = DiskReplayDatasource(url, ["obs", "episode", "step"], "length = 40", mirror=mirror)
+    long = DiskReplayDatasource(url, ["obs", "episode", "step"], "length == 40", mirror=mirror)
     read, every = whole(by_workers(long, storage)), expected(local)
     chosen = np.isin(every["episode"], read["episode"])
     assert 0 < len(read["step"]) < len(every["step"])

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import pathlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from helpers.driver import OPEN
 from helpers.effort import examples
 
 import diskreplay as dr
-from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
+from diskreplay.errors import InputError, MisuseWarning, NotEnoughDataError, ReadOnlyError
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.ops.verify import verify
@@ -113,7 +114,7 @@ CONDITIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "not success and scene.floor < 0.5": lambda facts: (
         not facts.get("success") and facts.get("scene", {"floor": 1})["floor"] < 0.5
     ),
-    "tag = 'human' or success = null": lambda facts: "human" in facts.get("tags", []) or "success" not in facts,
+    "tag == 'human' or success == null": lambda facts: "human" in facts.get("tags", []) or "success" not in facts,
 }
 """Conditions, and what each asks of the facts of an episode."""
 
@@ -239,7 +240,7 @@ def test_the_program_of_the_guide_in_short(tmp_path: pathlib.Path) -> None:
             buffer.begin_episode(seed=number, tags=["expert"] if number % 2 else [])
             play(buffer, 5, 100.0 * number, reward=float(number))
             buffer.annotate_episode(success=number > 2)
-        chosen = buffer.select("return >= 15 and tag = 'expert' and success")
+        chosen = buffer.select("return >= 15 and tag == 'expert' and success")
         assert [episode.facts["seed"] for episode in chosen.episodes] == [3, 5]
         assert (len(chosen), chosen.transitions) == (2, 10)
         batch = buffer.sample(64, within=chosen)
@@ -286,20 +287,20 @@ def test_selections_of_another_buffer_or_time_are_refused(tmp_path: pathlib.Path
     with create(tmp_path / "a.replay") as one, create(tmp_path / "b.replay") as other:
         for buffer in (one, other):
             play(buffer, 3, 0.0)
-        chosen = one.select("length = 3")
+        chosen = one.select("length == 3")
         assert len(one.sample(2, within=chosen)) == 2
         with pytest.raises(InputError, match="of another buffer"):
             other.sample(2, within=chosen)
         with pytest.raises(InputError, match="of another buffer"):
             other.shuffled(2, within=chosen)
         with pytest.raises(InputError, match="must be a selection"):
-            one.sample(2, within="length = 3")  # type: ignore[arg-type]
+            one.sample(2, within="length == 3")  # type: ignore[arg-type]
         with pytest.raises(NotEnoughDataError, match="no transition is selected"):
-            one.sample(1, within=one.select("length = 4"))
-        assert list(one.shuffled(2, within=one.select("length = 4"))) == []
+            one.sample(1, within=one.select("length == 4"))
+        assert list(one.shuffled(2, within=one.select("length == 4"))) == []
         one.checkpoint("here")
         play(one, 4, 50.0)
-        later = one.select("length = 4")
+        later = one.select("length == 4")
     with (
         dr.ReplayBuffer.open(tmp_path / "a.replay", checkpoint="here") as back,
         pytest.raises(InputError, match="older than a return to a checkpoint"),
@@ -314,7 +315,7 @@ def test_a_pass_over_a_selection_ends_where_its_rows_were_taken_back(tmp_path: p
         writer.checkpoint("here")
         play(writer, 4, 50.0)
     with dr.ReplayBuffer.open(tmp_path / "a.replay", mode="r") as reader:
-        batches = reader.shuffled(2, epochs=2, within=reader.select("length = 4"))
+        batches = reader.shuffled(2, epochs=2, within=reader.select("length == 4"))
         assert set(next(batches).obs[:, 0].tolist()) < {50.0, 51.0, 52.0, 53.0}
         with dr.ReplayBuffer.open(tmp_path / "a.replay", checkpoint="here") as back:
             play(back, 9, 100.0)
@@ -327,13 +328,68 @@ def test_what_was_selected_and_has_left_the_window(tmp_path: pathlib.Path) -> No
     with create(tmp_path / "a.replay", 10) as buffer:
         buffer.begin_episode(seed=1)
         play(buffer, 5, 0.0)
-        chosen = buffer.select("seed = 1")
+        chosen = buffer.select("seed == 1")
         play(buffer, 8, 100.0)
         assert set(buffer.sample(30, within=chosen).obs[:, 0].tolist()) == {3.0, 4.0}
         play(buffer, 8, 200.0)
         with pytest.raises(NotEnoughDataError, match="left the window"):
             buffer.sample(1, within=chosen)
         assert facts(buffer) == [{}, {}]
+
+
+@pytest.mark.parametrize("given", [{"episode": 0}, {"episode": None}, {"episode": 7, "success": True, "env": 0}])
+def test_an_episode_that_is_named_as_a_fact_is_refused(tmp_path: pathlib.Path, given: dict[str, Any]) -> None:
+    with create(tmp_path / "a.replay") as buffer:
+        buffer.begin_episode(episode=7)
+        with pytest.raises(InputError, match=r"annotate_episode\(episode=.*give the episode first"):  # not begun yet
+            buffer.annotate_episode(**given)
+        play(buffer, 2, 0.0)
+        play(buffer, 2, 50.0)
+        with pytest.raises(InputError, match=r"annotate_episode\(episode=.*give the episode first"):
+            buffer.annotate_episode(**given)
+        assert facts(buffer) == [{"episode": 7}, {}]
+        with pytest.raises(InputError, match=r"must be one of rb\.episodes, got 0"):
+            buffer.annotate_episode(0, success=True)  # type: ignore[arg-type]
+        buffer.annotate_episode(buffer.episodes[0], episode=8)  # a fact of that name, of the episode that comes first
+        buffer.annotate_episode(buffer.episodes[0], success=True)
+        assert facts(buffer) == [{"episode": 8, "success": True}, {}]
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("retrun > 100", ["'retrun'; did you mean 'return'?"]),
+        ("not sucess", ["'sucess'; did you mean 'success'?"]),
+        ("lenght == 3 or scene.floor == 3", ["'lenght'; did you mean 'length'?", "'scene'; there are 'level', 'note'"]),
+        ("noet == 'x'", ["'noet'; did you mean 'note'?"]),
+        ("level == 3 and note == 'x'", []),  # each of one episode alone
+        ("success or seed == 1 or tag == 'x' or note.deep == 1", []),
+        ("return > 1 and length == 2 and end != 'cut' and env == 0 and stream == '0'", []),
+    ],
+)
+def test_words_that_no_episode_has_are_told(tmp_path: pathlib.Path, where: str, said: list[str]) -> None:
+    """As the commands tell of them; the line is the caller's."""
+    with create(tmp_path / "a.replay") as buffer:
+        assert len(told(buffer, where, [])) == 0  # no episode, no word
+        for number in range(2):
+            buffer.begin_episode(**([{"note": "x"}, {"level": 3}][number]))
+            play(buffer, 2, 50.0 * number)
+        told(buffer, where, said)
+        buffer.commit()
+        with dr.ReplayBuffer.open(tmp_path / "a.replay", mode="r") as reader:
+            told(reader, where, said)
+        (part,) = dr.Mixture([buffer]).parts
+        told(part, where, said)
+
+
+def told(buffer: Any, where: str, said: list[str]) -> Any:
+    """What a condition selects, after a look at what is warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = buffer.select(where)
+    assert [str(one.message) for one in caught] == [f"no episode has a fact {each}" for each in said]
+    assert all(one.category is MisuseWarning and one.filename == __file__ for one in caught)
+    return found
 
 
 def test_a_reader_follows_facts_without_new_rows(tmp_path: pathlib.Path) -> None:
@@ -356,13 +412,13 @@ def test_a_reader_follows_equal_facts_of_another_type(tmp_path: pathlib.Path) ->
     with create(tmp_path / "a") as buffer, dr.ReplayBuffer.open(tmp_path / "a", mode="r") as reader:
         buffer.begin_episode(x=1)
         play(buffer, 3, 0)
-        for value, condition in ((1, "x = 1"), (True, "x = true"), (1.0, "x = 1"), (True, "x = true")):
+        for value, condition in ((1, "x == 1"), (True, "x == true"), (1.0, "x == 1"), (True, "x == true")):
             buffer.annotate_episode(x=value)
             buffer.commit()
             reader.refresh()
             assert repr(facts(reader)) == repr([{"x": value}])
-            found = [len(one.select(each)) for one in (buffer, reader) for each in ("x = 1", "x = true")]
-            assert found == [condition == "x = 1", condition == "x = true"] * 2
+            found = [len(one.select(each)) for one in (buffer, reader) for each in ("x == 1", "x == true")]
+            assert found == [condition == "x == 1", condition == "x == true"] * 2
 
 
 def test_facts_without_a_step_are_lost_with_the_process(tmp_path: pathlib.Path) -> None:
@@ -600,7 +656,7 @@ def test_what_is_handed_out_is_a_copy(tmp_path: pathlib.Path) -> None:
         episode.facts["tags"].append("mine")
         episode.facts["scene"]["floor"].append(2)
         assert facts(buffer) == [{"tags": ["expert"], "scene": {"floor": [1]}}]
-        (episode,) = buffer.select("tag = 'expert'").episodes
+        (episode,) = buffer.select("tag == 'expert'").episodes
         episode.facts["scene"].clear()
         assert facts(buffer) == [{"tags": ["expert"], "scene": {"floor": [1]}}]
 

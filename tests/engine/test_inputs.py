@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import socket
+import string
 import subprocess
 import sys
 from collections.abc import Callable
@@ -687,6 +688,38 @@ def test_unsupported_spaces_say_what_to_do(path: str) -> None:
     ]:
         with pytest.raises(SchemaError, match=advice):
             dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=5)
+
+
+class Mission(gymnasium.Space[str]):
+    """A space of texts of a library's own, as MiniGrid has for ``mission``."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=str)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        return "go to the red ball"
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str)
+
+
+def test_a_space_of_texts_that_is_no_text_names_text(path: str) -> None:
+    image = spaces.Box(0, 9, (3,), np.uint8)
+    for space, leaf in (
+        (Mission(), "obs"), (spaces.Dict(image=image, mission=Mission()), "obs/mission"),
+        (spaces.Tuple([image, spaces.Dict(mission=Mission())]), "obs/1/mission"),
+    ):  # fmt: skip
+        with pytest.raises(
+            SchemaError, match=rf"^{leaf}: a Mission space .*gymnasium.spaces.Text\(1000, charset="
+        ) as told:
+            dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=5)
+    said = str(told.value).split("declare a ")[1].split(" in its place")[0]
+    text = eval(said, {"gymnasium": gymnasium, "string": string})
+    with dr.ReplayBuffer.create(path, spaces.Dict(mission=text), spaces.Discrete(2), capacity=5) as buffer:
+        obs = {"mission": Mission().sample()}
+        buffer.add(obs, 0, 0.0, obs, True, False)
+    with pytest.raises(SchemaError, match=r"action: a Mission space .*Text"):
+        dr.ReplayBuffer.create(f"{path}2", image, Mission(), capacity=5)
 
 
 def test_gymnasium_is_what_this_was_written_for() -> None:

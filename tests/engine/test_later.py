@@ -239,7 +239,7 @@ def test_a_selection_a_loader_and_a_mixture_show_values(tmp_path: pathlib.Path) 
                 play(buffer, 6, 100 * episode)
             buffer.write("v", buffer.items(), np.arange(30, dtype=np.float32))
     with dr.ReplayBuffer.open(tmp_path / "a", mode="r", seed=0) as reader:
-        batch = reader.sample(20, within=reader.select("seed = 2"))
+        batch = reader.sample(20, within=reader.select("seed == 2"))
         assert (batch.extra["v"] == batch.index).all()
         assert set(batch.index.tolist()) <= set(range(12, 18))
         loader = reader.loader(8)

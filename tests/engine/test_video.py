@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fractions
+import inspect
 import pathlib
 from typing import Any
 
@@ -185,6 +186,9 @@ def test_facts_come_back_from_json() -> None:
     for facts in (FACTS, dr.Video("av1", 1, 8192, "yuv444p10le", 30000 / 1001, (b"", b"\0\xff"))):
         assert video.Video.from_json(facts.to_json()) == facts
     assert dr.Video("vp9", 2, 2, fps=fractions.Fraction(30000, 1001)).to_json()["fps"] == [30000, 1001]
+    for given in (30, 30.0, fractions.Fraction(30), np.float64(30)):
+        assert dr.Video("vp9", 2, 2, fps=given) == dr.Video("vp9", 2, 2)
+    assert "fps: 'int | float" in str(inspect.signature(dr.Video))
 
 
 def test_other_streams_have_one_environment_too(path: str) -> None:

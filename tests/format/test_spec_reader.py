@@ -24,6 +24,7 @@ from golden import recipes
 
 import diskreplay as dr
 from diskreplay import video
+from diskreplay.storage.commit import NO_START, Commit
 
 _spec = importlib.util.spec_from_file_location("specreader", pathlib.Path(__file__).with_name("specreader.py"))
 assert _spec is not None
@@ -251,6 +252,24 @@ def test_an_independent_reader_agrees_about_a_resized_stream(case: Case, tmp_pat
     assert json.loads((path / "zarr.json").read_text())["attributes"]["diskreplay"]["schema"]["capacity"] == (
         case.capacity_rows * case.envs
     )
+
+
+def test_the_start_of_a_limiter_is_in_the_record_and_may_be_ignored(tmp_path: pathlib.Path) -> None:
+    case, path = CASES[0], tmp_path / "s.replay"
+    with create(case, path) as buffer:
+        walk = Walk(case, buffer)
+        for _ in range(50):
+            walk.step()
+        dr.RateLimiter(buffer, 0.5, 10, 8).wait_to_sample(3)
+        buffer.commit()
+        stream = specreader.Store(path).streams["0"]
+        assert stream.record["limiter"] == [1, 50, 0, 10, 0.5]
+        assert stream.record["sampled"] == 3
+        compare(stream, buffer.get(stream.ids()))
+        assert_invariants_of_rows(stream)
+    record = json.loads((path / "streams/0/zarr.json").read_text())["attributes"]["diskreplay"]
+    del record["limiter"]  # as a writer does that does not know it
+    assert Commit.from_json(record, "zarr.json").limiter == NO_START
 
 
 @pytest.mark.long

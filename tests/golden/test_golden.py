@@ -185,7 +185,7 @@ def test_facts_and_values_written_later() -> None:
         assert [(episode.facts["seed"], episode.facts["floor"]) for episode in rb.episodes] == [
             (n, [n]) for n in range(2, 7)
         ]
-        assert len(rb.select("success = true and tag = 'even'").episodes) == 3
+        assert len(rb.select("success == true and tag == 'even'").episodes) == 3
         batch = rb.get(rb.items())
         assert batch.extra["latent_known"].tolist() == [at % 3 == 0 for at in range(40)]
         assert np.flatnonzero(batch.extra["error_known"]).tolist() == list(range(5, 20))

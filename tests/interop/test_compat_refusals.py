@@ -19,6 +19,7 @@ for _name in ("d3rlpy", "stable_baselines3", "tianshou", "torchrl"):
     pytest.importorskip(_name, reason=f"{_name} is installed by the target interop of the Makefile")
 
 from d3rlpy.dataset import Episode  # noqa: E402
+from helpers.foreign_arrays import check_doors  # noqa: E402
 from tensordict import TensorDict  # noqa: E402
 from tianshou.data import Batch  # noqa: E402
 from torchrl.data import TensorDictReplayBuffer  # noqa: E402
@@ -239,3 +240,20 @@ def test_what_is_refused_leaves_no_trace(name: str, seed: int, tmp_path: pathlib
 @pytest.mark.parametrize("name", ["SB3", "Tianshou", "d3rlpy", "torchrl"])
 def test_what_is_refused_leaves_no_trace_in_a_few_rounds(name: str, tmp_path: pathlib.Path) -> None:
     check(CASES[name], tmp_path, 0, 2, 4)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_arrays_of_others(name: str, tmp_path: pathlib.Path) -> None:
+    """Those that need no library of their own are in ``test_foreign_arrays.py``."""
+
+    def skip(call: str, at: int, kind: str) -> bool:
+        """Tianshou itself keeps info and further keys, and counts weights in their own precision.
+
+        A TensorDict makes tensors of masked arrays, and no tensors of scipy's and JAX's.
+        """
+        if name == "torchrl":
+            return any(one in kind for one in ("masked", "scipy", "JAX"))
+        return name.startswith("Tianshou") and (at > 5 if call == "add" else "bfloat16" in kind)
+
+    assert check_doors(CASES[name], tmp_path, skip=skip) >= 3

@@ -153,6 +153,25 @@ def test_a_later_save_to_the_same_path_replaces_the_checkpoint(tmp_path: pathlib
         again.replay_buffer.close()
 
 
+def test_models_and_stores_are_saved_at_home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home := tmp_path / "home").mkdir()
+    (work := tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(work)
+    model = dqn(pathlib.Path("~/buffer"))
+    model.learn(32)
+    sb3.save(model, "~/model")
+    sb3.save(model)
+    model.replay_buffer.close()
+    assert sb3.saved("~/buffer") == "step-32"
+    for path in ("~/buffer", "~/model"):
+        again = sb3.load(DQN, path)
+        assert len(again.replay_buffer.store) == 32
+        again.replay_buffer.close()
+    assert sorted(os.listdir(home)) == ["buffer", "model.zip"]  # noqa: PTH208
+    assert not os.listdir(work)  # noqa: PTH208
+
+
 def test_a_save_that_fails_leaves_the_older_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dqn(tmp_path / "buffer")
     model.learn(32)

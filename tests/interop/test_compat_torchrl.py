@@ -26,7 +26,14 @@ from gymnasium import spaces
 torch = pytest.importorskip("torch", reason="torch is in the interop extra")
 pytest.importorskip("torchrl", reason="torchrl is in the interop extra")
 
-from tensordict import NonTensorData, TensorDict, TensorDictBase, is_tensor_collection  # noqa: E402
+from tensordict import (  # noqa: E402
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    TensorDictBase,
+    is_tensor_collection,
+)
 from tensordict.nn import TensorDictModule  # noqa: E402
 from torchrl.data import (  # noqa: E402
     LazyMemmapStorage,
@@ -946,6 +953,75 @@ def test_bad_input_leaves_the_writer_where_it_was() -> None:
     assert len(rb) == 8
 
 
+STRINGS: dict[str, Callable[[TensorDict], Any]] = {
+    "a string": lambda data: data.set("text", NonTensorData("a", data.batch_size)),
+    "a string for each": lambda data: data.set("text", NonTensorStack(*"abcd")),
+    "strings below": lambda data: data.set(("next", "text"), NonTensorStack(*"abcd")),
+    "strings in a tensordict of their own": lambda data: data.set(
+        "text", TensorDict({"a": NonTensorStack(*"abcd")}, [4])
+    ),
+    "None": lambda data: data.set("text", NonTensorData(None, data.batch_size)),
+    "an object": lambda data: data.set("text", NonTensorData({"a": 1}, data.batch_size)),
+    "an empty tensordict": lambda data: data.set("text", TensorDict({}, [4])),
+    "an empty tensordict below": lambda data: data.set(("next", "text"), TensorDict({}, [4])),
+    "sparse": lambda data: data.set("text", torch.ones(4, 2).to_sparse()),
+}
+
+
+@pytest.mark.parametrize("what", STRINGS)
+@pytest.mark.parametrize("how", ["extend", "add", "set", "set a list"])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_no_tensor_is_refused_or_held(what: str, how: str, first: bool) -> None:
+    """torchrl's own storages hold it, and leave it out where it comes later; here it is never dropped."""
+    rb = TensorDictReplayBuffer(storage=DiskReplayStorage(20), batch_size=2)
+    if not first:
+        rb.extend(trajectory(4))
+    data = trajectory(4, 1)
+    STRINGS[what](data)
+    before, slots = len(rb), (rb.storage.pos + torch.arange(4)) % 20
+    calls: dict[str, Callable[[], Any]] = {
+        "extend": lambda: rb.extend(data),
+        "add": lambda: rb.add(data[0]),
+        "set": lambda: rb.storage.set(slots, data),
+        "set a list": lambda: rb.storage.set(slots, list(data.unbind(0))),
+    }
+    if first and "empty" in what:
+        calls[how]()
+        held = rb[:].to_tensordict()
+        assert set(data.keys(True)) <= set(held.keys(True))
+        with pytest.raises(InputError, match=r"lacks .*text"):
+            rb.extend(trajectory(4, 2))
+        return
+    with pytest.raises(InputError, match="text"):
+        calls[how]()
+    assert (len(rb), rb.writer._cursor) == (before, before)
+    rb.extend(trajectory(4, 2))
+    assert len(rb) == before + 4
+
+
+def test_a_stack_whose_tensordicts_have_other_leaves_is_refused() -> None:
+    rb = ReplayBuffer(storage=DiskReplayStorage(20), batch_size=2)
+    for extra in ({"text": torch.ones(())}, {"text": NonTensorData("a")}, {"next": {"text": torch.ones(())}}):
+        one, other = trajectory(2).unbind(0)
+        other.update(TensorDict(extra, []))
+        with pytest.raises(InputError, match=r"text.* must be in each of the tensordicts of a stack"):
+            rb.extend(LazyStackedTensorDict(one, other))
+        with pytest.raises(InputError, match="must be alike"):
+            rb.storage.set(torch.arange(2), [one, other])
+    assert len(rb) == 0
+
+
+def test_tensors_as_networks_give_them() -> None:
+    rb = TensorDictReplayBuffer(storage=DiskReplayStorage(20), batch_size=2)
+    first, later = trajectory(4), trajectory(4, 1)
+    rb.extend(first.clone().set("value", torch.ones(4, 2, requires_grad=True) * 2))
+    values = torch.arange(8.0).reshape(4, 2)
+    rb.extend(later.set("value", values.bfloat16()))
+    held = rb[:]["value"]
+    assert held.dtype is torch.float32
+    assert held.tolist() == [[2.0, 2.0]] * 4 + values.tolist()
+
+
 def test_after_an_interrupted_write_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     rb = TensorDictReplayBuffer(storage=DiskReplayStorage(10), batch_size=2)
     rb.extend(trajectory(4))
@@ -971,6 +1047,8 @@ def test_after_an_interrupted_write_the_next_one_goes_on(monkeypatch: pytest.Mon
         (torch.zeros(3, 2), "takes tensordicts, got Tensor"),
         ({"a": torch.zeros(3)}, "takes tensordicts, got dict"),
         (TensorDict({"a": torch.zeros(3, dtype=torch.bfloat16)}, [3]), "'a'.*bfloat16"),
+        (TensorDict({}, [3]), "must have a leaf"),
+        (TensorDict({"a": TensorDict({}, [3])}, [3]), "must have a leaf"),
         (TensorDict({"a": torch.zeros(3, 0)}, [3]), "'a' must be 1 to"),
         (TensorDict({"a:b": torch.zeros(3)}, [3]), "'a:b'"),
     ],

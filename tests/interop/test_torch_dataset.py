@@ -84,6 +84,28 @@ def test_items_and_batches(tmp_path: pathlib.Path) -> None:
         assert dataset.index.tolist() == list(range(ROWS))
 
 
+def test_a_dataset_is_at_home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with DiskDataset(f"~/{next(tmp_path.iterdir()).name}") as dataset:
+        assert check(dataset[[5, 3]]) == [5, 3]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rewards_of_another_column(tmp_path: pathlib.Path, workers: int) -> None:
+    path = record(tmp_path, later={"shaped": "float64"})
+    with pytest.raises(InputError, match="61 of 61 transitions have no finite value of 'shaped'"):
+        DiskDataset(path, reward_column="shaped")
+    with dr.ReplayBuffer.open(path) as buffer:
+        buffer.write("shaped", np.arange(ROWS), -np.arange(ROWS, dtype=float))
+    with DiskDataset(path, reward_column="shaped") as dataset:
+        batches = list(loader(dataset, PassSampler(dataset, 8), workers, "spawn"))
+    rewards = torch.cat([batch["reward"] for batch in batches])
+    assert rewards.dtype == torch.float32
+    assert sorted(rewards.tolist()) == [-float(at) for at in reversed(range(ROWS))]
+    assert all((batch["extra"]["recorded_reward"] == -batch["reward"]).all() for batch in batches)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_loaders_own_batches(tmp_path: pathlib.Path, workers: int) -> None:
     """As somebody writes it who knows torch and not this package."""
@@ -159,6 +181,23 @@ def test_stateful_data_loader(tmp_path: pathlib.Path, workers: int) -> None:
             second.load_state_dict(state)
             rest = [batch for epoch in epochs(second, 2) for batch in epoch]
             assert (had + rest)[:16] == whole[0] + whole[1]
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(1, False), (2, True), (8, False)])
+def test_stopped_while_workers_are_ahead(tmp_path: pathlib.Path, workers: int, persistent: bool) -> None:
+    """The states of all batches of two epochs; what is left after each is read without workers."""
+    with DiskDataset(record(tmp_path)) as dataset:
+        sampler = PassSampler(dataset, 8, seed=5)
+        batches = loader(dataset, sampler, workers, persistent_workers=persistent)
+        for epoch in range(2):
+            seen: list[int] = []
+            for used, batch in enumerate(batches, start=1):
+                seen += check(batch)
+                resumed = PassSampler(dataset, 5, seed=5)
+                resumed.load_state_dict(sampler.state_dict(batches=used))
+                assert resumed.epoch == epoch + (used == 8)
+                rest = [at for part in resumed for at in part.tolist()] if resumed.epoch == epoch else []
+                assert sorted(seen + rest) == list(range(ROWS))
 
 
 def trained(rank: int, world_size: int, path: str, address: str, state: Any, stop: int, results: Any) -> None:

@@ -35,9 +35,9 @@ def sh(commands: str, folder: pathlib.Path) -> str:
     return done.stdout
 
 
-def killed(command: str, kill: str, folder: pathlib.Path) -> str:
-    """What the program prints until it is killed after the line that the page names."""
-    line = re.findall(r"printed the line `(.*?)`", PAGE)[0]
+def killed(command: str, kill: str, folder: pathlib.Path, number: int = 0, status: int = -signal.SIGKILL) -> str:
+    """What the program prints until it is killed after the line that the page names, the first or the second one."""
+    line = re.findall(r"printed the line `(.*?)`", PAGE)[number]
     printed, process = "", ""
     with subprocess.Popen(command.split(), cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout
@@ -46,7 +46,7 @@ def killed(command: str, kill: str, folder: pathlib.Path) -> str:
             process = process or text.removeprefix("process ").strip()
             if text.startswith(line):
                 sh(kill.replace("PROCESS", process), folder)
-    assert program.returncode == -signal.SIGKILL, printed
+    assert program.returncode == status, printed
     return printed
 
 
@@ -61,7 +61,7 @@ def test_the_tutorial_ends_where_a_whole_run_ends(tmp_path: pathlib.Path) -> Non
     assert len(shell) + len(programs) == len(BLOCKS)
     for name, program in zip(NAMES, programs, strict=True):
         (tmp_path / name).write_text(program)
-    install, first, train, kill, look, again, whole = shell
+    install, first, train, kill, look, again, whole, *_ = shell
     assert install.startswith("git clone")
     assert "obs=float32[32, 4]" in sh(first, tmp_path)
 
@@ -75,3 +75,15 @@ def test_the_tutorial_ends_where_a_whole_run_ends(tmp_path: pathlib.Path) -> Non
     assert list(after)[-1] == "5000"
     assert before | after == saved(sh(whole, tmp_path))
     assert all(after[step] == line for step, line in before.items() if step in after)
+
+
+def test_a_program_that_is_stopped_saves_the_step_that_it_is_at(tmp_path: pathlib.Path) -> None:
+    *_, train, stop = [block for language, block in BLOCKS if language == "sh"]
+    (tmp_path / "dqn.py").write_text([block for language, block in BLOCKS if language == "python"][-1])
+    printed = killed(train, stop, tmp_path, number=1, status=0)
+    (*_, (step, line)) = saved(printed).items()
+    assert int(step) > 1_000
+    assert printed.splitlines()[-1] == f"saved step {step}: {line}"
+    again = sh(train, tmp_path)
+    assert again.startswith(f"resumed step {step}: {line}\n")
+    assert "saved step 5000" in again

@@ -15,7 +15,7 @@ from diskreplay.errors import ClosedError, StateError
 from diskreplay.testing import SimulatedDisk
 
 LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
-WHERE = "seed >= 0 and tag = 'x'"
+WHERE = "seed >= 0 and tag == 'x'"
 NO = np.zeros(2, bool)
 
 Seen = list[tuple[int, int, dict[str, Any]]]
@@ -129,7 +129,7 @@ class Telling(Program):
         kept = [facts for start, _, facts in seen(self.buffer) if start < row]
         assert kept == [facts for _, _, facts in now][len(now) - len(kept) :]
         self.buffer.annotate_episode(env=0, success=False)
-        batch = self.buffer.sample(7, within=self.buffer.select("success = false"))
+        batch = self.buffer.sample(7, within=self.buffer.select("success == false"))
         assert (batch.obs[:, 0] >= self.at[0] - 2).all()
         for part in self.batches:
             assert len(part)

@@ -464,16 +464,16 @@ def test_a_fork_in_the_handler_of_a_fork(tmp_path: pathlib.Path, no_handlers: No
 @pytest.mark.long
 def test_the_job_of_the_guide_is_preempted_and_goes_on(tmp_path: pathlib.Path) -> None:
     guide = (pathlib.Path(__file__).parents[2] / "docs" / "guide.md").read_text()
-    (program,) = [part.split("```")[0] for part in guide.split("```python\n") if "def preempted" in part]
+    (program,) = [part.split("```")[0] for part in guide.split("```python\n") if "stopped = []" in part]
     for times in (1, 2):
         sent = f"""
 import os, signal, threading
 os.chdir({str(tmp_path)!r})
 os.fsync = lambda descriptor: None
 def send():
-    while 'preempted' not in globals() or signal.getsignal(signal.SIGTERM) == signal.SIG_DFL or len(rb) <= {times}:
+    while 'step' not in globals() or len(rb) <= {times}:
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGUSR1)
 threading.Thread(target=send, daemon=True).start()
 """
         in_a_process(sent + program.replace("1_000", "10**9"))

@@ -49,14 +49,14 @@ def test_an_edited_store_is_what_lists_say(
     with tempfile.TemporaryDirectory() as folder:
         path, out = f"{folder}/a", f"{folder}/b"
         every = play(path, rng, streams, int(rng.integers(1, 25)), frame_stack=frames)
-        options: dict[str, Any] = {"episodes": episodes, "steps": ranges}
+        options: dict[str, Any] = {"episodes": episodes, "steps": ranges} if ranges else {"drop_episodes": episodes}
         chosen = every[slice(None) if episodes is None else episodes]
         gone = {s.id for one in chosen for part in ranges or [slice(None)] for s in one.steps[part]}
         if share is not None:
             gone = {step.id for one in every for step in one.steps if rng.random() < share}
             options = {"ids": list(gone)}
         elif not (ranges or episodes is not None):
-            options = {"where": "length > 0"}
+            options = {"drop": "length > 0"}
         total = sum(len(one.steps) for one in every)
         if len(gone) in (0, total):
             with pytest.raises(NotEnoughDataError):
@@ -90,6 +90,26 @@ def test_what_went_is_counted_by_its_place(path: str, tmp_path: pathlib.Path) ->
         "begin": {"steps": 4, "episodes": 2}, "middle": {"steps": 2, "episodes": 1}, "end": {"steps": 3, "episodes": 2},
         "whole": {"steps": 3, "episodes": 1},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "stay"),
+    [
+        ({"drop": "length > 4"}, [1, 1, 4, 3]),
+        ({"keep": "length > 4"}, [5, 7, 6]),
+        ({"drop_episodes": slice(0, 3)}, [1, 4, 3, 6]),
+        ({"drop_episodes": (2, 6)}, [5, 1, 1, 4, 3]),
+        ({"drop": "length == 7", "drop_episodes": slice(-1, None)}, [5, 1, 1, 4, 3]),
+        ({"keep": "length > 3", "drop": "length > 5"}, [5, 4]),
+        ({"keep": "length > 3", "steps": [slice(0, 3)], "where": "length < 6"}, [2, 7, 1, 6]),
+        ({"drop": "length == 1", "steps": [slice(-1, None)], "episodes": slice(0, 3)}, [4, 6, 4, 3, 6]),
+    ],
+)  # fmt: skip
+def test_whole_episodes_go_or_stay(path: str, tmp_path: pathlib.Path, options: dict[str, Any], stay: list[int]) -> None:
+    """What ``--keep`` keeps is what ``export --where`` keeps; what ``--drop`` drops is the rest."""
+    store()(path)  # of lengths 5, 1, 7, 1, 4, 3, 6
+    edit(path, tmp_path / "b", **options)
+    assert [len(one) for one in read(tmp_path / "b")] == stay
 
 
 @pytest.mark.long(quick=4)
@@ -162,17 +182,26 @@ def test_what_cannot_be_edited_is_said_and_leaves_nothing(path: str, tmp_path: p
         (tmp_path / "there", {"steps": some}, InputError, "exists; choose another name"),
         (tmp_path / "no" / "b", {"steps": some}, InputError, "no directory"),
         ("s3://bucket/b", {"steps": some}, InputError, "a path on this machine"),
-        (out, {}, InputError, "say which steps"),
+        (out, {}, InputError, "say what is to go: episodes by drop, keep or drop_episodes"),
+        (out, {"where": "length > 3"}, InputError, r"need steps .*drop \(--drop .*keep \(--keep "),
+        (out, {"episodes": slice(0, 2)}, InputError, r"need steps .*drop_episodes \(--drop-episodes "),
+        (out, {"where": "length > 3", "drop": "length > 3"}, InputError, "need steps"),
+        (out, {"drop": "length > 3", "ids": [1]}, InputError, "take ids alone"),
+        (out, {"keep": "length > 3", "ids": [1]}, InputError, "take ids alone"),
         (out, {"steps": some, "ids": [1]}, InputError, "take ids alone"),
         (out, {"steps": [slice(0, 9, 2)]}, InputError, "must be a list of slices"),
         (out, {"steps": slice(0, 9)}, InputError, "must be a list of slices"),
         (out, {"steps": [3]}, InputError, "must be a list of slices"),
         (out, {"ids": [3, 99, 1 << 50]}, InputError, "2 of 3 ids name no step.*the first is 99"),
         (out, {"ids": [0.5]}, InputError, "index must be integers"),
-        (out, {"episodes": (7,)}, InputError, "no episode 7; there are 7"),
-        (out, {"episodes": slice(7, 9)}, NotEnoughDataError, "none of .*7 episodes, .* of length 7"),
-        (out, {"where": "length >"}, InputError, "at character 9 a number"),
-        (out, {"where": "length > 0"}, NotEnoughDataError, "all of the 27 steps .* would go: choose some, and not all"),
+        (out, {"episodes": (7,), "steps": some}, InputError, "no episode 7; there are 7"),
+        (out, {"drop_episodes": (7,)}, InputError, "no episode 7; there are 7"),
+        (out, {"drop_episodes": slice(7, 9)}, NotEnoughDataError, "none of .*7 episodes, .* of length 7"),
+        (out, {"where": "length >", "steps": some}, InputError, "at character 9 invalid syntax"),
+        (out, {"keep": "length >"}, InputError, "at character 9 invalid syntax"),
+        (out, {"drop": "length > 0"}, NotEnoughDataError, "all of the 27 steps .* would go: choose some, and not all"),
+        (out, {"keep": "length > 0"}, NotEnoughDataError, "none of the 27 steps .* would go"),
+        (out, {"keep": "length > 9"}, NotEnoughDataError, "all of the 27 steps .* would go"),
         (out, {"later": {"x/y": "float32"}}, InputError, "x/y"),
     ]  # fmt: skip
     for target, options, error, said in cases:

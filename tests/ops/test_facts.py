@@ -34,7 +34,7 @@ from diskreplay.storage.stream import read_commit, write_commit
 from diskreplay.testing import small_thresholds
 
 LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
-WHERE = "return >= 4 and tag = 'expert'"
+WHERE = "return >= 4 and tag == 'expert'"
 
 
 def make(path: pathlib.Path, count: int = 9, words: int = 0) -> pathlib.Path:
@@ -66,7 +66,7 @@ def test_episodes_are_listed_by_a_condition(store: pathlib.Path) -> None:
     every = episodes(store)
     assert [line.facts.get("seed") for line in every[:3]] == [None, 2**63 + 1, 2**63 + 2]
     assert [line.number for line in episodes(store, where=WHERE)] == [3, 6]
-    assert [line.number for line in episodes(store, where="seed = null", sort="return", reverse=True)] == [8, 4, 0]
+    assert [line.number for line in episodes(store, where="seed == null", sort="return", reverse=True)] == [8, 4, 0]
     with pytest.raises(InputError, match="at character 8"):
         episodes(store, where="return ~ 3")
 
@@ -331,15 +331,15 @@ def test_the_commands(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert "facts" in text
     assert "9223372036854775811" in text
     assert '"{""seed"": 9223372036854775811' in run("episodes", store, "--where", WHERE, "--csv").stdout
-    assert "facts" not in run("episodes", store, "--where", "seed = null").stdout
-    result = run("export", store, tmp_path / "b.replay", "--where", "tag = 'expert'", "--json")
+    assert "facts" not in run("episodes", store, "--where", "seed == null").stdout
+    result = run("export", store, tmp_path / "b.replay", "--where", "tag == 'expert'", "--json")
     assert json.loads(result.stdout)["episodes"] == 2
     assert run("split", store, tmp_path / "c", tmp_path / "d", "--fraction", 0.5, "--where", WHERE).exit_code == 0
     assert "facts of 6" in run("inspect", store).stdout
     for words in (["episodes", store], ["export", store, tmp_path / "e.replay"], ["split", store, "--fraction", 0.5]):
-        wrong = run(*words, "--where", "return > 1 and tag = expert")
+        wrong = run(*words, "--where", "return > 1 and tag == expert")
         assert wrong.exit_code == 2
-        assert "at character 22 a number, a text in quotes, true, false or null must come" in wrong.stderr
+        assert "at character 23 a number, a text in quotes, true, false or null must come" in wrong.stderr
         assert len(wrong.stderr.splitlines()) == 1
     cut(store)
     assert "the facts of its episodes" in run("verify", store).output
@@ -349,21 +349,28 @@ def test_the_commands(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
 @pytest.mark.filterwarnings("default::diskreplay.errors.MisuseWarning")
 def test_a_fact_that_no_episode_has_is_named(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with pytest.warns(MisuseWarning, match="no episode has a fact 'notes'; did you mean 'note'"):
-        assert episodes(store, where="notes = 'a'") == []
+        assert episodes(store, where="notes == 'a'") == []
     lines = []
     for words in (
         ["episodes", store],
         ["export", store, tmp_path / "e.replay"],
         ["split", store, tmp_path / "c", tmp_path / "d", "--fraction", 0.5],
     ):
-        done = run(*words, "--where", "not (scene.floor = 3 or lenght = 3)")
+        done = run(*words, "--where", "not (scene.floor == 3 or lenght == 3)")
         lines += done.stderr.splitlines()
         assert done.exit_code == 0
     assert lines == 3 * [
         "diskreplay: warning: no episode has a fact 'lenght'; did you mean 'length'?",
         "diskreplay: warning: no episode has a fact 'scene'; there are 'note', 'seed', 'tags'",
     ]
-    for known in ("success", "not success = true", "seed = 1", "tag = 'x'", "note = null", "env = 0 and end = 'cut'"):
+    for known in (
+        "success",
+        "not success == true",
+        "seed == 1",
+        "tag == 'x'",
+        "note == null",
+        "env == 0 and end == 'cut'",
+    ):
         assert run("episodes", store, "--where", known).stderr == ""
     make(tmp_path / "untold", 0)
     assert run("episodes", tmp_path / "untold", "--where", "lenght").stderr == ""

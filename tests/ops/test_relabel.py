@@ -94,7 +94,7 @@ def but_the_sixth(value: Any) -> Any:
         (lambda e: np.where(e.reward == e.reward[1], np.nan, 0), "episode 5, step 1: .* finite .*got nan"),
         (lambda e: np.full(len(e), 1e300), "episode 5, step 0: .* finite .*got 1e[+]300"),
         (lambda e: e.nothing, r"episode 5: the function raised AttributeError: .*nothing.*test_relabel.py, line \d+\)"),
-        (lambda e: [e.reward, 1, 2], "episode 5: the function raised ValueError: .*inhomogeneous"),
+        (lambda e: [e.reward, 1, 2], "episode 5: shaped: must be an array, got a ragged value"),
     ],
     ids=["short", "number", "None", "text", "complex", "nan", "overflow", "raises", "ragged"],
 )  # fmt: skip

@@ -14,8 +14,9 @@ from gymnasium import spaces
 from ops.stores import IMAGE, fill, flip, images
 
 import diskreplay as dr
-from diskreplay.errors import NotAStoreError, StoreNotFoundError
+from diskreplay.errors import CorruptionError, NotAStoreError, StoreExistsError, StoreNotFoundError
 from diskreplay.ops.problems import Problem
+from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 from diskreplay.storage import chunks, metadata
 
@@ -317,6 +318,39 @@ def test_what_is_no_store(tmp_path: pathlib.Path) -> None:
         verify(tmp_path / "nothing")
     with pytest.raises(NotAStoreError):
         verify(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "left", [None, b"", b"{", b"\0" * 900, b"{}", b'{"zarr_format":3,"node_type":"group"}', b"[]"],
+    ids=["missing", "empty", "cut", "zeros", "bare", "another's", "a list"],
+)  # fmt: skip
+def test_a_store_that_lost_its_root_document_is_one(store: pathlib.Path, left: bytes | None) -> None:
+    root = store / "zarr.json"
+    whole = root.read_bytes()
+    root.unlink()
+    if left is not None:
+        root.write_bytes(left)
+    said = "the root document .*zarr.json' of a store is missing or damaged, .*: put that file back from a backup, or"
+    new: dict[str, Any] = {"observation_space": IMAGE, "action_space": spaces.Discrete(5), "capacity": 200}
+    for deed, more in ((dr.open, {}), (dr.ReplayBuffer.open, {}), (repair, {}), (dr.ReplayBuffer.open_or_create, new)):
+        with pytest.raises(CorruptionError, match=said) as told:
+            deed(store, **more)
+        assert told.value.file == str(root)
+    assert "the root document" in only(store).what
+    with pytest.raises(StoreExistsError):
+        dr.ReplayBuffer.create(store, **new)
+    root.write_bytes(whole)
+    assert verify(store).ok
+
+
+def test_a_folder_with_names_like_a_stores_is_none(tmp_path: pathlib.Path) -> None:
+    for name in ("streams", "checkpoints"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(NotAStoreError, match=r"it has no zarr\.json"):
+        dr.open(tmp_path)
+    zarr.create_group(str(tmp_path / "streams"))
+    with pytest.raises(NotAStoreError, match=r"it has no zarr\.json"):
+        dr.open(tmp_path)
 
 
 def test_an_unreadable_schema_is_a_problem(store: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ from helpers.effort import stride
 from ops.stores import IMAGE, content, fill, images, repaired
 
 import diskreplay as dr
-from diskreplay.errors import DiskReplayError, InputError, LockedError, NotAStoreError
+from diskreplay.errors import CorruptionError, DiskReplayError, InputError, LockedError
 from diskreplay.ops.repair import Repaired, repair
 from diskreplay.ops.repair.plan import plan
 from diskreplay.ops.verify import verify
@@ -238,7 +238,7 @@ def test_one_bit_of_a_document(store: pathlib.Path, below: str) -> None:
 
 def test_the_root_cannot_be_repaired(store: pathlib.Path) -> None:
     (store / "zarr.json").write_text("{}")
-    with pytest.raises(NotAStoreError):
+    with pytest.raises(CorruptionError, match=r"the root document .*zarr.json' of a store is missing or damaged"):
         repair(store)
 
 

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
+import json
 import pathlib
+import re
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from diskreplay_cli.main import main
 from gymnasium import spaces
 from helpers.packets import Clip, clip
+from PIL import Image, ImageSequence
 
 import diskreplay as dr
 from diskreplay import formats, video
-from diskreplay.errors import InputError, OpenError
-from diskreplay.ops import combine, compact, convert, diff, edit, inspect, resize
+from diskreplay.errors import CorruptionError, InputError, OpenError
+from diskreplay.formats.core import log_rows
+from diskreplay.formats.core.log_rows import LogRows
+from diskreplay.ops import combine, compact, convert, diff, edit, episodes, inspect, resize
+from diskreplay.ops.show import GAP_PIXELS, show
 from diskreplay.ops.verify import verify
+from diskreplay.reading import decoding
+from diskreplay.report import episode as report_episode
+from diskreplay.report import serve
+from diskreplay.report import source as report_source
 from diskreplay.report.episode import episode_values
 from diskreplay.report.overview import overview
 from diskreplay.report.source import Snapshot
+from diskreplay.report.write import report
 
 CHOICE = spaces.Discrete(9)
 HOLD = [each.name for each in formats.every() if each.holds.ragged]
@@ -101,6 +117,8 @@ def test_stores_are_merged_split_and_edited(path: str, tmp_path: pathlib.Path) -
     parts = combine.split(path, [0.5], [tmp_path / "a", tmp_path / "b"])
     assert len(parts) == 2
     assert sorted(rows(tmp_path / "a") + rows(tmp_path / "b")) == want
+    found = convert.export(path, tmp_path / "whole", "store")
+    assert found.raw_bytes == 24 * (2 * 48 * 64 * 3 + 8 + 8 + 4 + 2)  # frames, a number, an action, reward and flags
     edit.edit(path, tmp_path / "less", steps=[slice(1, 3)])
     assert rows(tmp_path / "less") == [row for row in want if row[0] % EPISODE not in (1, 2)]
     for name in ("both", "a", "b", "less"):
@@ -214,10 +232,168 @@ def test_a_merge_of_too_many_parameters_is_refused() -> None:
         combine.together(each)
 
 
-def test_a_report_says_that_video_is_not_shown(path: str) -> None:
-    make(path)
+def tiles(sheet: pathlib.Path, count: int) -> list[np.ndarray]:
+    """The pictures of a contact sheet, row by row."""
+    with Image.open(sheet) as picture:
+        whole = np.asarray(picture.convert("RGB"))
+    across = (whole.shape[1] - GAP_PIXELS) // (64 + GAP_PIXELS)
+    places = [divmod(at, across) for at in range(count)]
+    return [
+        whole[GAP_PIXELS + row * (48 + GAP_PIXELS) :, GAP_PIXELS + column * (64 + GAP_PIXELS) :][:48, :64]
+        for row, column in places
+    ]
+
+
+@pytest.mark.parametrize("codec", ["h264", "av1"])
+def test_show_draws_the_frames_of_an_episode(codec: str, path: str, tmp_path: pathlib.Path) -> None:
+    shown = clip(codec, count=25)
+    make(path, shown)
+    drawn = show(path, tmp_path / "a.png", episode=1, scale=1)
+    assert (drawn.column, drawn.frames, drawn.curves) == ("obs/camera", EPISODE + 1, 0)
+    np.testing.assert_array_equal(tiles(tmp_path / "a.png", EPISODE + 1), shown.shown[EPISODE : 2 * EPISODE + 1])
+    drawn = show(path, tmp_path / "few.png", episode=-1, frames=3, scale=1, column="camera")
+    np.testing.assert_array_equal(tiles(tmp_path / "few.png", 3), [shown.shown[at] for at in (18, 21, 24)])
+    drawn = show(path, tmp_path / "wrist.png", column="wrist", scale=1)  # a column: it has no final value
+    assert (drawn.column, drawn.frames) == ("wrist", EPISODE)
+    np.testing.assert_array_equal(tiles(tmp_path / "wrist.png", EPISODE), shown.shown[24 : 24 - EPISODE : -1])
+    assert show(path, tmp_path / "at.png", column="at").curves == 1
+    with pytest.raises(InputError, match=r"there is no observation 'no'; there are: obs/at .*obs/camera .*, wrist "):
+        show(path, tmp_path / "no.png", column="no")
+
+
+def test_an_animation_has_the_frames_a_second_of_the_video(path: str, tmp_path: pathlib.Path) -> None:
+    facts = dataclasses.replace(clip(count=25).facts, fps=20)
+    make(path, dataclasses.replace(clip(count=25), facts=facts))
+    for fps, milliseconds in ((None, 50), (10.0, 100)):
+        show(path, tmp_path / "a.gif", fps=fps, overwrite=True)
+        with Image.open(tmp_path / "a.gif") as picture:
+            frames = [np.asarray(frame.convert("RGB")).astype(int) for frame in ImageSequence.Iterator(picture)]
+            assert picture.info["duration"] == milliseconds
+    assert len(frames) == EPISODE + 1
+    assert np.abs(frames[2][::2, ::2] - clip(count=25).shown[2]).mean() < 20  # a GIF has few colours
+
+
+def test_video_of_long_groups_and_large_frames_is_decoded_block_by_block(
+    path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = clip(count=25, every=25)
+    make(path, shown, extra=False)
+    monkeypatch.setattr(log_rows, "BLOCK_BYTES", 2 * 64 * 48 * 3)
+    monkeypatch.setattr(report_source, "PIECE_BYTES", 2 * 64 * 48 * 3)
+    show(path, tmp_path / "a.png", episode=2, scale=1)
+    np.testing.assert_array_equal(tiles(tmp_path / "a.png", EPISODE + 1), shown.shown[12:19])
+    assert_strips(Snapshot(path), 2, "obs/camera", shown.shown[12:19])
+
+
+def assert_strips(source: Snapshot, episode: int, camera: str, frames: list[Any]) -> None:
+    """The strips of all frames, and of every third of some, are those of the page."""
+    found = source.episodes[episode]
+    for first, every in ((0, 1), (1, 3)):
+        strip = report_episode.strip(source, found, camera, first, every, 100)
+        sheet = np.asarray(Image.open(io.BytesIO(base64.b64decode(strip.src.partition(",")[2]))))
+        wanted = frames[first::every]
+        assert (strip.count, strip.damaged) == (len(wanted), ())
+        for at, frame in enumerate(wanted):
+            np.testing.assert_array_equal(sheet[:48, 64 * at : 64 * (at + 1)], frame)
+
+
+def test_the_page_shows_each_camera(path: str, tmp_path: pathlib.Path) -> None:
+    shown = clip(count=25)
+    make(path, shown)
     source = Snapshot(path)
-    played = episode_values(source, source.episodes[0])
-    assert "obs/camera is not shown: it is video" in played.not_shown
-    assert played.cameras == ()
+    played = episode_values(source, source.episodes[1])
+    assert [(one.name, one.width, one.height) for one in played.cameras] == [("obs/camera", 64, 48), ("wrist", 64, 48)]
+    assert [one.name for one in played.series] == ["reward", "action", "obs/at"]
+    assert played.not_shown == ()
+    assert_strips(source, 1, "obs/camera", shown.shown[EPISODE : 2 * EPISODE + 1])
+    black = np.zeros_like(shown.shown[0])  # the column has no value after the last step
+    assert_strips(source, 1, "wrist", [*shown.shown[24 - EPISODE : 24 - 2 * EPISODE : -1], black])
+    told = {one.name: (one.shape, one.space) for one in overview(source).schema}
+    assert told["obs/camera"] == told["wrist"] == ((48, 64, 3), "h264, 64 x 48, 30 fps")
     assert not [one for one in overview(source).distributions if "camera" in one.name]
+    written = report(path, tmp_path / "a.html", episodes=[0])
+    assert written.left_out == ()
+    assert (tmp_path / "a.html").read_text().count("data:image/png") >= 2
+
+
+def test_the_page_asks_for_the_frames_of_one_strip_alone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(path)
+    viewer = serve.Viewer(path)
+    asked: list[int] = []
+    read = LogRows._shown
+
+    def counted(rows: LogRows, column: Any, numbers: Any, values: Any) -> Any:
+        asked.extend(numbers.tolist() if column.name == "obs/camera" else ())
+        return read(rows, column, numbers, values)
+
+    monkeypatch.setattr(LogRows, "_shown", counted)
+    key = viewer.answer("overview", {})["episodes"]["key"][1]
+    viewer.answer("episode", {"key": key})
+    assert asked == []
+    viewer.answer("strip", {"key": key, "camera": "obs/camera", "first": "1", "every": "2"})
+    assert asked == [7, 9, 11]
+
+
+def test_damaged_packets_leave_out_their_frames_alone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(path, extra=False)
+    rows = LogRows._shown
+
+    def broken(self: LogRows, column: Any, numbers: Any, values: Any) -> Any:
+        if column.name == "obs/camera" and 8 in numbers:
+            raise CorruptionError("the packets of row 8 are gone")
+        return rows(self, column, numbers, values)
+
+    monkeypatch.setattr(LogRows, "_shown", broken)
+    source = Snapshot(path)
+    strip = report_episode.strip(source, source.episodes[1], "obs/camera", 0, 1, 100)
+    assert strip.damaged == (2,)
+
+
+def test_inspect_tells_codec_size_and_compression_against_the_pictures(path: str) -> None:
+    make(path, capacity=10)
+    facts = inspect.inspect(path)
+    told = {one.name: one for one in facts.columns if one.video}
+    assert sorted(told) == ["ragged/obs/camera", "ragged/wrist"]
+    camera = told["ragged/obs/camera"]
+    assert camera.video == {"codec": "h264", "width": 64, "height": 48, "pix_fmt": "yuv420p", "fps": 30.0}
+    stream = facts.streams[0]
+    assert camera.raw_bytes == (stream.end - stream.begin + stream.patches) * 64 * 48 * 3
+    assert camera.ratio > 1
+    assert facts.raw_bytes > 2 * camera.raw_bytes - 1
+    document = json.loads(json.dumps(facts.to_json()))
+    assert document["columns"][[one.name for one in facts.columns].index("ragged/wrist")]["video"]["fps"] == 30.0
+    said = CliRunner().invoke(main, ["inspect", path]).output
+    assert re.search(r"video +obs/camera: h264, 64 x 48, 30 fps; .* kB for .* kB of\s+pictures,\s+.*x\s+smaller", said)
+    assert "h264" in said.partition("ragged/wrist")[2].partition("\n")[0]
+    listed = CliRunner().invoke(main, ["episodes", path]).output.splitlines()
+    assert listed[-2:] == ["video obs/camera: h264, 64 x 48, 30 fps", "video wrist: h264, 64 x 48, 30 fps"]
+
+
+def test_head_tells_of_frames(path: str) -> None:
+    make(path)
+    found = episodes.head(path, 3)
+    np.testing.assert_array_equal([row["obs/camera"] for row in found.rows], clip(count=25).shown[:3])
+    np.testing.assert_array_equal([row["wrist"] for row in found.rows], clip(count=25).shown[:-4:-1])
+
+
+def test_without_a_decoder_one_line_says_so(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(path)
+    for missing in (
+        lambda: monkeypatch.setitem(sys.modules, "av", None),
+        lambda: monkeypatch.setitem(decoding.DECODERS, "h264", "no-such-decoder"),
+    ):
+        missing()
+        why = decoding.lacking(clip().facts)
+        assert "PyAV" in why
+        source = Snapshot(path)
+        played = episode_values(source, source.episodes[0])
+        assert played.cameras == ()
+        assert played.not_shown == (f"wrist is not shown: {why}", f"obs/camera is not shown: {why}")
+        assert report(path, tmp_path / "a.html", overwrite=True).episodes
+        shown = CliRunner().invoke(main, ["show", path, "-o", str(tmp_path / "a.png")])
+        assert (shown.exit_code, shown.output) == (2, f"diskreplay: {why}\n")
+        assert inspect.inspect(path).health == ()
+        assert episodes.head(path, 2).rows[0]["obs/camera"].tolist() == clip(count=25).values[0].tolist()
+        assert CliRunner().invoke(main, ["episodes", path]).exit_code == 0
+        monkeypatch.undo()
+    assert not (tmp_path / "a.png").exists()

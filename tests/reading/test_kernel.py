@@ -348,7 +348,7 @@ def test_errors_of_the_disk_are_said_as_in_python(path: str) -> None:
 def instead(name: str, function: Any) -> Iterator[None]:
     """A function of Python's is called where the kernel calls one of C's, with int64s."""
     assert kernel.FOUND is not None
-    arguments = {"preadv2": 5, "posix_fadvise": 4, "blosc_decompress_ctx": 4}[name]
+    arguments = {"pread": 4, "preadv2": 5, "posix_fadvise": 4, "blosc_decompress_ctx": 4}[name]
     made = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arguments)(function)
     symbols = kernel.SYMBOLS.copy()
     symbols[list(kernel.FOUND).index(name)] = ctypes.cast(made, ctypes.c_void_p).value
@@ -407,6 +407,33 @@ def test_a_cold_disk_is_told_of_all_that_follows(path: str) -> None:
             read(refusing=warm + 1)
             assert len(asked) == warm + calls
             assert len(told) == len(set(told)) == chunks_read - warm
+
+
+@pytest.mark.own_thresholds
+@pytest.mark.parametrize("end", [False, True])
+def test_a_read_that_gives_less_is_gone_on_with(path: str, end: bool) -> None:
+    """As on FUSE with direct_io; where a file ends, Python says so."""
+    frames = filled(path)
+    asked: list[int] = []
+
+    def preadv2(file: int, vectors: int, count: int, offset: int, flags: int) -> int:
+        return -1
+
+    def pread(file: int, to: int, size: int, offset: int) -> int:
+        asked.append(size)
+        data = b"" if end and len(asked) > 1 else os.pread(file & 0xFFFFFFFF, min(size, 50), offset)
+        ctypes.memmove(to, data, len(data))
+        return len(data)
+
+    with (
+        instead("preadv2", preadv2),
+        instead("pread", pread),
+        in_kernel(wholly=not end) as counts,
+        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
+    ):
+        check(buffer.sample(60), frames)
+    assert any(counts) != end
+    assert end or len(asked) > 60
 
 
 # Where it applies

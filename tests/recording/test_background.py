@@ -198,8 +198,9 @@ def test_a_full_disk_is_told_and_the_last_commit_is_intact(path: str) -> None:
             env.step(ACTION)
         assert "has 8 rows, of which 4 are committed" in told.value.__notes__[0]
     files.heal()
-    with contextlib.suppress(StateError):
+    with pytest.raises(WriteFailedError, match=r"4 rows since the last commit are lost"):
         env.close()
+    env.close()
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert places(reader) == [(1, at) for at in range(4)]
 
@@ -214,7 +215,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "next_obs/state: must be finite": {"state": np.array([np.nan, 0], np.float32)},
     "next_obs: must be a dict with the keys": {"more": 1},
     "at: must have shape": {"at": np.zeros(3)},
-    "info of a step has no 'at'": {"at": None},
+    "info of a step must be a mapping, .* got None": {"at": None},
 }
 """What is wrong with a step, by the error that says so."""
 
@@ -230,7 +231,7 @@ def test_what_is_wrong_is_refused_by_its_own_step(path: str, error: str, video: 
             given = dict(self.wrong)
             reward, at = given.pop("reward", reward), given.pop("at", info["at"])
             given.pop("action", None)
-            return {**obs, **given}, reward, *ends, {} if at is None else {"at": at}
+            return {**obs, **given}, reward, *ends, None if at is None else {"at": at}
 
     more: dict[str, Any] = {"columns": {"at": ((2,), np.int64)}, "finite": True}
     if video:
@@ -261,6 +262,8 @@ def test_facts_that_are_wrong_are_refused_at_once(path: str) -> None:
         with pytest.raises(InputError, match="seed"):
             env.begin_episode(seed="one")
         env.begin_episode(seed=3)
+        with pytest.raises(InputError, match="give the episode first"):
+            env.annotate_episode(episode=0, success=True)
         env.step(ACTION)
         env.flush()
         assert [episode.facts for episode in env.buffer.episodes] == [{"seed": 3}]
@@ -423,3 +426,135 @@ def test_a_crash_at_any_operation_leaves_a_commit_whole() -> None:
     )
     assert points > 100
     assert disks > 30
+
+
+# Facts that are refused
+
+
+LONG = "x" * 2_500
+"""Two of these are more than an episode's facts may have."""
+
+
+def told(path: str, **options: Any) -> dr.Record:
+    """An environment in whose first episode three steps were made, after facts of half the size."""
+    env = dr.Record(Robot(9), path, **options)
+    env.reset()
+    env.begin_episode(plan=LONG)
+    for _ in range(3):
+        env.step(ACTION)
+    return env
+
+
+def check_all_there(env: dr.Record, *facts: dict[str, Any]) -> None:
+    """The thread goes on: the episode ends, another one follows, and no step is lost."""
+    for _ in range(6):
+        env.step(ACTION)
+    env.reset()
+    for _ in range(9):
+        env.step(ACTION)
+    env.flush()
+    assert places(env.buffer) == [(1, at) for at in range(9)] + [(2, at) for at in range(9)]
+    assert [episode.facts for episode in env.buffer.episodes] == list(facts)
+    env.close()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_facts_that_together_are_too_long_are_refused_by_their_call(path: str, background: bool) -> None:
+    """Regression: the thread refused them, and the steps behind them were not recorded."""
+    env = told(path, background=background)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"the facts of an episode would take 5,\d\d\d bytes"):
+            env.annotate_episode(note=LONG)
+    env.annotate_episode(success=True)
+    env.annotate_episode(plan="short")
+    env.annotate_episode(note=LONG)
+    check_all_there(env, {"plan": "short", "success": True, "note": LONG}, {})
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_facts_of_an_episode_without_a_step_count_with_those_that_follow(path: str, background: bool) -> None:
+    env = dr.Record(Robot(9), path, background=background)
+    env.begin_episode(plan=LONG)
+    env.reset()
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    env.annotate_episode(seed=1)
+    for _ in range(3):
+        env.step(ACTION)
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    check_all_there(env, {"plan": LONG, "seed": 1}, {})
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_another_episode_has_room_of_its_own(path: str, background: bool) -> None:
+    env = told(path, background=background)
+    env.reset()
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)  # of the episode that was left
+    env.step(ACTION)
+    env.annotate_episode(note=LONG)
+    env.begin_episode(other=LONG)
+    env.annotate_episode(seed=1)
+    env.step(ACTION)
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    env.flush()
+    assert [one.facts for one in env.buffer.episodes] == [{"plan": LONG}, {"note": LONG}, {"other": LONG, "seed": 1}]
+    env.close()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_facts_from_before_the_wrapper_count(path: str, background: bool) -> None:
+    """Of the newest episode of a store that is opened again, and of one that the buffer was told to begin."""
+    told(path).close()
+    env = dr.Record(Robot(9), path, background=background)
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    env.annotate_episode(success=False)
+    env.close()
+    buffer = dr.ReplayBuffer.open(path)
+    assert [episode.facts for episode in buffer.episodes] == [{"plan": LONG, "success": False}]
+    buffer.begin_episode(goal=LONG)
+    env = dr.Record(Robot(9), buffer, background=background)
+    env.reset()
+    env.step(ACTION)
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    for _ in range(8):
+        env.step(ACTION)
+    env.flush()
+    assert len(buffer) == 12
+    assert buffer.episodes[1].facts == {"goal": LONG}
+    env.close()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_facts_of_no_episode_are_refused_by_their_call(path: str, background: bool) -> None:
+    env = dr.Record(Robot(9), path, background=background)
+    for reset in (False, True):
+        if reset:
+            env.reset()
+        with pytest.raises(InputError, match="has no episode yet"):
+            env.annotate_episode(success=True)
+    for _ in range(3):
+        env.step(ACTION)
+    check_all_there(env, {}, {})
+
+
+def test_facts_after_an_error_are_those_of_the_rows_that_are_there(path: str) -> None:
+    """What the thread has told the buffer before the error is what the buffer knows."""
+    env = told(path, background=True)
+    env.reset()
+    env.begin_episode(later=LONG)
+    fails(env).step(BAD)
+    with pytest.raises(StateError, match="could not add"):
+        env.flush()
+    env.annotate_episode(success=True)  # they wait still
+    env.reset()
+    env.step(ACTION)
+    with pytest.raises(InputError, match="would take"):
+        env.annotate_episode(note=LONG)
+    env.flush()
+    assert [episode.facts for episode in env.buffer.episodes] == [{"plan": LONG}, {"later": LONG, "success": True}]
+    env.close()

@@ -44,6 +44,25 @@ def places(buffer: dr.ReplayBuffer) -> list[tuple[int, int]]:
     return [(int(episode), int(at)) for episode, at in batch.obs["state"]]
 
 
+def test_facts_that_together_are_too_long_are_refused_by_their_call(path: str) -> None:
+    """Also while the rows that they are of wait for their pictures; no step is lost by it."""
+    long = "x" * 2_500
+    with contextlib.closing(record(path)) as env:
+        env.reset()
+        env.begin_episode(plan=long)
+        for at in range(5):
+            env.step(ACTION)
+            with pytest.raises(InputError, match="would take"):
+                env.annotate_episode(note=long)
+            env.annotate_episode(at=at)
+        env.reset()
+        env.step(ACTION)
+        env.annotate_episode(note=long)
+        env.flush()
+        assert places(env.buffer) == [*((1, at) for at in range(5)), (2, 0)]
+        assert [episode.facts for episode in env.buffer.episodes] == [{"plan": long, "at": 4}, {"note": long}]
+
+
 @pytest.mark.parametrize("codec", ENCODERS)
 @pytest.mark.parametrize("frames", [1, 2, 61])
 def test_each_packet_shows_the_next_frame(codec: str, frames: int) -> None:

@@ -27,7 +27,7 @@ from diskreplay.testing import Interrupts
 
 MODES = list(AutoresetMode)
 STEPS = 150
-MODULES = [f"diskreplay.recording.{name}" for name in ("single", "vector", "opening", "copies")]
+MODULES = [f"diskreplay.recording.{name}" for name in ("single", "vector", "opening", "copies", "columns")]
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -371,20 +371,6 @@ def test_interrupted_at_any_line_what_is_recorded_is_true(path: str, several: bo
     assert (batch.obs[:, 1] <= 2).all()
     envs.close()
     assert verify(path).ok
-
-
-def test_info_must_have_the_columns(path: str) -> None:
-    env = dr.Record(Walk(), path, columns={"lives": int})
-    env.reset()
-    with pytest.raises(InputError, match=r"no 'lives', which is a column; it has \['at', 'twice'\]"):
-        env.step(np.ones(1, np.float32))
-    assert len(env.buffer) == 0
-    env.close()
-    envs = dr.VectorRecord(walks(AutoresetMode.SAME_STEP), path + "s", columns={"lives": int})
-    envs.reset()
-    with pytest.raises(InputError, match=r"environments \[0, 1, 2\] has no 'lives'"):
-        envs.step(np.ones((3, 1), np.float32))
-    envs.close()
 
 
 def test_modes_that_are_not_what_they_say(path: str) -> None:

@@ -11,6 +11,7 @@ from helpers.patience import PATIENCE
 from remote.world import RUN, Life, reader, rows_of, under
 
 import diskreplay as dr
+from diskreplay.errors import StoreNotFoundError
 from diskreplay.remote import ranges
 from diskreplay.remote.objects import Object
 from diskreplay.testing.faulty_objects import SimulatedObjects
@@ -62,6 +63,21 @@ def test_shards_that_are_read_first_come_at_the_same_time(tmp_path: pathlib.Path
         assert len(rows_of(buffer)) == 16
     for writer in writers:
         writer.close()
+
+
+def test_a_root_document_that_is_missing_is_said_and_comes_back(tmp_path: pathlib.Path) -> None:
+    objects, life = SimulatedObjects(), Life(tmp_path / "a")
+    with pytest.raises(StoreNotFoundError, match=r"no store at .* yet; who writes makes one"):
+        reader(objects, tmp_path / "m")
+    life.add(10)
+    life.push(objects)
+    del objects.data["zarr.json"]
+    with pytest.raises(StoreNotFoundError, match=r"any more: its root document is missing, .* push"):
+        reader(objects, tmp_path / "m")
+    life.push(objects)
+    with reader(objects, tmp_path / "m") as buffer:
+        assert len(rows_of(buffer)) == 10
+    life.buffer.close()
 
 
 def test_open_finds_the_class_of_a_store_under_a_url(tmp_path: pathlib.Path) -> None:

@@ -214,7 +214,7 @@ def test_draws_within_a_selection_cannot_split_a_group(tmp_path: pathlib.Path, m
         for _ in range(2):
             play(buffer, 5, prompt="a")
         with pytest.raises(InputError, match="a draw of single items would split; sample without within"):
-            buffer.sample(4, within=buffer.select("prompt = 'a'"))
+            buffer.sample(4, within=buffer.select("prompt == 'a'"))
         assert not buffer.times_sampled(buffer.items()).any()
         assert buffer.sample(1).index.tolist() == list(range(10))
 

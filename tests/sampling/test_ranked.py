@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from diskreplay.errors import InputError, StateError
 from diskreplay.sampling.ranked import RankedPass, order
 from diskreplay.testing import Interrupts
 
+AHEAD = (0, 2, 4, 16)
+"""The batches that a loader with 0, 1, 2 and 8 workers asks for before it gives out the first one."""
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4))
 
 
@@ -112,6 +116,58 @@ def test_an_iteration_that_is_left_begins_again() -> None:
     assert one.epoch == 1
     assert list(again)
     assert one.epoch == 1, "an older iteration's end is not the newer one's"
+
+
+def prefetched(one: RankedPass, ahead: int) -> Iterator[np.ndarray]:
+    """The batches of an iteration as torch's ``DataLoader`` gives them: it begins twice, and asks ahead."""
+    iter(one)
+    asked = iter(one)
+    waiting = collections.deque(itertools.islice(asked, ahead))
+    for batch in asked:
+        waiting.append(batch)
+        yield waiting.popleft()
+    yield from waiting
+
+
+@pytest.mark.parametrize("ahead", AHEAD)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_state_names_the_batch_that_was_used_wherever_the_prefetch_stands(ahead: int, drop_last: bool) -> None:
+    items, options = 20, {"seed": 1, "drop_last": drop_last}
+    orders = [order(1, epoch, items)[: 18 if drop_last else items].tolist() for epoch in range(3)]
+    one = RankedPass(items, 3, **options)
+    seen: list[list[int]] = [[], [], []]
+    for epoch in range(3):
+        for used, batch in enumerate(prefetched(one, ahead), start=1):
+            seen[epoch] += batch.tolist()
+            state = one.state_dict(batches=used)
+            for others in AHEAD:
+                resumed = RankedPass(items, 3, **options)
+                resumed.load_state_dict(json.loads(json.dumps(state)))
+                found = [list(each) for each in seen]
+                for later in range(resumed.epoch, 3):
+                    rest = list(prefetched(resumed, others))
+                    found[later] += np.concatenate(rest).tolist()
+                    assert resumed.state_dict(batches=len(rest))["epoch"] == later + 1
+                assert found == orders
+        assert one.state_dict(batches=used) == one.state_dict(), "the epoch has ended"
+        assert one.state_dict(batches=1) == {**state, "epoch": epoch, "taken": 3}, "counted from the last iter"
+
+
+def test_batches_are_counted_anew_from_where_the_next_iteration_will_begin() -> None:
+    one = RankedPass(10, 3)
+    assert len(list(one)) == 4
+    one.set_epoch(1)  # what it stands at already
+    assert one.state_dict(batches=0)["epoch"] == 1
+    assert len(list(prefetched(one, 2))) == 4
+    one.set_epoch(1)
+    assert one.epoch == 1, "an epoch that has ended is given again if it is asked for"
+    iter(one)
+    assert one.state_dict(batches=1) == {**one.state_dict(), "epoch": 1, "taken": 3}
+    one.load_state_dict(one.state_dict(batches=2))
+    assert one.state_dict(batches=1)["taken"] == 9
+    assert [len(batch) for batch in one] == [3, 1]
+    with pytest.raises(InputError, match="at most 2, which is what this iteration has, got 3"):
+        one.state_dict(batches=3)
 
 
 def test_set_epoch_keeps_what_is_left_of_this_one() -> None:

@@ -5,6 +5,7 @@ With ``--strict`` an error that is ignored must be one.
 
 from __future__ import annotations
 
+import fractions
 from typing import Any, assert_type
 
 import numpy as np
@@ -47,6 +48,14 @@ def buffers() -> None:
     assert_type(dr.MultiAgentReplayBuffer.open("a", view=dr.Sequence(5)).sample(2), dr.MultiAgentBatch)
     rollout = dr.RolloutBuffer.create("a", OBS, ACTION, steps=5)
     assert_type(next(rollout.minibatches(2)), dr.RolloutBatch)
+
+
+def videos() -> None:
+    for video in (dr.Video("h264", 64, 48, fps=30), dr.Video("h264", 64, 48, fps=29.97)):
+        assert_type(video.fps, fractions.Fraction)
+    dr.Video("av1", 64, 48, fps=fractions.Fraction(30000, 1001), parameters=[b"first"])
+    dr.Video("av1", 64, 48, fps="30")  # type: ignore[arg-type]
+    video.fps = fractions.Fraction(3)  # type: ignore[misc]
 
 
 def learn(buffer: dr.ReplayBuffer) -> dr.Batch:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, NewestStep, Reader, all_episodes, last_facts
 from diskreplay.compat.d3rlpy.signatures import actions, boxes, of_gymnasium
 from diskreplay.compat.d3rlpy.steps_read import StepsRead, of_picker, of_slicer, stacked_frames
@@ -31,16 +31,18 @@ from diskreplay.compat.given import flags, numbers, rewards
 from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.rows import by_episodes, ids_of, places, transitions, window
 from diskreplay.compat.stores import check_checkpoint, closed_on_failure, open_or_create
+from diskreplay.engine.run import DefaultBytes
 from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.spaces import leaf_spaces, unflatten
+from diskreplay.tensors import arrays
 from diskreplay.views.transition import Transition as Transitions
 
 __all__ = ["DiskDataset"]
 
-CACHE_BYTES = 64 << 20
+CACHE_BYTES = DefaultBytes(64 << 20)
 
 Array = NDArray[Any]
 
@@ -300,7 +302,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         if self._held() is not None:
             raise InputError("append_episode: an episode is running; clip_episode() ends it")
         try:
-            count, size = episode.transition_count, len(episode.actions)
+            count, size = episode.transition_count, len(check_array("actions", episode.actions))
             ended = bool(flags("terminated", episode.terminated, ()))
             arrays = episode.observations, episode.actions, episode.rewards
         except (AttributeError, IndexError, TypeError, ValueError) as error:
@@ -344,8 +346,8 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         obs = self._observation(observation)
         info = self.dataset_info
         if self._preprocessor is not None:
-            action = self._preprocessor.process_action(_array(action, info.action_signature.dtype[0]))
-            reward = self._preprocessor.process_reward(_array(reward, info.reward_signature.dtype[0]))
+            action = self._preprocessor.process_action(_array("action", action, info.action_signature.dtype[0]))
+            reward = self._preprocessor.process_reward(_array("reward", reward, info.reward_signature.dtype[0]))
         chosen = self._actions("action", action, space.shape)
         return NewestStep(chosen.copy(), rewards("reward", reward, (), info.reward_signature.dtype[0]).copy(), obs)
 
@@ -397,8 +399,9 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         return f"DiskDataset({self.store.path!r}, transitions={self.transition_count})"
 
 
-def _array(value: Any, dtype: Any) -> Array:
+def _array(what: str, value: Any, dtype: Any) -> Array:
     """Return a value as an array, a single number as one of one entry, as d3rlpy's writer does."""
+    value = arrays(what, value)
     return value if isinstance(value, np.ndarray) and value.ndim else np.array([value], dtype)
 
 

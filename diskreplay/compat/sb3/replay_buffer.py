@@ -26,6 +26,7 @@ from diskreplay.compat.disk_array import DiskArray
 from diskreplay.compat.first_step import FirstStepRing, FrameStack, Hold, OnVectorRing
 from diskreplay.compat.location import global_seed
 from diskreplay.compat.rows import ids_of, window
+from diskreplay.engine.run import DefaultBytes
 from diskreplay.errors import InputError
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
@@ -38,7 +39,7 @@ from diskreplay.views.view import View
 
 __all__ = ["DiskReplayBuffer"]
 
-CACHE_BYTES = 16 << 20
+CACHE_BYTES = DefaultBytes(16 << 20)
 
 
 class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3 is not followed by mypy

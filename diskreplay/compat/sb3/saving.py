@@ -32,7 +32,7 @@ from diskreplay.compat.sb3.replay_buffer import DiskReplayBuffer
 from diskreplay.compat.stores import numbered
 from diskreplay.engine.generator import rng_to_json, set_rng
 from diskreplay.errors import CheckpointError, InputError
-from diskreplay.paths import PathLike, full_path
+from diskreplay.paths import PathLike, checked_path, full_path
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, newest
@@ -65,7 +65,7 @@ def save(model: Any, path: PathLike | None = None, *, attachments: Given | None 
     if path is not None:
         if attachments is not None:
             raise InputError("a zip takes no attachments; leave out its path, and the store keeps the model")
-        return _save_zip(model, store, pathlib.Path(path))
+        return _save_zip(model, store, pathlib.Path(checked_path(path)))
 
     def write(file: BinaryIO) -> None:
         buffered: Any = io.BufferedWriter(file)  # SB3 writes to files of Python's own alone
@@ -151,7 +151,7 @@ def load(
             file.seek(0)
             given = {**data["replay_buffer_kwargs"], "path": str(path)}
             return _load(algorithm, file, env, name, given, json.load(state) if restore_random else None, options)
-    source = pathlib.Path(path)
+    source = pathlib.Path(checked_path(path))
     source = source if source.suffix or source.exists() else source.with_suffix(".zip")
     data = _data(source, options)
     if NAMED not in data:
@@ -168,7 +168,7 @@ def load(
 
 
 def _is_store(path: PathLike) -> bool:
-    return pathlib.Path(path, "zarr.json").exists()
+    return pathlib.Path(checked_path(path), "zarr.json").exists()
 
 
 def _data(source: Any, options: dict[str, Any]) -> dict[str, Any]:

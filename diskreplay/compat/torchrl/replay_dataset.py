@@ -12,9 +12,10 @@ from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.compat.rows import by_episodes
 from diskreplay.compat.stores import closed_on_failure
-from diskreplay.compat.torchrl.storage import CACHE_BYTES, DiskStorage
+from diskreplay.compat.torchrl.storage import DiskStorage
 from diskreplay.compat.torchrl.tensor_layout import standard, stored_layout
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike

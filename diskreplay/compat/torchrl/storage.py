@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, Never
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data.replay_buffers.sample_units import Sequence
 from torchrl.data.replay_buffers.samplers import ConsumingSampler
@@ -29,7 +28,7 @@ from torchrl.data.replay_buffers.writers import (
 from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.buffers.stored import Restored
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat.given import numbers, rewards
 from diskreplay.compat.keeper import newest_checkpoint
 from diskreplay.compat.location import Location, close_with
@@ -39,14 +38,13 @@ from diskreplay.compat.stores import OPEN_OPTIONS, TAKE_OVER, check_ring, closed
 from diskreplay.compat.torchrl import storage_checkpoints
 from diskreplay.compat.torchrl.tensor_layout import TORCHRL, TensorLayout, layout_of, stored_layout
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import CheckpointError, DiskReplayError, InputError, ReadOnlyError, StateError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.storage.attachments import Given
 from diskreplay.views.transition import Transition
-
-CACHE_BYTES = 256 << 20
 
 
 class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followed by mypy
@@ -132,7 +130,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
             if len(index) != 1:
                 raise InputError(f"the storage has one axis: give one integer, mask or slice, got {len(index)} of them")
             index = index[0]
-        given: NDArray[Any] = index.cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)
+        given = check_array("index", index)
         if given.dtype == bool and given.ndim == 1:
             given = np.flatnonzero(given)
         if given.dtype.kind not in "iu" and given.size:
@@ -400,7 +398,7 @@ class DiskReplayStorage(DiskStorage):
     def _given_slots(self, cursor: Any) -> Ids:
         if isinstance(cursor, slice):
             return np.arange(*cursor.indices(self.max_size))
-        slots: Ids = cursor.cpu().numpy() if isinstance(cursor, torch.Tensor) else np.asarray(cursor)
+        slots: Ids = check_array("cursor", cursor)
         if slots.dtype.kind not in "iu" or slots.ndim > 1 or not slots.size:
             raise InputError(f"slots are named by an integer, or by integers (n,), got {cursor!r:.80}")
         return slots

@@ -27,7 +27,7 @@ from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.compat.torchrl.tensor_layout import TensorLayout, stored_layout
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
 from diskreplay.errors import CheckpointError, InputError
-from diskreplay.paths import full_path
+from diskreplay.paths import checked_path, full_path
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.storage.files import replace, translate
 from diskreplay.storage.local_files import LocalFiles
@@ -79,7 +79,7 @@ class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is
 
     def dumps(self, storage: Storage, path: Any) -> None:
         """Name a checkpoint of the store, and write that name to a file in ``path``."""
-        folder = pathlib.Path(path).absolute()
+        folder = pathlib.Path(checked_path(path)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / FILE
         before = json.loads(file.read_text()) if file.exists() else {}
@@ -98,7 +98,7 @@ class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is
 
     def loads(self, storage: Storage, path: Any) -> None:
         """Go back to the checkpoint that the file in ``path`` names."""
-        file = pathlib.Path(path).absolute() / FILE
+        file = pathlib.Path(checked_path(path)).absolute() / FILE
         if not file.exists():
             raise CheckpointError(f"there is no {FILE} in {str(path)!r}: rb.dumps of a DiskReplayStorage makes it")
         state = json.loads(file.read_text())

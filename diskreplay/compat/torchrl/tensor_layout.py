@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 
-from diskreplay.checks import check_key
+from diskreplay.checks import check_array, check_key
+from diskreplay.engine.inputs import rounded
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.schema import ACTION, DTYPES, KNOWN, OBS, RESERVED, REWARD, TERMINATED, TRUNCATED, Schema
 from diskreplay.spaces import unbounded
@@ -154,15 +155,19 @@ class TensorLayout:
         Raises InputError where it has other leaves, shapes or dtypes.
         """
         found = dict(leaves_of(data))
+        inner, known = ({key for key, _ in _nodes(data)}, {node.key for node in self.nodes})
         slots = {leaf.key for leaf in self.of("slot")}
         wanted = {leaf.key: leaf for leaf in self.leaves if leaf.key not in slots}
-        missing, unknown = wanted.keys() - found.keys(), found.keys() - wanted.keys() - slots
+        given = {*found, *inner}
+        missing, unknown = {*wanted, *known} - given, given - {*wanted, *known, *slots}
         if missing or unknown:
             what = f"lacks {sorted(missing)[0]!r}" if missing else f"has {sorted(unknown)[0]!r} too"
             raise InputError(f"each tensordict must have the same leaves as the first one of the store; this {what}")
-        arrays = {key: to_array(key, found[key]) for key in wanted}
+        arrays = {key: check_array(repr(key), found[key]) for key in wanted}
         for key, leaf in wanted.items():
             array = arrays[key]
+            if found[key].dtype is torch.bfloat16 and np.dtype(leaf.dtype).kind == "f":
+                array = arrays[key] = rounded(repr(key), array, leaf.dtype)
             if (array.shape[1:], array.dtype.name) != (leaf.shape, leaf.dtype):
                 raise InputError(
                     f"{key!r} must be {leaf.dtype} {leaf.shape} as in the first tensordict of the store, "
@@ -187,6 +192,8 @@ def layout_of(data: TensorDictBase, slots: bool) -> TensorLayout:
     }  # fmt: skip
     names = Names()
     observations = {key: OBS if len(pairs) == 1 else f"{OBS}/{names.of(key)}" for key in sorted(pairs)}
+    if not shapes.keys() - ({(INDEX,)} if slots else set()):
+        raise InputError("a tensordict must have a leaf, got an empty one; give its tensors")
     names = Names({*RESERVED, "self"})  # columns become arguments of a method
     leaves = []
     for key, (shape, dtype) in shapes.items():
@@ -285,24 +292,26 @@ def _nodes(data: TensorDictBase, key: Key = ()) -> Iterator[tuple[Key, TensorDic
 
 
 def leaves_of(data: TensorDictBase, key: Key = ()) -> Iterator[tuple[Key, torch.Tensor]]:
-    """Yield keys and tensors; raise InputError for what is not a tensor."""
+    """Yield keys and tensors; raise InputError for what is not a tensor, and for what only some of a stack have."""
+    for part in getattr(data, "tensordicts", ()):
+        if odd := {*part.keys()} - {*data.keys()}:
+            raise InputError(f"{(*key, min(odd))!r} must be in each of the tensordicts of a stack, or in none")
     for name, value in data.items():
         here = (*key, name)
-        if isinstance(value, TensorDictBase):
+        if isinstance(value, TensorDictBase) and not is_non_tensor(value):
             yield from leaves_of(value, here)
         elif isinstance(value, torch.Tensor) and not is_tensor_collection(value):
             yield here, value
         else:
-            raise InputError(f"{here!r} must be a tensor, got {type(value).__name__}: a store holds numbers alone")
+            raise InputError(
+                f"{here!r} must be a tensor, got {type(value).__name__}: a store holds numbers; exclude it"
+            )
 
 
 def to_array(key: Key, tensor: torch.Tensor) -> Array:
     """Return a tensor as an array that may share its memory; raise SchemaError for a dtype unknown to Zarr."""
-    try:
-        array: Array = tensor.detach().cpu().numpy()
-    except (TypeError, RuntimeError) as error:
-        raise SchemaError(f"{key!r} cannot be stored as {tensor.dtype}: {error}") from error
-    if array.dtype.name not in DTYPES:
+    array = check_array(repr(key), tensor)
+    if array.dtype.name not in DTYPES or array.itemsize != tensor.itemsize:
         raise SchemaError(f"{key!r} cannot be stored as {tensor.dtype}; use one of {sorted(DTYPES)}")
     return array
 

@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.checks import check_count
-from diskreplay.compat import given, sampler_draws
+from diskreplay.checks import check_array, check_count
+from diskreplay.compat import sampler_draws
 from diskreplay.compat.disk_array import fit
 from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.location import Location
@@ -181,7 +181,7 @@ def fit_step(what: str, value: Any, n_envs: int, shape: Shapes, dtype: Any) -> A
         if not isinstance(value, Mapping) or value.keys() != shape.keys():
             raise InputError(f"{what} must be a dict with the keys {list(shape)}, got {value!r}")
         return {key: fit_step(f"{what}[{key!r}]", value[key], n_envs, part, dtype) for key, part in shape.items()}
-    if dtype is not object and given.array(what, value).dtype.kind not in "biuf":
+    if dtype is not object and check_array(what, value).dtype.kind not in "biuf":
         raise InputError(f"{what} must have the shape {(n_envs, *shape)} and be numbers, got {value!r:.80}")
     if dtype is np.uint8:
         exact = fit(what, value, (n_envs, *shape), np.float64)

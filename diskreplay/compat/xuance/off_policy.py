@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.checks import check_count, checked_number
-from diskreplay.compat import given, sampler_draws
+from diskreplay.checks import check_array, check_count, checked_number
+from diskreplay.compat import sampler_draws
 from diskreplay.compat.keeper import RamState
 from diskreplay.compat.rows import ids_of, read_once
 from diskreplay.compat.xuance.disk_buffer import (
@@ -272,7 +272,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
 
         Raises InputError, with no priority changed, for positions that hold nothing and numbers that are not finite.
         """
-        slots, values = given.array("idxes", idxes), given.array("priorities", priorities)
+        slots, values = check_array("idxes", idxes), check_array("priorities", priorities)
         if slots.dtype.kind not in "iu" or slots.ndim != 2 or len(slots) != self.n_envs:
             raise InputError(f"idxes must be integers ({self.n_envs}, K), got {slots.dtype} {slots.shape}")
         if values.size != slots.size:

@@ -15,11 +15,11 @@ from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.disk_buffer import OneAgentBuffer, auxiliary_dtype, fit_step, ring_size, sampled
 from diskreplay.compat.xuance.fields import Field, nested
 from diskreplay.compat.xuance.memory import sample_batch
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
 
-CACHE_BYTES = 256 << 20
 VALUE = "value"
 COLUMNS = {VALUE: ((), np.float32)}
 IN_RAM = "rewards", "returns", "values", "terminals", "advantages"

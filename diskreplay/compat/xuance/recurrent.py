@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.positions import RingPositions
@@ -198,7 +198,7 @@ def _stacked(what: str, values: Any, shape: Shapes) -> Any:
             if isinstance(values, Mapping):
                 return {key: _stacked(what, values[key], part) for key, part in shape.items()}
             return {key: _stacked(what, [value[key] for value in values], part) for key, part in shape.items()}
-        array = np.asarray(values)
+        array = check_array(what, values)
         return array.reshape(len(array), *shape)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{what} of an episode must have the shape {shape} each: {error}") from error

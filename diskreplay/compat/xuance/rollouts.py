@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers import on_policy
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.compat.given import array
+from diskreplay.checks import check_array
 from diskreplay.compat.keeper import Keeper, RamState, set_item
 from diskreplay.compat.rows import RowWindow, window
 from diskreplay.compat.xuance.fields import Field, arrays
@@ -135,7 +135,7 @@ def checked_indexes(indexes: Any, held: int, size: int, count: int) -> Ids:
         raise NotEnoughDataError(
             f"the buffer holds {held} of {size} entries; sample it when it is full, or call clear()"
         )
-    chosen = array("indexes", indexes)
+    chosen = check_array("indexes", indexes)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
         raise InputError(f"indexes must be integers of shape (B,), got {chosen.dtype} {chosen.shape}")
     if len(chosen) and not (chosen.min() >= 0 and chosen.max() < count):
@@ -166,7 +166,7 @@ def path_estimates(
     count = len(path["values"])
     value = on_policy.true_values(path["values"].reshape(count, -1, 1), normalizer)[..., 0]
     agents = value.shape[1]
-    given = array("the value of the last step", next_value)
+    given = check_array("the value of the last step", next_value)
     if given.dtype.kind not in "biuf" or given.size not in (1, agents):
         raise InputError(
             f"the value of the last step must be {agents} numbers, one for each agent, got {next_value!r:.80}"

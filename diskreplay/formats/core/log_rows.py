@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, StateError
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
+from diskreplay.index import rewards
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.index.log import place_of
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
 from diskreplay.remote.place import open_store
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
+from diskreplay.schema import RECORDED, REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
 from diskreplay.storage import stream
 from diskreplay.storage.store import Store
 
@@ -68,12 +69,16 @@ class Walk:
 class LogRows:
     """One stream as of its last commit, read in the order of its rows."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        """Open the stream; raise CorruptionError when an index or a resident column is damaged."""
+    def __init__(self, store: Store, name: str, reward: str = REWARD) -> None:
+        """Open the stream; raise CorruptionError when an index or a resident column is damaged.
+
+        The values of the column ``reward`` are given as rewards.
+        """
         self.store = store
         self.name = name
         self.schema: Schema = store.schema
-        self.stream = open_stream(store, name, ChunkCache(0))
+        self.reward = reward
+        self.stream = open_stream(store, name, ChunkCache(0), reward=reward)
         self.log = self.stream.log
 
     def __len__(self) -> int:
@@ -162,24 +167,31 @@ class LogRows:
         except CorruptionError as error:
             self.explain(error)
 
-    def frames(self, column: Column, env: int, start: int, stop: int) -> Iterator[Array]:
-        """Yield the frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""
+    def frames(self, column: Column, env: int, rows: Array) -> Iterator[Array]:
+        """Yield the frames ``(*shape)`` of rows of a column, one by one; video is decoded a few MB at a time."""
         walk = Walk(self.stream, column.name, env)
+        step = max(1, BLOCK_BYTES // column.item_bytes) if column.name in self.schema.videos else 1
         try:
-            for row in range(start, stop):
-                yield walk.read(row, row + 1)[0]
+            for at in range(0, len(rows), step):
+                part = rows[at : at + step]
+                yield from self._shown(column, part, np.concatenate([walk.read(row, row + 1) for row in part.tolist()]))
         except CorruptionError as error:
             self.explain(error)
 
-    def values(self, column: Column, env: int, start: int, stop: int) -> Array:
-        """Return the values ``(stop - start, *shape)`` of rows ``[start, stop)`` of a column, transitions or not.
+    def values(self, column: Column, env: int, start: int, stop: int, every: int = 1) -> Array:
+        """Return the values ``(n, *shape)`` of every ``every``-th row of ``[start, stop)``, transitions or not.
 
-        Raises what :meth:`blocks` raises.
+        Raises what :meth:`blocks` raises. Those of video columns are frames.
         """
         try:
-            return Walk(self.stream, column.name, env).read(start, stop)
+            found = Walk(self.stream, column.name, env).read(start, stop)[::every]
+            return self._shown(column, np.arange(start, stop, every), found)
         except CorruptionError as error:
             self.explain(error)
+
+    def _shown(self, column: Column, rows: Array, values: Array) -> Array:
+        """Return values of rows, decoded if they are video."""
+        return self.stream.read_frames(column.name, values, rows) if column.name in self.schema.videos else values
 
     def refresh(self) -> bool:
         """Go on to the stream's last commit, and return True if there was a newer one.
@@ -198,8 +210,10 @@ class LogRows:
 
     def final_frame(self, column: Column, env: int, row: int) -> Array:
         """Return the true next observation of a row, ``(*shape)``."""
+        column = self.schema.column(column.name)
         walk = Walk(self.stream, column.name, env)
-        found: Array = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)[0]
+        following = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)
+        found: Array = self._shown(column, np.array([row]), following)[0]
         return found
 
     def explain(self, error: CorruptionError) -> NoReturn:
@@ -219,6 +233,7 @@ class LogRows:
             c.name: self._next(c, walks[c.name], env, start, obs[c.name][1:], stop) for c in schema.obs_columns
         }
         kept: Any = values[VALID]
+        rows = np.arange(start, stop)
         if kept.all():
             kept = slice(None)
 
@@ -231,11 +246,11 @@ class LogRows:
             obs={c.name: shown(c, obs[c.name]) for c in schema.obs_columns},
             next_obs={c.name: shown(c, following[c.name]) for c in schema.obs_columns},
             action={c.name: shown(c, values[c.name]) for c in schema.action_columns},
-            extra={c.name: shown(c, values[c.name]) for c in schema.extra_columns},
-            reward=values[REWARD][kept],
+            extra={RECORDED: values[REWARD][kept], **{c.name: shown(c, values[c.name]) for c in schema.extra_columns}},
+            reward=rewards.rewards(self.log, self.reward, rows[kept], np.full_like(rows, env)[kept]),
             terminated=values[TERMINATED][kept],
             truncated=values[TRUNCATED][kept],
-            last=self._last(np.arange(start, stop), env)[kept],
+            last=self._last(rows, env)[kept],
         )
 
     def _last(self, rows: Array, env: int) -> Array:
@@ -264,10 +279,13 @@ class LogRows:
         return values
 
 
-def open_rows(path: str) -> list[LogRows]:
+def open_rows(path: str, reward_column: str | None = None) -> list[LogRows]:
     """Return all streams of the store at ``path``, for reading; nothing is changed.
 
-    Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
+    Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError, and InputError for a
+    ``reward_column`` that does not give rewards.
     """
     store = open_store(path)
-    return [LogRows(store, name) for name in store.stream_names()]
+    if reward_column is not None:
+        rewards.check_column(store.schema, reward_column)
+    return [LogRows(store, name, reward_column or REWARD) for name in store.stream_names()]

@@ -25,6 +25,7 @@ from diskreplay.engine.continuity import same_rows
 from diskreplay.errors import InputError, MisuseWarning
 from diskreplay.formats.core.layout import Layout, Shape
 from diskreplay.formats.core.transitions import Transitions
+from diskreplay.index.facts import CUT_START
 from diskreplay.ragged import Lists
 
 
@@ -93,7 +94,7 @@ def add_facts(buffer: ReplayBuffer, facts: Sequence[Mapping[str, Any]], episodes
     added = [episode for episode in buffer.episodes if episode.stream == buffer.engine.appender.log.stream]
     for episode, told in zip(reversed(added), reversed(facts), strict=False):
         if told:
-            buffer.annotate_episode(episode, **told)
+            buffer.engine.annotate_episode(episode, None, told, (CUT_START,))
 
 
 def without_differing(blocks: Iterable[Transitions], layout: Layout, store: str) -> Iterator[Transitions]:

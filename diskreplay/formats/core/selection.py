@@ -25,7 +25,9 @@ from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.log_rows import LogRows, open_rows
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.ids import Ids, pack
+from diskreplay.index import rewards
 from diskreplay.index.episodes import Episode
+from diskreplay.index.facts import CUT_START
 from diskreplay.index.selecting import chosen
 from diskreplay.index.where import Where
 from diskreplay.paths import PathLike
@@ -33,7 +35,7 @@ from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.remote.place import named
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import START, Start
+from diskreplay.schema import RECORDED, REWARD, START, Start
 from diskreplay.views.transition import Transition
 
 STACKED_ROWS = 256
@@ -98,8 +100,9 @@ class SelectedStore:
         self.schema = streams[0].schema
         self.streams = streams
         self.provenance = streams[0].store.provenance
-        self.layout = Layout.of(self.schema, provenance=self.provenance).only(selection.columns)
+        self.reward = streams[0].reward
         self._columns = selection.columns
+        self.layout = self._layout_of(stacked=False)
         every = [(rows, episode) for rows in streams for episode in rows.episodes]
         names = {rows.log.stream: rows.name for rows in streams}
         wanted = {place_of(episode) for episode in selection.of([episode for _, episode in every], names)}
@@ -115,6 +118,16 @@ class SelectedStore:
             usual = max((Start.ZEROS, Start.REPEAT), key=self._starts().count)
             self.layout = dataclasses.replace(self.layout, padding=usual)
 
+        if self.reward != REWARD:
+            every_row = ((rows.log, env, rows.valid_rows(env, spans)) for rows, env, spans in self._spans())
+            rewards.check(self.reward, ((log, at, np.full_like(at, env)) for log, env, at in every_row))
+
+    def _layout_of(self, *, stacked: bool) -> Layout:
+        found = Layout.of(self.schema, stacked=stacked, provenance=self.provenance)
+        if self.reward != REWARD:
+            found = dataclasses.replace(found, columns={RECORDED: ((), found.reward_dtype), **found.columns})
+        return found.only(self._columns)
+
     @property
     def episodes(self) -> list[Episode]:
         """The chosen episodes, in the order in which they are read."""
@@ -128,7 +141,7 @@ class SelectedStore:
         """Return the part to be read: single frames, or with ``stacked`` observations just as they were given."""
         layout = self.layout
         if stacked:
-            layout = Layout.of(self.schema, stacked=True, provenance=self.provenance).only(self._columns)
+            layout = self._layout_of(stacked=True)
         blocks = self._stacked_blocks if stacked and layout.stacked else self._blocks
 
         def kept() -> Iterator[Transitions]:
@@ -140,7 +153,7 @@ class SelectedStore:
                     extra={name: steps.extra[name] for name in layout.columns},
                 )
 
-        facts = tuple(episode.facts for episode in self.episodes)
+        facts = tuple(map(told, self.episodes))
         return Source(layout, self.steps, kept, len(self._chosen), facts=facts if any(facts) else ())
 
     def ids(self) -> Ids:
@@ -187,7 +200,8 @@ class SelectedStore:
         if not holds.unfinished:
             losses.append(Loss("ends without a flag apart from truncations", sum(not any(end) for end in ends)))
         if not holds.columns:
-            losses += [Loss(f"values of column {name!r}", self.steps) for name in self.layout.columns]
+            own = {column.name for column in self.schema.extra_columns}
+            losses += [Loss(f"values of column {name!r}", self.steps) for name in self.layout.columns if name in own]
         else:
             ragged = sorted(self.layout.ragged_columns & holds.odd(self.layout))
             losses += [Loss(f"values of the ragged column {name!r}", self.steps) for name in ragged]
@@ -207,6 +221,7 @@ class SelectedStore:
         for rows, env, spans in self._spans():
             for name, count in rows.written_later(env, spans).items():
                 found[name] += count
+        found.pop(self.reward, None)
         return found
 
     def _blocks(self) -> Iterator[Transitions]:
@@ -283,15 +298,25 @@ class SelectedStore:
 
 
 @contextlib.contextmanager
-def open_selected(path: PathLike, selection: Selection = EVERYTHING) -> Iterator[SelectedStore]:
+def open_selected(
+    path: PathLike, selection: Selection = EVERYTHING, reward_column: str | None = None
+) -> Iterator[SelectedStore]:
     """Yield the selected part of the store at ``path``, unchanged and possibly beside a writer.
 
+    The values of ``reward_column``, where one is given, are the rewards.
+
     Raises:
-        InputError: for a selection that names what is not there.
+        InputError: for a selection that names what is not there, a ``reward_column`` that does not give rewards.
         StoreNotFoundError, NotAStoreError, FormatVersionError, CorruptionError: when the store cannot be opened.
     """
     full = named(path)
-    yield SelectedStore(full, open_rows(full), selection)
+    yield SelectedStore(full, open_rows(full, reward_column), selection)
+
+
+def told(episode: Episode) -> dict[str, Any]:
+    """Return the facts of an episode for a :class:`Source`: if its first steps are missing, that is among them."""
+    found: dict[str, Any] = episode.facts
+    return found if episode.complete_start else {**found, CUT_START: True}
 
 
 def place_of(episode: Episode) -> tuple[int, int, int]:

@@ -17,6 +17,7 @@ Formats that keep an episode in one place take the transitions through :func:`by
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.names import Names
 from diskreplay.ragged import Lists, joined
+from diskreplay.video import Video
 
 BLOCK_BYTES = 4 << 20
 """The number of decoded bytes that a block of steps should have."""
@@ -74,6 +76,12 @@ class Transitions:
         flags = {"reward": self.reward, "terminated": self.terminated, "truncated": self.truncated}
         return {**self.obs, **self.action, **self.extra, **flags}
 
+    def decoded_bytes(self, video: Mapping[str, Video]) -> int:
+        """Return the bytes of all but the next observations; of the columns in ``video`` those of their frames."""
+        frames = len(self) * sum(math.prod(one.shape) for one in video.values())
+        rest = (values for name, values in self.columns().items() if name not in video)
+        return frames + sum(int((one.values if isinstance(one, Lists) else one).nbytes) for one in rest)
+
 
 @dataclasses.dataclass(frozen=True)
 class Timesteps:
@@ -113,7 +121,8 @@ class Source:
         names: the names in the dataset, and which of them were read; all is known once the blocks were read.
         inferred: True if the spaces follow from the values alone.
         notes: what the reader found out or took for granted, a sentence each.
-        facts: the facts of each of the episodes, in the order of the blocks; empty where the source has none.
+        facts: the facts of each of the episodes, in the order of the blocks; empty where the source has none. Of one
+            that lacks its first steps, ``CUT_START`` is among them.
     """
 
     layout: Layout

@@ -42,8 +42,10 @@ class Output(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         found = bytearray(len(buffer))
-        data = os.pread(self._descriptor, len(buffer), self._at)
-        found[: len(data)] = data
+        read = 0
+        while data := os.pread(self._descriptor, len(buffer) - read, self._at + read):
+            found[read : read + len(data)] = data
+            read += len(data)
         for at, later in self._unwritten:
             low, high = max(at, self._at), min(at + len(later), self._at + len(found))
             if low < high:

@@ -37,6 +37,7 @@ from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import damage, parse_json, read_json
 from diskreplay.formats.files.tfds_features import BAD, IMAGE, TEXT, ReadableFeature, is_declared, read_features
 from diskreplay.formats.files.tfrecord import StoredExample, examples
+from diskreplay.index.facts import CUT_START
 from diskreplay.ragged import Lists
 from diskreplay.schema import ACTION, OBS, REWARD
 
@@ -184,7 +185,7 @@ def _looked_at(stored: StoredExample, features: Features, facts: dict[str, Any])
         value = "".join(map(chr, value)) if feature.coding == TEXT else value
         if key == FACTS:
             told = parse_json(value, f"{where}: {FACTS}")
-            facts = checked_facts(told if isinstance(told, dict) else {"": told}, {})
+            facts = checked_facts(told if isinstance(told, dict) else {"": told}, {}, (CUT_START,))
             continue
         try:
             facts = checked_facts({re.sub(r"\W", "_", key.removeprefix(METADATA)): value}, facts)

@@ -43,11 +43,11 @@ def plan(path: PathLike, files: fs.Files | None = None) -> RepairPlan:
     store = Store(local(path, "repairing"), files or LocalFiles())
     quarantine = Quarantine(store.files, store.path)  # nothing is put there
     context = store.schema.context
-    names = [name for name in store.files.list(f"{store.path}/{CHECKPOINTS}") if name != metadata.NAME]
+    names = metadata.nodes(store.files, f"{store.path}/{CHECKPOINTS}")
     readable = readable_checkpoints(store)
     commits: dict[str, Commit] = {}
     losses, changed = [], {}
-    for name in (name for name in store.files.list(f"{store.path}/{STREAMS}") if name != metadata.NAME):
+    for name in metadata.nodes(store.files, f"{store.path}/{STREAMS}"):
         commit = believed_record(store, name)
         if commit is None:
             cuts = [checkpoint.cut[name] for checkpoint in readable if name in checkpoint.cut]

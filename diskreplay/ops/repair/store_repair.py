@@ -140,13 +140,13 @@ class _StoreRepair:
         with self._locked(self.store.path):
             self.group(STREAMS)
             self.group(CHECKPOINTS)
-            names = [name for name in self.files.list(self._path(STREAMS)) if name != metadata.NAME]
+            names = metadata.nodes(self.files, self._path(STREAMS))
             with contextlib.ExitStack() as locks:
                 for name in names:
                     if self.files.kind(self._path(STREAMS, name)) == "directory":
                         locks.enter_context(self._locked(self._path(STREAMS, name)))
                         mend(self.files, self._path(STREAMS, name), f"{STREAMS}/{name}", self.quarantine)
-                for name in self.files.list(self._path(CHECKPOINTS)):
+                for name in metadata.nodes(self.files, self._path(CHECKPOINTS)):
                     mend(self.files, self._path(CHECKPOINTS, name), f"{CHECKPOINTS}/{name}", self.quarantine)
                 commits = self.records(names)
                 for name, commit in commits.items():
@@ -263,8 +263,8 @@ class _StoreRepair:
 
     def check_checkpoints(self, commits: dict[str, Commit]) -> None:
         """Move aside the checkpoints to which nobody can go back."""
-        for name in self.files.list(self._path(CHECKPOINTS)):
-            if name != metadata.NAME and is_damaged(self.store, name, commits):
+        for name in metadata.nodes(self.files, self._path(CHECKPOINTS)):
+            if is_damaged(self.store, name, commits):
                 self.take_checkpoint(name, commits)
 
     def release(self, commits: dict[str, Commit], name: str, first: int, stop: int) -> None:
@@ -316,10 +316,9 @@ def is_absurd(store: Store, commit: Commit) -> bool:
 def readable_checkpoints(store: Store) -> list[Checkpoint]:
     """Return the checkpoints whose documents can be read."""
     found = []
-    for name in store.files.list(os.path.join(store.path, CHECKPOINTS)):
-        if name != metadata.NAME:
-            with contextlib.suppress(DiskReplayError):
-                found.append(store.checkpoint(name))
+    for name in metadata.nodes(store.files, os.path.join(store.path, CHECKPOINTS)):
+        with contextlib.suppress(DiskReplayError):
+            found.append(store.checkpoint(name))
     return found
 
 

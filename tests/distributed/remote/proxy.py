@@ -40,6 +40,10 @@ class Late:
     pieces: int = 1
 
 
+class Cut:
+    """The server's own answer, up to the middle of its body, where the connection ends."""
+
+
 class Mute:
     """No answer, as long as the proxy is there."""
 
@@ -55,7 +59,7 @@ class Proxy:
     def __init__(self, upstream: str) -> None:
         self._upstream = upstream.partition("://")[2]
         self._ended = threading.Event()
-        self.decide: Callable[[Asked], Answer | Late | Mute | None] = lambda asked: None
+        self.decide: Callable[[Asked], Answer | Late | Cut | Mute | None] = lambda asked: None
         proxy = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -102,19 +106,25 @@ class Proxy:
         server.request(at.command, at.path, body, dict(at.headers))
         answer = server.getresponse()
         headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in HOP]
-        self._send(at, answer.status, headers, answer.read(), decided or Late(0), answer.getheader("Content-Length"))
+        body, length = answer.read(), answer.getheader("Content-Length")
+        if isinstance(decided, Cut):
+            self._send(at, answer.status, [*headers, ("Content-Length", str(len(body)))], body[: len(body) // 2], None)
+        else:
+            self._send(at, answer.status, headers, body, decided or Late(0), length)
         server.close()
 
     def _send(
         self, at: http.server.BaseHTTPRequestHandler, status: int, headers: list[tuple[str, str]], body: bytes,
-        late: Late, length: str | None = None,
+        late: Late | None, length: str | None = None,
     ) -> None:  # fmt: skip
+        cut, late = late is None, late or Late(0)
+        at.close_connection = at.close_connection or cut
         try:
             time.sleep(late.seconds)
             at.send_response(status)
             for name, value in headers:
                 at.send_header(name, value)
-            if status != 204:
+            if status != 204 and not cut:
                 at.send_header("Content-Length", str(length if at.command == "HEAD" and length else len(body)))
             at.end_headers()
             if at.command != "HEAD":

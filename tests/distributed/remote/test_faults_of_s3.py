@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from distributed.remote.proxy import Answer, Late, Mute, Proxy
+from distributed.remote.proxy import Answer, Asked, Cut, Late, Mute, Proxy
 from distributed.servers import CREDENTIALS, SECRET, UNCONDITIONAL, make_bucket, serving
 from remote.world import LAYOUT, SPACES, Life, rows_of
 
@@ -186,6 +186,59 @@ def test_a_slow_download_ends_and_a_dead_one_is_given_up(proxy: Proxy, monkeypat
     proxy.decide = lambda asked: Late(30.0, 2)
     with pytest.raises(RemoteError, match="no answer came in time"):
         storage.read(objects, "x", 1 << 20)
+
+
+def test_requests_are_repeated_by_time_and_not_by_number(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: what was repeated "for a minute" was given up after ten times, in 2 to 13 seconds."""
+    asked: list[Asked] = []
+
+    def ill(one: Asked) -> Answer | None:
+        asked.append(one)
+        return Answer(503) if len(asked) % 16 else None
+
+    monkeypatch.setattr(storage, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(storage, "MOST_PAUSE_SECONDS", 0.01)  # between the tries, of which there are more than ten
+    objects = ObjectStore("s3://bucket/ill")
+    proxy.decide = ill
+    tag = objects.put("a", b"1", NEW)
+    assert storage.read(objects, "a", 9)[1] == b"1"
+    assert [one.key for one in objects.list("")] == ["a"]
+    assert objects.put("a", b"2", tag)
+    objects.delete(["a"])
+    assert len(asked) == 5 * 16
+
+
+def test_the_time_of_repetitions_is_a_minute() -> None:
+    retry = storage._options("s3://bucket/a")["retry_config"]
+    assert retry["retry_timeout"].total_seconds() == 60
+    pauses = retry["backoff"]["max_backoff"].total_seconds()
+    assert retry["max_retries"] > 60 / 0.05  # though no pause was longer than half the first
+    assert pauses <= 6  # so that a storage that is there again is found soon
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_listing_that_was_cut_is_asked_for_again(proxy: Proxy, times: int) -> None:
+    objects = ObjectStore(f"s3://bucket/cut-{times}")
+    for key in ("a", "b"):
+        objects.put(key, b"1", NEW)
+    asked: list[Asked] = []
+
+    def cut(one: Asked) -> Cut | None:
+        asked.append(one)
+        return Cut() if len(asked) <= times else None
+
+    proxy.decide = cut
+    assert [one.key for one in objects.list("")] == ["a", "b"]
+    assert len(asked) == times + 1
+
+
+def test_a_listing_that_is_always_cut_ends(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "RETRY_SECONDS", 0.5)
+    objects = ObjectStore("s3://bucket/cut-always")
+    objects.put("a", b"1", NEW)
+    proxy.decide = lambda asked: Cut()
+    with pytest.raises(RemoteError, match=r"listing s3://bucket/cut-always failed: .*, and try again"):
+        objects.list("")
 
 
 def test_a_slow_server_delays_and_nothing_else(proxy: Proxy, tmp_path: pathlib.Path) -> None:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_view import MultiAgentBatch
-from diskreplay.checks import check_count
+from diskreplay.checks import check_array, check_count
 from diskreplay.compat.disk_array import DiskArray, fit
-from diskreplay.compat.given import array, number
+from diskreplay.compat.given import number
 from diskreplay.compat.keeper import Assignment, Keeper, RamState, set_item
 from diskreplay.compat.positions import RingPositions, ring_array
 from diskreplay.compat.rows import column, read_once
@@ -305,7 +305,7 @@ def padded(batch: MultiAgentBatch, field: Field) -> Array:
 
 def _of_env(key: str, value: Any, env: int, n_envs: int) -> Any:
     """Return an environment's part of a value that leads with ``n_envs``."""
-    found = array(key, value)
+    found = check_array(key, value)
     if found.shape[:1] != (n_envs,):
         raise InputError(f"{key} must lead with n_envs={n_envs}, got {value!r:.80}")
     return found[env]
