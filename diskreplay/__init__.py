@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from diskreplay.buffers.limiter import RateLimiter
     from diskreplay.buffers.loader import Loader
     from diskreplay.buffers.mixture import Mixture
-    from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
-    from diskreplay.buffers.multi_agent_batch import MultiAgentBatch, MultiAgentRolloutBatch
-    from diskreplay.buffers.multi_agent_rollout import MultiAgentRolloutBuffer
+    from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer, MultiAgentRolloutBuffer
+    from diskreplay.buffers.multi_agent_view import MultiAgentBatch, MultiAgentRolloutBatch
     from diskreplay.buffers.provenance import provenance
     from diskreplay.buffers.replay import ReplayBuffer
     from diskreplay.buffers.rollout import RolloutBuffer
@@ -77,10 +76,10 @@ _HOMES = {
     "Lists": "ragged",
     "Loader": "buffers.loader",
     "Mixture": "buffers.mixture",
-    "MultiAgentBatch": "buffers.multi_agent_batch",
+    "MultiAgentBatch": "buffers.multi_agent_view",
     "MultiAgentReplayBuffer": "buffers.multi_agent",
-    "MultiAgentRolloutBatch": "buffers.multi_agent_batch",
-    "MultiAgentRolloutBuffer": "buffers.multi_agent_rollout",
+    "MultiAgentRolloutBatch": "buffers.multi_agent_view",
+    "MultiAgentRolloutBuffer": "buffers.multi_agent",
     "Pad": "ragged",
     "Padded": "ragged",
     "PaddedEpisodes": "views.padded_episodes",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from diskreplay.buffers import multi_agent_layout
-from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
-from diskreplay.buffers.multi_agent_rollout import MultiAgentRolloutBuffer
+from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer, MultiAgentRolloutBuffer
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.rollout import RolloutBuffer
 from diskreplay.paths import PathLike, full_path

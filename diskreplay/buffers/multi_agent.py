@@ -1,4 +1,4 @@
-"""The replay buffer of several agents that act together in each environment."""
+"""The replay buffer and the rollout buffer of several agents that act together in each environment."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
 import gymnasium
+import numpy as np
+from numpy.typing import NDArray
 
 from diskreplay.buffers import multi_agent_layout as layout
-from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
-from diskreplay.buffers.multi_agent_view import AgentsView
+from diskreplay.buffers.multi_agent_view import AgentsView, MultiAgentBatch, MultiAgentRolloutBatch, fields_of_agents
+from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer, with_steps_of
 from diskreplay.buffers.opening import make_buffer, open_buffer, open_or_make_buffer
 from diskreplay.buffers.options import (
     AgentsCreateOptions,
@@ -21,15 +23,19 @@ from diskreplay.buffers.options import (
     shared,
 )
 from diskreplay.buffers.sampled import SampledBuffer
+from diskreplay.checks import check_share
 from diskreplay.engine.inputs import Freedoms
 from diskreplay.errors import InputError
 from diskreplay.paths import PathLike
+from diskreplay.reading.samples import Samples
 from diskreplay.sampling.window import Sampler
 from diskreplay.schema import Schema
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.store_spec import StoreSpec
 from diskreplay.views.delta_timestamps import DeltaTimestamps
 from diskreplay.views.view import View
+
+Array = NDArray[Any]
 
 
 def _kept(schema: Schema, told: Mapping[str, Any], view: View[Any] | None = None, **shown: Any) -> dict[str, Any]:
@@ -179,3 +185,139 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         following = agents.observation(next_obs, next_state, next_available_actions, "next_")
         rewards, columns = agents.values(lead, reward, agent_mask, mean_action, extra)
         self.engine.add(given, action, rewards, following, terminated, truncated, valid, columns)
+
+
+class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRolloutBatch]):
+    """A rollout buffer of ``n_agents`` agents under the present policy, otherwise as :class:`RolloutBuffer`.
+
+    Values, log-probabilities, advantages and returns are per agent, ``(n_agents,)``.
+    """
+
+    KIND = "multi_agent_rollout"
+    FREEDOMS = Freedoms(unknown=FINAL_VALUE, alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
+
+    def __init__(
+        self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
+    ) -> None:
+        """Take a store and the ``options`` of :class:`StoredBuffer`; users call :meth:`create` or :meth:`open`."""
+        self._agents = layout.from_json(self._stored_settings(store.settings).get(layout.KEY))
+        super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
+
+    @classmethod
+    @shared(AgentsCreateOptions)
+    def create(
+        cls,
+        path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        n_agents: int,
+        *,
+        steps: int,
+        num_envs: int = 1,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        td_lambda: float | None = None,
+        normalize_advantage: bool = True,
+        **options: Unpack[AgentsCreateOptions],
+    ) -> Self:
+        """Make a new store at ``path`` and open it for writing.
+
+        Args:
+            path, observation_space, action_space, n_agents, num_envs, state_space, available_actions, rewards,
+                mean_action_shape: as of :meth:`diskreplay.MultiAgentReplayBuffer.create`.
+            steps, gamma, gae_lambda, normalize_advantage: as in :meth:`diskreplay.RolloutBuffer.create`.
+            td_lambda: 0 to 1: returns are TD(lambda) targets of the values given, as COMA's critic learns them
+                (Foerster et al. 2018, "Counterfactual Multi-Agent Policy Gradients"), and advantages are returns less
+                values; None for generalised advantage estimation.
+            columns, later, codec, chunk_rows, shard_rows, finite, continuity, provenance, cache_bytes, commit_rows,
+                commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`.
+
+        Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
+        """
+        spec = cls._agents_spec(
+            (observation_space, action_space, n_agents), steps, num_envs, options, td_lambda=td_lambda,
+            gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
+        )  # fmt: skip
+        return make_buffer(cls, path, spec, options)
+
+    @classmethod
+    @shared(AgentsEitherOptions)
+    def open_or_create(
+        cls,
+        path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        n_agents: int,
+        *,
+        steps: int,
+        num_envs: int = 1,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        td_lambda: float | None = None,
+        normalize_advantage: bool = True,
+        **options: Unpack[AgentsEitherOptions],
+    ) -> Self:
+        """Open the store at ``path``, or make it, as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
+        spec = cls._agents_spec(
+            (observation_space, action_space, n_agents), steps, num_envs, options, td_lambda=td_lambda,
+            gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
+        )  # fmt: skip
+        return with_steps_of(spec, open_or_make_buffer(cls, path, spec, options))
+
+    @classmethod
+    def _agents_spec(
+        cls, of_agents: tuple[Any, Any, int], steps: int, num_envs: int, options: Mapping[str, Any], **own: Any
+    ) -> StoreSpec:  # fmt: skip
+        """Return the spec of a new store; ``of_agents`` are one agent's spaces and the number of agents."""
+        if own["td_lambda"] is not None:
+            own["td_lambda"] = check_share("td_lambda", own["td_lambda"])
+        agents, *spaces = layout.lay_out(*of_agents, of(AgentsSpec, options))
+        options = {**options, "columns": agents.columns(options["columns"])}
+        own[layout.KEY] = agents.to_json()
+        return cls._spec((spaces[0], spaces[1]), steps, num_envs, (agents.n_agents,), options, **own)
+
+    @property
+    def td_lambda(self) -> float | None:
+        """The lambda of TD(lambda) targets, or None if advantages are estimated."""
+        return self._settings.get("td_lambda")
+
+    def add(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,
+        value: Any, log_prob: Any, final_value: Any = None, state: Any = None, next_state: Any = None,
+        available_actions: Any = None, next_available_actions: Any = None, agent_mask: Any = None,
+        mean_action: Any = None, valid: Any = None, **extra: Any,
+    ) -> None:  # fmt: skip
+        """Add one step of each environment; arrays lead with ``num_envs`` when it is above 1.
+
+        Args:
+            obs, action, reward, next_obs, terminated, truncated, state, next_state, available_actions,
+                next_available_actions, agent_mask, mean_action, valid, **extra: as of
+                :meth:`diskreplay.MultiAgentReplayBuffer.add`.
+            value, log_prob: ``(n_agents,)``, the critic's value and the log-probability of each agent's action.
+            final_value: ``(n_agents,)``, of what follows the step; read where an episode was truncated; NaN, or None
+                for all, where :meth:`finish` shall ask its ``value_fn``, which is given a dict of ``obs``, ``state``
+                and ``available_actions``.
+
+        Raises InputError, StateError when the rollout is full, and what :meth:`diskreplay.ReplayBuffer.add` raises.
+        """
+        agents = self._agents
+        given = agents.observation(obs, state, available_actions)
+        following = agents.observation(next_obs, next_state, next_available_actions, "next_")
+        rewards, columns = agents.values(self._lead, reward, agent_mask, mean_action, extra)
+        self._collect(
+            given, action, rewards, following, terminated, truncated, valid, final_value,
+            {VALUE: value, LOG_PROB: log_prob, **columns},
+        )  # fmt: skip
+
+    def _rewards(self, samples: Samples) -> Array:
+        if self._agents.rewards == "agent":
+            return self._values(samples, layout.AGENT_REWARD)
+        return super()._rewards(samples)
+
+    def _batch(self, samples: Samples, ids: NDArray[np.int64], mask: Array) -> MultiAgentRolloutBatch:
+        fields = self._fields(samples, ids, mask)
+        return MultiAgentRolloutBatch(**fields_of_agents(fields, self._agents, mask, samples.reads))
+
+    def _counted(self, batch: MultiAgentRolloutBatch) -> Array:
+        counted: Array = batch.mask[..., None] & batch.agent_mask
+        return counted

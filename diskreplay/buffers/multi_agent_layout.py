@@ -28,7 +28,8 @@ from diskreplay.spaces import discrete
 
 OBS, STATE, AVAILABLE = "obs", "state", "available_actions"
 AGENT_MASK, AGENT_REWARD, MEAN_ACTION = "agent_mask", "agent_reward", "mean_action"
-OWN_COLUMNS = (AGENT_MASK, AGENT_REWARD, MEAN_ACTION)
+OWN_COLUMNS = {AGENT_MASK: AGENT_MASK, AGENT_REWARD: "reward", MEAN_ACTION: MEAN_ACTION}
+"""The layout's own columns, and the fields of a batch that show them."""
 AGENTS_LEAF = f"obs/{OBS}"
 """The name of the agents' observations in the store."""
 KEY = "agents"
@@ -75,15 +76,10 @@ class Agents:
     def observation(self, obs: Any, state: Any, available_actions: Any, which: str = "") -> dict[str, Any]:
         """Return the observation of a step, or with ``which="next_"`` the next one; raise InputError for bad parts."""
         found = {OBS: obs}
-        for name, value, held in ((STATE, state, self.state), (AVAILABLE, available_actions, self.available_actions)):
-            if held != (value is not None):
-                raise InputError(
-                    f"{which}{name} must be given: the buffer was created with it"
-                    if held
-                    else f"{which}{name} was given, but the buffer was created without; leave it out"
-                )
-            if held:
-                found[name] = _zeros_and_ones(f"{which}{name}", value) if name == AVAILABLE else value
+        if _is_given(f"{which}{STATE}", state, self.state):
+            found[STATE] = state
+        if _is_given(f"{which}{AVAILABLE}", available_actions, self.available_actions):
+            found[AVAILABLE] = _zeros_and_ones(f"{which}{AVAILABLE}", available_actions)
         return found
 
     def values(
@@ -93,16 +89,9 @@ class Agents:
         taken = sorted({*OWN_COLUMNS} & extra.keys())
         if taken:
             raise InputError(f"add: {taken[0]!r} is the buffer's own column; leave it out")
-        held = self.mean_action_shape is not None
-        if held != (mean_action is not None):
-            raise InputError(
-                "mean_action must be given: the buffer was created with it"
-                if held
-                else "mean_action was given, but the buffer was created without mean_action_shape; leave it out"
-            )
         shape = (*lead, self.n_agents)
         columns = {**extra, AGENT_MASK: np.ones(shape, bool) if agent_mask is None else agent_mask}
-        if held:
+        if _is_given(MEAN_ACTION, mean_action, self.mean_action_shape is not None):
             columns[MEAN_ACTION] = rounded(MEAN_ACTION, mean_action)
         if self.rewards == "team":
             return reward, columns
@@ -222,11 +211,13 @@ def from_json(stored: Any) -> Agents:
         ) from error
 
 
-def onehot(actions: NDArray[Any], agents: Agents) -> NDArray[np.float32]:
-    """Return actions of a Discrete space, ``(...)``, as ``(..., n_actions)`` float32."""
-    choices = np.arange(agents.n_actions or 0) + agents.first_action
-    found: NDArray[np.float32] = (np.asarray(actions)[..., None] == choices).astype(np.float32)
-    return found
+def _is_given(what: str, value: Any, held: bool) -> bool:
+    """Tell whether a part of a step is there; raise InputError unless that is so where the buffer holds such."""
+    if held and value is None:
+        raise InputError(f"{what} must be given: the buffer was created with it")
+    if value is not None and not held:
+        raise InputError(f"{what} was given, but the buffer was created without; leave it out")
+    return held
 
 
 def _zeros_and_ones(what: str, value: Any) -> NDArray[np.int8]:

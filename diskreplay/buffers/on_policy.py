@@ -49,16 +49,6 @@ Normalizer = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Finished:
-    """The result of :meth:`OnPolicyBuffer.finish`, and the rows for which alone it counts."""
-
-    begin: int
-    end: int
-    estimates: dict[str, Array]
-    """``advantage`` and ``returns``, ``(rows, num_envs, *value_shape)`` float32."""
-
-
-@dataclasses.dataclass(frozen=True)
 class RolloutRows:
     """The steps of a rollout, rows ``begin`` to ``end``; arrays ``(T, num_envs, ...)``."""
 
@@ -83,26 +73,25 @@ class Estimates:
         engine: the store.
 
     Attributes:
-        finished: the numbers that were computed; None before.
+        finished: the rows ``[begin, end)`` for which alone it counts, and their ``advantage`` and ``returns``,
+            ``(rows, num_envs, *value_shape)`` float32.
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.finished: Finished | None = None
         self._streams = engine.streams
+        self.forget()
 
     def of(self, stream: OpenStream) -> dict[str, Array]:
         """Return advantages and returns of the rows that a stream holds, empty if they are not computed."""
-        finished, log = self.finished, stream.log
-        if finished is None or (finished.begin, finished.end) != (log.begin, log.end):
-            return {}
-        return finished.estimates
+        rows, estimates = self.finished
+        return estimates if rows == (stream.log.begin, stream.log.end) else {}
 
     def state(self) -> State:
         arrays = {name: array.ravel() for name, array in self.of(self._streams.shown).items()}
         return {"finished": bool(arrays)}, arrays
 
     def forget(self) -> None:
-        self.finished = None
+        self.finished: tuple[tuple[int, int], dict[str, Array]] = (0, 0), {}
 
 
 class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
@@ -271,22 +260,26 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             InputError: for wrong shapes, values that are not finite, or final observations without a value.
         """
         steps = self._collected()
-        value, final = self._true(steps.value, value_normalizer), self._true(steps.final_value, value_normalizer)
-        newest = self._true(_checked("last_value", last_value, value.shape[1:]), value_normalizer)
+        value, final = true_values(steps.value, value_normalizer), true_values(steps.final_value, value_normalizer)
+        newest = true_values(_checked("last_value", last_value, value.shape[1:]), value_normalizer)
         if not np.isfinite(newest[~steps.cut[-1]]).all():
             raise InputError("last_value must be finite where the newest step did not end an episode")
         missing = steps.cut & ~steps.terminated & np.isnan(final).reshape(*steps.cut.shape, -1).any(axis=-1)
         if missing.any():
-            final[missing] = self._true(self._final_values(steps.ids, missing, value_fn), value_normalizer)
+            final[missing] = true_values(self._final_values(steps.ids, missing, value_fn), value_normalizer)
 
         def widen(array: Array) -> Array:
             return array.reshape(*array.shape, *[1] * (value.ndim - array.ndim))
 
         terminated, cut = widen(steps.terminated), widen(steps.cut)
         following = np.where(cut, final, np.concatenate([value[1:], newest[None]]))
-        estimates = self._estimate(widen(steps.reward), value, following, terminated, cut)
-        rounded_off = {name: rounded(name, array) for name, array in estimates.items()}
-        self._computed.finished = Finished(steps.begin, steps.end, rounded_off)
+        targets = self._settings.get("td_lambda")
+        found, advantage = estimated(
+            widen(steps.reward), value, following, terminated, cut, self.gamma,
+            self.gae_lambda if targets is None else targets, td_targets=targets is not None,
+        )  # fmt: skip
+        estimates = {"advantage": rounded("advantage", advantage), "returns": rounded("returns", found)}
+        self._computed.finished = (steps.begin, steps.end), estimates
 
     def _collected(self) -> RolloutRows:
         """Return the steps of the window; raise NotEnoughDataError if there is none."""
@@ -312,23 +305,12 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             begin, end, ids, grid(reward), grid(value), grid(final_value), grid(terminated), grid(cut)
         )  # fmt: skip
 
-    def _estimate(
-        self, reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array
-    ) -> dict[str, Array]:
-        advantage = returns.gae(reward, value, next_value, terminated, cut, self.gamma, self.gae_lambda)
-        return {"advantage": advantage, "returns": advantage + value}
-
     def _rewards(self, samples: Samples) -> Array:
         """Return the rewards ``(n,)``, or ``(n, *value_shape)``."""
         return samples.resident(REWARD)
 
     def _values(self, samples: Samples, name: str) -> Array:
         return samples.values(self.schema.column(name))
-
-    @staticmethod
-    def _true(values: Array, normalizer: Normalizer | None) -> Array:
-        given = values if normalizer is None else check_array("denormalize's result", normalizer.denormalize(values))
-        return given.astype(np.float64)
 
     def _final_values(self, ids: Ids, missing: Array, value_fn: Callable[[Any], Any] | None) -> Array:
         """Return what ``value_fn`` says of the final observations of the steps ``missing``, ``(T, E)``."""
@@ -360,13 +342,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Raises StateError when the rollout is not finished, or was cleared meanwhile.
         """
-        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
-        with self.engine.lock:
-            self._check_finished()
-            log = self._stream.log
-            ids = np.arange(log.first_id, log.stop_id)
-            ids = ids[log.take(VALID, *log.locate(ids))]
-        return self._batches(ids, batch_size, epochs, drop_last, self.get)
+        return self._batches(self._step_ids, batch_size, epochs, drop_last, self.get)
 
     def episode_minibatches(
         self, batch_size: int, epochs: int = 1, *, max_length: int | None = None, drop_last: bool = False
@@ -378,12 +354,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             max_length: ``T``, steps that an episode is padded to, or of which its first ones are given; ``steps`` if
                 None.
         """
-        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
         length = self.steps if max_length is None else check_count("max_length", max_length)
-        with self.engine.lock:
-            self._check_finished()
-            ids = self._episode_ids()
-        return self._batches(ids, batch_size, epochs, drop_last, lambda chosen: self._episodes(chosen, length))
+        return self._batches(self._episode_ids, batch_size, epochs, drop_last, lambda ids: self._episodes(ids, length))
 
     def get(self, index: Any) -> SomeBatch:
         """Return the steps that ``index``, int64 ``(B,)``, names; raise StateError before :meth:`finish`."""
@@ -399,12 +371,16 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             batch = self._batch(samples, ids, np.ones(len(ids), bool))
         return self._ready(samples, batch)
 
-    def _episode_ids(self) -> Ids:
+    def _step_ids(self) -> Ids:
         log = self._stream.log
         ids = np.arange(log.first_id, log.stop_id)
+        valid: Ids = ids[log.take(VALID, *log.locate(ids))]
+        return valid
+
+    def _episode_ids(self) -> Ids:
+        log, ids = self._stream.log, self._step_ids()
         rows, envs = log.locate(ids)
-        first = log.begins(rows, envs) | (rows == log.begin)
-        begins: Ids = ids[first & log.take(VALID, rows, envs)]
+        begins: Ids = ids[log.begins(rows, envs) | (rows == log.begin)]
         return begins
 
     def _episodes(self, ids: Ids, length: int) -> SomeBatch:
@@ -415,8 +391,13 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return self._ready(samples, batch)
 
     def _batches(
-        self, ids: Ids, batch_size: int, epochs: int, drop_last: bool, read: Callable[[Ids], SomeBatch]
+        self, find: Callable[[], Ids], batch_size: int, epochs: int, drop_last: bool, read: Callable[[Ids], SomeBatch]
     ) -> Iterator[SomeBatch]:
+        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
+        with self.engine.lock:
+            self._check_finished()
+            ids = find()
+
         def begin() -> Iterator[SomeBatch]:
             with self.engine.lock:
                 order = self.engine.rng.permutation(ids)
@@ -481,7 +462,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         shape = (log.end - log.begin, log.num_envs, *self._value_shape)
         try:
             estimates = {key: np.array(arrays[key], np.float32).reshape(shape) for key in ("advantage", "returns")}
-            self._computed.finished = Finished(log.begin, log.end, estimates)
+            self._computed.finished = (log.begin, log.end), estimates
         except (KeyError, ValueError) as error:
             raise CorruptionError(f"the advantages of checkpoint {name!r} cannot be read: {error!r}") from error
 
@@ -493,6 +474,24 @@ def with_steps_of(spec: StoreSpec, buffer: Rollout) -> Rollout:
         buffer.close()
         raise InputError(f"the rollout {buffer.path!r} has {has}; ask for these, or choose another path")
     return buffer
+
+
+def true_values(values: Array, normalizer: Normalizer | None) -> NDArray[np.float64]:
+    """Return the true values of those that a normalizer normalises."""
+    given = values if normalizer is None else check_array("denormalize's result", normalizer.denormalize(values))
+    return given.astype(np.float64)
+
+
+def estimated(
+    reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array, gamma: float, lambda_: float,
+    td_targets: bool,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return returns and advantages of steps, as of :mod:`diskreplay.returns`: TD(lambda) targets, or those of GAE."""
+    if td_targets:
+        targets = returns.td_lambda(reward, next_value, terminated, cut, gamma, lambda_)
+        return targets, targets - value
+    advantage = returns.gae(reward, value, next_value, terminated, cut, gamma, lambda_)
+    return advantage + value, advantage
 
 
 def normalized(advantage: Array, counted: Array) -> Array:

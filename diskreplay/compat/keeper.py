@@ -44,11 +44,6 @@ def set_item(container: Any, key: Any, value: Any) -> Assignment:
     return functools.partial(operator.setitem, container, key, value)
 
 
-def set_attribute(owner: Any, name: str, value: Any) -> Assignment:
-    """Return an assignment that sets ``owner.name``."""
-    return functools.partial(setattr, owner, name, value)
-
-
 @dataclasses.dataclass
 class RamState:
     """The state that a buffer has in RAM and that does not follow from its rows.
@@ -229,57 +224,3 @@ def newest_checkpoint(places: Sequence[Location]) -> str | None:
         return LATEST
     found = newest((one for one in first if one.name in whole), FIRST_STREAM)
     return None if found is None else found.name
-
-
-class PendingStep(Keeper):
-    """A keeper that holds the newest step back until the next one comes, whose ``obs`` is its ``next_obs``.
-
-    Args:
-        buffer, ram: as in :class:`Keeper`.
-        add: adds a step's row to the buffer; gets the step, and the one that follows, or {} where none does.
-    """
-
-    def __init__(
-        self, buffer: SampledBuffer[Any], ram: RamState,
-        add: Callable[[dict[str, Any], Mapping[str, Any]], None],
-    ) -> None:  # fmt: skip
-        self._newest: tuple[int, dict[str, Any]] | None = None
-        """The row that the newest step becomes, and the step."""
-        super().__init__(buffer, ram)
-        self._add = add
-
-    def held(self) -> RowWindow:
-        begin, end = super().held()
-        if self._waiting() is None:
-            return RowWindow(begin, end)
-        return RowWindow(max(begin, end + 1 - self.ring.size), end + 1)
-
-    def _waiting(self) -> dict[str, Any] | None:
-        """Return the newest step if it is not a row yet, or None."""
-        newest = self._newest
-        return newest[1] if newest is not None and newest[0] == window(self.buffer).end else None
-
-    def put(self, step: dict[str, Any], *assignments: Assignment) -> None:
-        """Add the step before as a row, and hold ``step`` back; the assignments are made as by :meth:`change`."""
-        with self.buffer.engine.write_lock:
-            self._release(step)
-            self.change(set_attribute(self, "_newest", (window(self.buffer).end, step)), *assignments)
-
-    def cut(self, env: int) -> list[Assignment]:
-        """Return the assignments that make the newest step an environment's last, truncated if it is not terminal."""
-        step = self._waiting()
-        return [] if step is None else [set_item(step["truncated"], env, not step["terminated"][env])]
-
-    def flush(self) -> None:
-        """Add the newest step's row now, with its own ``obs`` as ``next_obs``: XuanCe's on-policy buffers show none."""
-        with self.buffer.engine.write_lock:
-            self._release(self._waiting() or {})
-
-    def forget(self) -> None:
-        self._newest = None
-        super().forget()
-
-    def _release(self, following: Mapping[str, Any]) -> None:
-        step = self._waiting()
-        if step is not None:
-            self._add(step, following)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -14,16 +14,16 @@ from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_array, check_count
 from diskreplay.compat import sampler_draws
 from diskreplay.compat.disk_array import fit
-from diskreplay.compat.keeper import Keeper
+from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.location import Location
 from diskreplay.compat.positions import RingPositions, ring_property
 from diskreplay.compat.rows import ids_of, read_once
-from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, open_or_create
-from diskreplay.compat.xuance.memory import Shapes
+from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, closed_on_failure, open_or_create
+from diskreplay.compat.xuance.fields import arrays
+from diskreplay.compat.xuance.memory import Buffer, Shapes, space_shape
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.spaces import unbounded
-from diskreplay.views.batch import map_arrays
 
 Array = NDArray[Any]
 
@@ -46,6 +46,15 @@ class DiskBuffer:
     def _ring(self) -> RingPositions:
         return self._keeper.ring
 
+    def _begin(self, fields: Mapping[str, Any], ram: RamState | None = None) -> dict[str, Any]:
+        """Go on as the buffer was closed; return the arrays ``(n_envs, n_size, ...)`` of a table of fields on disk."""
+        with closed_on_failure(self.engine):
+            self._keeper = Keeper(self.engine, ram)
+        with self._keeper.opening(self):
+            self._keeper.restore()
+        ring = self._ring  # not ourselves: the buffer would never be forgotten
+        return dict(arrays(fields, self.engine, lambda: ring, (self.engine.num_envs, ring.size)))
+
     def _read(self, slots: Ids, envs: Ids) -> Any:
         """Return the batch of the transitions in slots of environments."""
         return read_once(self.engine, ids_of(self.engine, self._keeper.flushed().entries(slots)[0], envs))
@@ -61,6 +70,58 @@ class DiskBuffer:
     def close(self) -> None:
         """Commit, and give the store to the next writer."""
         self.engine.close()
+
+
+class OneAgentBuffer(DiskBuffer, Buffer):
+    """The part that buffers of single steps of one agent have in common: the shapes of a step, and its checks."""
+
+    engine: ReplayBuffer
+    OBSERVED: ClassVar[Any] = np.float32
+    """The dtype of observations."""
+    _by_name = False
+    """True if samples are dicts."""
+
+    def __init__(
+        self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
+        n_size: int,
+    ) -> None:  # fmt: skip
+        super().__init__(observation_space, action_space, auxiliary_shape)
+        self.n_envs, self.n_size = check_count("n_envs", n_envs), check_count("n_size", n_size)
+        self._obs_shape = space_shape("observation_space", observation_space)
+        self._action_shape = space_shape("action_space", action_space)
+
+    def _layout(self) -> dict[str, Any]:
+        """Return the arguments of :meth:`diskreplay.ReplayBuffer.create` that follow from the shapes."""
+        return {
+            "observation_space": stored_space(self._obs_shape, self.OBSERVED),
+            "action_space": stored_space(self._action_shape, np.float32), "num_envs": self.n_envs,
+            "capacity": self.n_size * self.n_envs,
+        }  # fmt: skip
+
+    def _step(self, obs: Any, acts: Any, rews: Any, terminals: Any) -> dict[str, Any]:
+        """Return a step of all environments as ``add`` takes it; raise InputError for wrong shapes and values."""
+        return {
+            "obs": fit_step("obs", obs, self.n_envs, self._obs_shape, self.OBSERVED),
+            "action": fit_step("acts", acts, self.n_envs, self._action_shape, np.float32),
+            "reward": fit_step("rews", rews, self.n_envs, (), np.float32),
+            "terminated": fit_flags("terminals", terminals, self.n_envs).astype(bool),
+            "truncated": np.zeros(self.n_envs, bool),
+        }
+
+    def _values(self, aux_info: Any, shapes: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Return a step's auxiliary values by key, zeros where none are given; a shape of None stands for objects."""
+        values = {} if aux_info is None else aux_info
+        if not isinstance(values, Mapping) or values.keys() - shapes.keys():
+            raise InputError(f"aux_info must be a dict with keys of {list(shapes)}, got {aux_info!r}")
+        return {
+            key: fit_step(f"aux_info[{key!r}]", values.get(key, 0), self.n_envs, shape or (), auxiliary_dtype(shape))
+            for key, shape in shapes.items()
+        }
+
+
+def auxiliary_dtype(shape: Any) -> Any:
+    """Return the dtype of auxiliary values of a shape, of Python objects if it is None."""
+    return object if shape is None else np.float32
 
 
 def integers(engine: ReplayBuffer, own_draws: bool, most: int, size: int) -> Ids:
@@ -135,10 +196,3 @@ def fit_flags(what: str, value: Any, n_envs: int) -> Array:
     if not ((flags == 0) | (flags == 1)).all():
         raise InputError(f"{what} must be True or False, got {value!r}; nothing was stored")
     return flags
-
-
-def without_env_axis(step: Mapping[str, Any], n_envs: int) -> dict[str, Any]:
-    """Return a step as ``add`` takes it, which wants no axis of a single environment."""
-    if n_envs > 1:
-        return {**step}
-    return {name: map_arrays(lambda array: array[0], value) for name, value in step.items()}

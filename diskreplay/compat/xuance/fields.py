@@ -45,6 +45,15 @@ class Field:
         """Return what stands at places where nothing was stored."""
         return np.full((*lead, *self.shape), self.fill, self.dtype)
 
+    @property
+    def step_shape(self) -> Shape:
+        """The shape of one step of an entry that is an episode."""
+        return (*self.shape[: self.time], *self.shape[self.time + 1 :])
+
+    def at(self, entries: Any, steps: Any) -> tuple[Any, ...]:
+        """Return the index of steps of entries that are episodes."""
+        return (entries, *[slice(None)] * self.time, steps)
+
     def of(self, batch: Any) -> Array:
         """Return the field's value of each transition of a batch."""
         values = look_up(batch, self.part)

@@ -5,30 +5,25 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_array, check_count, checked_number
 from diskreplay.compat import sampler_draws
-from diskreplay.compat.keeper import Keeper, RamState
+from diskreplay.compat.keeper import RamState
 from diskreplay.compat.rows import ids_of, read_once
-from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.disk_buffer import (
-    DiskBuffer,
-    fit_flags,
+    OneAgentBuffer,
     fit_step,
     integers,
     open_off_policy,
     ring_size,
     sampled,
-    stored_space,
-    without_env_axis,
 )
-from diskreplay.compat.xuance.fields import Field, arrays, nested, picked
-from diskreplay.compat.xuance.memory import Buffer, Shape, checked_shape, space_shape
+from diskreplay.compat.xuance.fields import Field, nested, picked
+from diskreplay.compat.xuance.memory import Shape, checked_shape
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids
 from diskreplay.sampling.proportional import Proportional
@@ -43,7 +38,7 @@ EPSILON = 1e-8
 """The value that a priority of 0 becomes."""
 
 
-class OffPolicyBuffer(DiskBuffer, Buffer):
+class OffPolicyBuffer(OneAgentBuffer):
     """The base of the off-policy buffers: transitions of single steps in a store.
 
     Keyword arguments of all of them, beside XuanCe's own:
@@ -61,12 +56,6 @@ class OffPolicyBuffer(DiskBuffer, Buffer):
         engine: the store, a :class:`diskreplay.ReplayBuffer`.
     """
 
-    DTYPE: ClassVar[Any] = np.float32
-    """The dtype of observations."""
-    _by_name = False
-    """True if samples are dicts."""
-
-    engine: ReplayBuffer
     observations: Any
     next_observations: Any
     actions: Any
@@ -79,38 +68,27 @@ class OffPolicyBuffer(DiskBuffer, Buffer):
         n_size: int, batch_size: int | None, sampler: Sampler, options: Mapping[str, Any], frame_stack: int = 1,
         ram: RamState | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(observation_space, action_space, auxiliary_shape)
-        self.n_envs, self.n_size = check_count("n_envs", n_envs), check_count("n_size", n_size)
+        super().__init__(observation_space, action_space, auxiliary_shape, n_envs, n_size)
         self.batch_size = check_count("batch_size", batch_size)
-        self._obs_shape = space_shape("observation_space", observation_space)
-        self._action_shape = space_shape("action_space", action_space)
         self._auxiliary = _auxiliary_columns(auxiliary_shape)
         auxiliary: Any = {key: Field(shape, part=("extra", name)) for key, (name, shape) in self._auxiliary.items()}
         fields = {
-            "observations": nested(self._obs_shape, self.DTYPE, "obs"),
+            "observations": nested(self._obs_shape, self.OBSERVED, "obs"),
             "actions": nested(self._action_shape, np.float32, "action"),
             "rewards": Field(part=("reward",)),
             "terminals": Field(part=("terminated",)),
-            "next_observations": nested(self._obs_shape, self.DTYPE, "next_obs"),
+            "next_observations": nested(self._obs_shape, self.OBSERVED, "next_obs"),
         }
         self._sampled = dict(zip(PARTS, fields.values(), strict=True))
         self._own_draws = options.get("seed") is not None
         create = {
-            "observation_space": stored_space(self._obs_shape, self.DTYPE),
-            "action_space": stored_space(self._action_shape, np.float32), "num_envs": self.n_envs,
-            "capacity": self.n_size * self.n_envs, "sampler": sampler, "frame_stack": frame_stack,
+            **self._layout(), "sampler": sampler, "frame_stack": frame_stack,
             "columns": {name: (shape, np.float32) for name, shape in self._auxiliary.values()},
         }  # fmt: skip
         self.engine = open_off_policy(self, options, create)
-        with closed_on_failure(self.engine):
-            self._integers = functools.partial(integers, self.engine, self._own_draws)
-            self._keeper = Keeper(self.engine, ram)
-        with self._keeper.opening(self):
-            self._keeper.restore()
-        ring, lead = self._ring, (self.n_envs, self.n_size)  # not ourselves: the buffer would never be forgotten
-        vars(self).update(arrays(fields, self.engine, lambda: ring, lead))
-        shown = arrays(auxiliary, self.engine, lambda: ring, lead)
-        self.auxiliary_infos = None if auxiliary_shape is None else shown.get(None, shown)
+        self._integers = functools.partial(integers, self.engine, self._own_draws)
+        vars(self).update(self._begin({**fields, "auxiliary_infos": auxiliary}, ram))
+        self.auxiliary_infos = None if auxiliary_shape is None else self.auxiliary_infos.get(None, self.auxiliary_infos)
 
     # Storing
 
@@ -126,31 +104,18 @@ class OffPolicyBuffer(DiskBuffer, Buffer):
 
         Raises InputError, with nothing stored, for wrong shapes and values.
         """
-        step = {
-            "obs": fit_step("obs", obs, self.n_envs, self._obs_shape, self.DTYPE),
-            "action": fit_step("acts", acts, self.n_envs, self._action_shape, np.float32),
-            "reward": fit_step("rews", rews, self.n_envs, (), np.float32),
-            "next_obs": fit_step("next_obs", next_obs, self.n_envs, self._obs_shape, self.DTYPE),
-            "terminated": fit_flags("terminals", terminals, self.n_envs).astype(bool),
-            "truncated": np.zeros(self.n_envs, bool),
-            **self._given_auxiliary(aux_info),
-        }
+        step = self._step(obs, acts, rews, terminals)
+        step["next_obs"] = fit_step("next_obs", next_obs, self.n_envs, self._obs_shape, self.OBSERVED)
+        step.update(self._given_auxiliary(aux_info))
         self._ring.look()
-        self.engine.add(**without_env_axis(step, self.n_envs))
+        self.engine.add(**step)
 
     def _given_auxiliary(self, aux_info: Any) -> dict[str, Any]:
-        if aux_info is None:
-            aux_info = {}
-        elif not self._auxiliary:
+        if aux_info is not None and not self._auxiliary:
             raise InputError("there is no place for aux_info: the buffer was made without an auxiliary_shape")
-        elif None in self._auxiliary:
-            aux_info = {None: aux_info}
-        if not isinstance(aux_info, Mapping) or aux_info.keys() - self._auxiliary.keys():
-            raise InputError(f"aux_info must be a dict with keys of {list(self._auxiliary)}, got {aux_info!r}")
-        return {
-            name: fit_step(f"aux_info[{key!r}]", aux_info.get(key, 0.0), self.n_envs, shape, np.float32)
-            for key, (name, shape) in self._auxiliary.items()
-        }
+        given = {None: aux_info} if aux_info is not None and None in self._auxiliary else aux_info
+        values = self._values(given, {key: shape for key, (_, shape) in self._auxiliary.items()})
+        return {name: values[key] for key, (name, _) in self._auxiliary.items()}
 
     # Sampling
 
@@ -217,7 +182,7 @@ class DummyOffPolicyBuffer_Atari(DummyOffPolicyBuffer):
         frame_stack: the frames of an observation, on its first or last axis, by keyword; each is then stored once.
     """
 
-    DTYPE = np.uint8
+    OBSERVED = np.uint8
 
     def _frames(self, options: dict[str, Any]) -> int:
         return int(check_count("frame_stack", options.pop("frame_stack", 1)))

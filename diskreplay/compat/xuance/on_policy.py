@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -13,17 +12,9 @@ from diskreplay.checks import check_count, check_share
 from diskreplay.compat.location import Location
 from diskreplay.compat.stores import open_or_create
 from diskreplay.compat.xuance import rollouts
-from diskreplay.compat.xuance.disk_buffer import (
-    DiskBuffer,
-    fit_flags,
-    fit_step,
-    ring_size,
-    sampled,
-    stored_space,
-    without_env_axis,
-)
-from diskreplay.compat.xuance.fields import Field, arrays, nested
-from diskreplay.compat.xuance.memory import Buffer, sample_batch, space_shape
+from diskreplay.compat.xuance.disk_buffer import OneAgentBuffer, auxiliary_dtype, fit_step, ring_size, sampled
+from diskreplay.compat.xuance.fields import Field, nested
+from diskreplay.compat.xuance.memory import sample_batch
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
@@ -32,6 +23,7 @@ from diskreplay.paths import PathLike
 VALUE = "value"
 COLUMNS = {VALUE: ((), np.float32)}
 IN_RAM = "rewards", "returns", "values", "terminals", "advantages"
+OBSERVED = "observations"
 ALL = "all"
 """The key for the actions of a space that is not a Dict."""
 
@@ -48,7 +40,7 @@ def _in_ram(name: str) -> Any:
     return property(get, put)
 
 
-class DummyOnPolicyBuffer(DiskBuffer, Buffer):
+class DummyOnPolicyBuffer(OneAgentBuffer):
     """Steps of the present policy, with returns and advantages.
 
     Args:
@@ -85,11 +77,7 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
     Raises InputError for objects with a ``path``: they cannot be written to disk.
     """
 
-    engine: ReplayBuffer
     _keeper: rollouts.Rollout
-
-    OBSERVED: ClassVar[type[Any]] = np.float32
-    """The dtype of observations."""
 
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
@@ -97,42 +85,33 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
         gae_lam: float = 0.95, *, horizon_size: int | None = None, path: PathLike | None = None,
         cache_bytes: int = CACHE_BYTES, **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(observation_space, action_space, auxiliary_shape)
         self._by_name = horizon_size is not None
         total = None if horizon_size is None else check_count("horizon_size", horizon_size) * n_envs
-        self.n_envs = check_count("n_envs", n_envs)
-        self.n_size = ring_size(self.n_envs, n_size, total, "horizon_size")
+        n_size = ring_size(check_count("n_envs", n_envs), n_size, total, "horizon_size")
+        super().__init__(observation_space, action_space, auxiliary_shape, n_envs, n_size)
         self.buffer_size = self.n_size * self.n_envs
         self.use_gae, self.use_advnorm = bool(use_gae), bool(use_advnorm)
         self.gamma, self.gae_lam = check_share("gamma", gamma), check_share("gae_lam", gae_lam)
-        self._obs_shape = space_shape("observation_space", observation_space)
-        self._action_shape = space_shape("action_space", action_space)
-        self._objects = [name for name, shape in (auxiliary_shape or {}).items() if shape is None]
-        if self._objects and path is not None:
+        shapes = dict(auxiliary_shape or {})
+        objects = [name for name, shape in shapes.items() if shape is None]
+        if objects and path is not None:
             raise InputError(
-                f"auxiliary_shape has objects ({self._objects[0]!r}: None), which are not written to disk: give their "
+                f"auxiliary_shape has objects ({objects[0]!r}: None), which are not written to disk: give their "
                 "shape, or leave out path"
             )
-        lead = self.n_envs, self.n_size
-        create = {
-            "observation_space": stored_space(self._obs_shape, self.OBSERVED),
-            "action_space": stored_space(self._action_shape, np.float32), "num_envs": self.n_envs,
-            "capacity": self.buffer_size, "columns": COLUMNS,
-        }  # fmt: skip
+        create = {**self._layout(), "columns": COLUMNS}
         given = {"cache_bytes": cache_bytes, **options}
         self.engine = open_or_create(ReplayBuffer, Location(path, self), given, create, seed=0)
+        self._keeper = rollouts.Rollout(self.engine)
         by_key = self._action_shape if isinstance(self._action_shape, dict) else {ALL: self._action_shape}
-        ram = {
+        tables = {
+            OBSERVED: {OBSERVED: nested(self._obs_shape, self.OBSERVED, "obs")},
             "steps": dict.fromkeys(IN_RAM, Field()),
             "actions": nested(by_key, np.float32),
-            "auxiliary": {name: Field(shape or (), _dtype(shape)) for name, shape in (auxiliary_shape or {}).items()},
+            "auxiliary": {name: Field(shape or (), auxiliary_dtype(shape)) for name, shape in shapes.items()},
         }
-        made = {group: {name: field.empty(*lead) for name, field in fields.items()} for group, fields in ram.items()}
-        self._keeper = rollouts.Rollout(self.engine, functools.partial(_add_row, self.engine), made, {})
-        with self._keeper.opening(self):
-            observed = nested(self._obs_shape, self.OBSERVED, "obs")
-            self.observations: Any = arrays(observed, self.engine, self._keeper.flushed, lead)
-            self._keeper.resume()
+        self._keeper.begin(self, tables)
+        self.observations: Any = self._keeper.ram.arrays[OBSERVED][OBSERVED]
 
     # The arrays
 
@@ -175,33 +154,16 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
 
         Raises InputError, with nothing stored, for a wrong shape or rewards that are not finite.
         """
-        shapes = dict(self.auxiliary_shape or {})
-        given = {} if aux_info is None else aux_info
-        if not isinstance(given, Mapping) or not given.keys() <= shapes.keys():
-            raise InputError(f"aux_info must be a dict with keys of {list(shapes)}, got {aux_info!r}")
-        auxiliary = {
-            name: fit_step(f"aux_info[{name!r}]", given.get(name, 0), self.n_envs, shape or (), _dtype(shape))
-            for name, shape in shapes.items()
-        }
-        observed = fit_step("obs", obs, self.n_envs, self._obs_shape, self.OBSERVED)
-        actions = fit_step("acts", acts, self.n_envs, self._action_shape, np.float32)
-        rewards = fit_step("rews", rews, self.n_envs, (), np.float32)
-        values = fit_step("value", 0 if value is None else value, self.n_envs, (), np.float32)
-        ended = fit_flags("terminals", terminals, self.n_envs)
-        if not np.isfinite(rewards).all():
+        row = self._step(obs, acts, rews, terminals)
+        if not np.isfinite(row["reward"]).all():
             raise InputError("rews must be finite; nothing was stored")
+        row[VALUE] = fit_step("value", 0 if value is None else value, self.n_envs, (), np.float32)
         beside = {
-            "steps": {"rewards": rewards, "returns": 0, "values": values, "terminals": ended, "advantages": 0},
-            "actions": actions if self._by_key else {ALL: actions}, "auxiliary": auxiliary,
-        }  # fmt: skip
-        row = {
-            "obs": observed, "action": actions, "reward": rewards, VALUE: values, "terminated": ended.astype(bool),
-            "truncated": np.zeros(self.n_envs, bool),
-        }  # fmt: skip
-        memory = self._keeper.ram.arrays
-        self._keeper.store(
-            row, [(memory[group][name], one) for group, part in beside.items() for name, one in part.items()]
-        )
+            "steps": {"rewards": row["reward"], "values": row[VALUE], "terminals": row["terminated"]},
+            "actions": row["action"] if self._by_key else {ALL: row["action"]},
+            "auxiliary": self._values(aux_info, self.auxiliary_shape or {}),
+        }
+        self._keeper.store(row, beside)
 
     def finish_path(self, val: Any, i: int) -> None:
         """Compute returns and advantages of an environment's steps since the last call, if there are any.
@@ -214,17 +176,15 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
         """
         env = check_count("i", i, least=0, most=self.n_envs - 1)
         last = fit_step("val", val, 1, (), np.float32)
-        slots = self._keeper.path(env)
-        if not len(slots):
-            return
-        path = self.rewards[env, slots], self.values[env, slots, None], last, self.terminals[env, slots] != 0
-        if not np.isfinite(last).all() and not path[3][-1]:
-            raise InputError(f"val must be finite where the newest step is not terminal, got {val!r}")
-        lambdas = (self.gae_lam, self.gae_lam) if self.use_gae else (1.0, 0.0)
-        estimates = [
-            rollouts.path_estimates(*path, self.gamma, lambda_)[at][:, 0] for at, lambda_ in enumerate(lambdas)
-        ]
-        self._keeper.finish(env, zip((self.returns, self.advantages), estimates, strict=True))
+
+        def estimate(path: rollouts.Path) -> tuple[Any, Any]:
+            if not np.isfinite(last).all() and not path["terminals"][-1]:
+                raise InputError(f"val must be finite where the newest step is not terminal, got {val!r}")
+            lambdas = (self.gae_lam, self.gae_lam) if self.use_gae else (1.0, 0.0)
+            returns, advantages = (rollouts.path_estimates(path, last, self.gamma, lambda_) for lambda_ in lambdas)
+            return returns[0], advantages[1]
+
+        self._keeper.finish(env, "steps", estimate)
 
     def sample(self, indexes: Any) -> Any:
         """Return the steps at ``indexes``, integers ``(B,)``: ``environment * n_size + step``.
@@ -236,8 +196,7 @@ class DummyOnPolicyBuffer(DiskBuffer, Buffer):
 
         Raises NotEnoughDataError until the buffer is full, InputError for indexes that there are not.
         """
-        rollouts.check_full(self.size, self.n_size)
-        at = np.divmod(rollouts.checked_indexes(indexes, self.buffer_size), self.n_size)
+        at = self._keeper.chosen(indexes)
         advantages = self.advantages[at]
         found = {
             "obs": sample_batch(self.observations, at), "actions": sample_batch(self.actions, at),
@@ -256,11 +215,3 @@ class DummyOnPolicyBuffer_Atari(DummyOnPolicyBuffer):
     """
 
     OBSERVED = np.uint8
-
-
-def _add_row(engine: ReplayBuffer, step: Mapping[str, Any], following: Mapping[str, Any]) -> None:
-    engine.add(**without_env_axis({**step, "next_obs": following["obs"]}, engine.num_envs))
-
-
-def _dtype(shape: Any) -> type[Any]:
-    return object if shape is None else np.float32

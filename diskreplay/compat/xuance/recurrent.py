@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -161,13 +162,13 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
 
 def _episode(engine: ReplayBuffer, first: int, count: int) -> EpisodeBuffer:
     """Return the stored episode of so many rows from the first on."""
-    obs, acts, rews, done = (
-        map_arrays(lambda values: values[0], part) for part in _read(engine, np.array([first]), count)
-    )
+    obs, acts, rews, done = _read(engine, np.array([first]), count)
+
+    def steps(values: Any, length: int = count) -> list[Any]:
+        return [map_arrays(operator.itemgetter((0, at)), values) for at in range(length)]
+
     episode = EpisodeBuffer()
-    episode.obs, episode.action, episode.reward, episode.done = (
-        list(_entries(part)) for part in (obs, acts, rews, done)
-    )
+    episode.obs, episode.action, episode.reward, episode.done = steps(obs, count + 1), *map(steps, (acts, rews, done))
     return episode
 
 
@@ -205,12 +206,6 @@ def _stacked(what: str, values: Any, shape: Shapes) -> Any:
 
 def _length(values: Any) -> int:
     return len(next(iter(values.values()))) if isinstance(values, Mapping) else len(values)
-
-
-def _entries(values: Any) -> Iterator[Any]:
-    if isinstance(values, Mapping):
-        return ({key: part[at] for key, part in values.items()} for at in range(_length(values)))
-    return iter(values)
 
 
 def _typed_space(what: str, space: Any) -> Any:

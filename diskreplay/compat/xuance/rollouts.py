@@ -1,82 +1,140 @@
-"""The base of XuanCe's on-policy buffers: paths of a ring, their returns and advantages, and samples by index."""
+"""The steps under XuanCe's on-policy buffers: paths of a ring, their returns and advantages, and samples by index."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import returns
-from diskreplay.buffers.on_policy import EPSILON
+from diskreplay.buffers import on_policy
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_array
-from diskreplay.compat.keeper import PendingStep, RamState, set_item
+from diskreplay.compat.keeper import Keeper, RamState, set_item
+from diskreplay.compat.rows import RowWindow, window
+from diskreplay.compat.xuance.fields import Field, arrays
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
+Path = Mapping[str, Array]
+"""Rewards, values and terminals of consecutive steps of an environment, ``(T, ...)`` by name."""
 
 OPEN = "open"
 """The mark that counts the steps of each environment's open path, which end with the newest entry."""
 
 
-class Rollout(PendingStep):
+class Rollout(Keeper):
     """A keeper of the steps of the present policy: observations in a store, all else in RAM.
 
-    Args:
-        buffer, add: as in :class:`PendingStep`.
-        arrays: the arrays in RAM, ``(n_envs, n_size, ...)`` by group and name.
-        fills: the value of an array's empty entries, by its name; 0 if not named.
+    The newest step is held back until the next one comes, whose ``obs`` is its ``next_obs``.
     """
 
-    def __init__(
-        self, buffer: SampledBuffer[Any], add: Callable[[dict[str, Any], Mapping[str, Any]], None],
-        arrays: dict[str, dict[str, Any]], fills: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        marks = {OPEN: np.zeros(buffer.num_envs, np.int64)}
-        super().__init__(buffer, RamState(marks=marks, arrays=arrays, fills=fills), add)
+    def __init__(self, buffer: SampledBuffer[Any]) -> None:
+        self._newest: tuple[int, dict[str, Any]] | None = None
+        """The row that the newest step becomes, and the step."""
+        super().__init__(buffer, RamState({OPEN: np.zeros(buffer.num_envs, np.int64)}))
 
-    def resume(self) -> None:
-        """Go on as the buffer was closed, but give up a rollout whose estimates are lost: it teaches nothing."""
-        if not self.restore() and len(self.buffer):
-            self.buffer.clear()
+    def begin(self, owner: object, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        """Make the arrays of tables of fields, by group, and go on as ``owner`` was closed.
+
+        A rollout whose estimates are lost is given up: it teaches nothing.
+        """
+        with self.opening(owner):
+            fields = [item for table in tables.values() for item in table.items()]
+            self.ram.fills = {name: field.fill for name, field in fields if isinstance(field, Field)}
+            self.ram.arrays.update(arrays(tables, self.buffer, self.flushed, (self.buffer.num_envs, self.ring.size)))
+            if not self.restore() and len(self.buffer):
+                self.buffer.clear()
+
+    # Paths
 
     @property
     def start_ids(self) -> Ids:
         """The position at which each environment's open path begins."""
         return (self.ring.pos - self.ram.marks[OPEN]) % self.ring.size
 
-    def path(self, env: int) -> Ids:
-        """Return the entries of an environment's open path, oldest first."""
-        found: Ids = (self.start_ids[env] + np.arange(self.ram.marks[OPEN][env])) % self.ring.size
-        return found
-
-    def store(self, row: dict[str, Any], beside: Iterable[tuple[Array, Any]]) -> None:
-        """Store a step: its row, and what goes into arrays in RAM."""
+    def store(self, row: dict[str, Any], beside: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store a step: its row, and the values of arrays in RAM, by group and name; 0 for those that are not named."""
         at, steps = (slice(None), self.ring.pos), self.ram.marks[OPEN]
-        longer = set_item(steps, slice(None), np.minimum(steps + 1, self.ring.size))
-        self.put(row, *(set_item(memory, at, values) for memory, values in beside), longer)
+        with self.buffer.engine.write_lock:
+            self._release(row)
+            self.change(
+                functools.partial(setattr, self, "_newest", (window(self.buffer).end, row)),
+                *(
+                    set_item(memory, at, values.get(name, 0))
+                    for group, values in beside.items()
+                    for name, memory in self.ram.arrays[group].items()
+                    if isinstance(memory, np.ndarray)
+                ),
+                set_item(steps, slice(None), np.minimum(steps + 1, self.ring.size)),
+            )
 
-    def finish(self, env: int, estimates: Iterable[tuple[Array, Array]]) -> None:
-        """Write the estimates of an environment's open path, and end it; the next path begins with the next entry."""
-        at = env, self.path(env)
-        written = (set_item(memory, at, values) for memory, values in estimates)
-        self.change(*written, set_item(self.ram.marks[OPEN], env, 0), *self.cut(env))
+    def finish(self, env: int, group: str, estimate: Callable[[Path], tuple[Array, Array]]) -> None:
+        """Write the returns and advantages of an environment's open path, if it has steps, and end it.
+
+        The next path begins with the next entry, and the newest step is truncated if it is not terminal.
+        """
+        steps, memory = self.ram.marks[OPEN][env], self.ram.arrays[group]
+        if not steps:
+            return
+        at = env, (self.start_ids[env] + np.arange(steps)) % self.ring.size
+        found = estimate({name: memory[name][at] for name in ("rewards", "values", "terminals")})
+        written = [
+            set_item(memory[name], at, values.reshape(memory[name][at].shape))
+            for name, values in zip(("returns", "advantages"), found, strict=True)
+            if name in memory
+        ]
+        step = self._waiting()
+        ended = [] if step is None else [set_item(step["truncated"], env, not step["terminated"][env])]
+        self.change(*written, set_item(self.ram.marks[OPEN], env, 0), *ended)
+
+    def chosen(self, indexes: Any) -> tuple[Ids, Ids]:
+        """Return the environments and positions of indexes of a rollout, which must be full."""
+        size = self.ring.size
+        return np.divmod(checked_indexes(indexes, self.ring.count, size, self.buffer.num_envs * size), size)
+
+    # The newest step
+
+    def held(self) -> RowWindow:
+        begin, end = super().held()
+        if self._waiting() is None:
+            return RowWindow(begin, end)
+        return RowWindow(max(begin, end + 1 - self.ring.size), end + 1)
+
+    def _waiting(self) -> dict[str, Any] | None:
+        """Return the newest step if it is not a row yet, or None."""
+        newest = self._newest
+        return newest[1] if newest is not None and newest[0] == window(self.buffer).end else None
+
+    def flush(self) -> None:
+        """Add the newest step's row now, with its own ``obs`` as ``next_obs``: XuanCe's on-policy buffers show none."""
+        with self.buffer.engine.write_lock:
+            self._release(self._waiting() or {})
+
+    def forget(self) -> None:
+        self._newest = None
+        super().forget()
+
+    def _release(self, following: Mapping[str, Any]) -> None:
+        buffer: Any = self.buffer
+        step = self._waiting()
+        if step is not None:
+            buffer.add(**step, **{f"next_{name}": following[name] for name in ("obs", "state") if name in step})
 
 
-def check_full(size: int, needed: int) -> None:
-    """Raise NotEnoughDataError if a rollout is not full."""
-    if size < needed:
+def checked_indexes(indexes: Any, held: int, size: int, count: int) -> Ids:
+    """Return indexes ``(B,)`` of the ``count`` entries of a rollout; raise InputError if they are something else.
+
+    NotEnoughDataError if it holds fewer than ``size`` entries of each environment.
+    """
+    if held < size:
         raise NotEnoughDataError(
-            f"the buffer holds {size} of {needed} entries; sample it when it is full, or call clear()"
+            f"the buffer holds {held} of {size} entries; sample it when it is full, or call clear()"
         )
-
-
-def checked_indexes(indexes: Any, count: int) -> Ids:
-    """Return indexes ``(B,)`` of ``count`` entries; raise InputError if they are something else."""
     chosen = check_array("indexes", indexes)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
         raise InputError(f"indexes must be integers of shape (B,), got {chosen.dtype} {chosen.shape}")
@@ -87,35 +145,27 @@ def checked_indexes(indexes: Any, count: int) -> Ids:
 
 def normalized(advantages: Array, counted: Array | None = None) -> Array:
     """Return advantages with mean 0 and standard deviation 1 over those counted, all if None, and 0 elsewhere."""
-    among = advantages if counted is None else advantages[counted]
-    if not among.size:
-        return np.zeros_like(advantages)
-    scaled: Array = (advantages - among.mean()) / (among.std() + EPSILON)
-    if counted is not None:
-        scaled[~counted] = 0.0
-    return scaled
+    among = np.ones(advantages.shape, bool) if counted is None else counted
+    return on_policy.normalized(advantages, among) if among.sum() > 1 else np.zeros_like(advantages)
 
 
 def path_estimates(
-    rewards: Array, values: Array, next_value: Any, terminals: Array, gamma: float, lambda_: float,
-    value_normalizer: Any = None, td_targets: bool = False,
-) -> tuple[Floats, Floats]:  # fmt: skip
+    path: Path, next_value: Any, gamma: float, lambda_: float, normalizer: Any = None, td_targets: bool = False
+) -> tuple[Floats, Floats]:
     """Return the returns and advantages ``(T, N)`` of ``T`` consecutive steps of ``N`` agents.
 
     Args:
-        rewards: one for each agent and step, or one for all agents: ``(T, N, ...)`` or ``(T, 1, ...)`` or ``(T,)``.
-        values: ``(T, N, 1)`` or ``(T, N)``.
-        next_value: the value of what follows the last step, ``N`` numbers or one.
-        terminals: bool, in the shape of the rewards; where True, what follows does not count.
+        path: rewards and terminals, one for each agent and step, or one for all agents; values of each.
+        next_value: the value of what follows the last step, ``N`` numbers or one; where that step is terminal, it does
+            not count.
         gamma, lambda_: discount factor, and lambda of advantages or of targets.
-        value_normalizer: an object with ``denormalize``; values are of what it normalises. Advantages and returns are
-            of true values.
-        td_targets: returns are TD(lambda) targets, and advantages are returns less values; otherwise generalised
-            advantage estimation.
+        normalizer: an object with ``denormalize``; values are of what it normalises. Advantages and returns are of
+            true values.
+        td_targets: as in :func:`diskreplay.buffers.on_policy.estimated`.
     """
-    count, agents = values.shape[:2]
-    shape = (count, agents)
-    value = _true(values.reshape(*shape, 1), value_normalizer).reshape(shape)
+    count = len(path["values"])
+    value = on_policy.true_values(path["values"].reshape(count, -1, 1), normalizer)[..., 0]
+    agents = value.shape[1]
     given = check_array("the value of the last step", next_value)
     if given.dtype.kind not in "biuf" or given.size not in (1, agents):
         raise InputError(
@@ -123,19 +173,10 @@ def path_estimates(
         )
     with np.errstate(over="ignore"):
         last = np.broadcast_to(given.astype(np.float32).reshape(-1, 1), (agents, 1))
-    terminated = np.broadcast_to(terminals.reshape(count, -1), shape)
+    terminated = np.broadcast_to(path["terminals"].reshape(count, -1) != 0, value.shape)
     if not np.isfinite(last[~terminated[-1]]).all():
         raise InputError(f"the value of the last step must be finite where it is not terminal, got {next_value!r:.80}")
-    following = np.concatenate([value[1:], _true(last, value_normalizer).reshape(1, agents)])
-    reward = np.broadcast_to(rewards.reshape(count, -1), shape).astype(np.float64)
+    following = np.concatenate([value[1:], on_policy.true_values(last, normalizer).reshape(1, agents)])
+    reward = np.broadcast_to(path["rewards"].reshape(count, -1), value.shape).astype(np.float64)
     cut = terminated | (np.arange(count) == count - 1)[:, None]
-    if td_targets:
-        targets = returns.td_lambda(reward, following, terminated, cut, gamma, lambda_)
-        return targets, targets - value
-    advantage = returns.gae(reward, value, following, terminated, cut, gamma, lambda_)
-    return advantage + value, advantage
-
-
-def _true(values: Array, normalizer: Any) -> Floats:
-    given = values if normalizer is None else normalizer.denormalize(values)
-    return check_array("denormalize's result", given).astype(np.float64)
+    return on_policy.estimated(reward, value, following, terminated, cut, gamma, lambda_, td_targets)

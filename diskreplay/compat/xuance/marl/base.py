@@ -1,4 +1,10 @@
-"""The base of XuanCe's multi-agent buffers: arguments, ring, and arrays that are read from the store."""
+"""The base of XuanCe's multi-agent buffers: arguments, ring, the store, and arrays that are read from it.
+
+1. Steps are rows of a :class:`~diskreplay.MultiAgentReplayBuffer`. Rewards and terminals in XuanCe's own shapes are
+   columns of the user; masks of available actions are part of what an agent observes.
+2. What XuanCe's callers may rewrite in RAM (returns, half-built episodes) is a
+   :class:`~diskreplay.compat.keeper.RamState`.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +12,26 @@ from collections.abc import KeysView, Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
+from diskreplay.buffers.multi_agent_layout import lay_out
+from diskreplay.buffers.options import AgentsSpec
 from diskreplay.checks import check_count
 from diskreplay.compat.disk_array import Shape, fit
+from diskreplay.compat.location import Location
+from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, open_or_create
 from diskreplay.compat.xuance.disk_buffer import DiskBuffer
 from diskreplay.compat.xuance.fields import Field
 from diskreplay.compat.xuance.memory import Buffer, checked_shape
 from diskreplay.errors import InputError
+from diskreplay.spaces import unbounded
+from diskreplay.views.view import View
+
+REWARDS, TERMINALS = "rewards", "terminals"
+AVAILABLE = "avail_actions"
+OPTIONS = (*CREATE_OPTIONS, *OPEN_OPTIONS)
 
 Array = NDArray[Any]
 Fields = Mapping[str, Field]
@@ -72,6 +89,37 @@ class MultiAgentBuffer(DiskBuffer, BaseBuffer):
     """The fields that describe one entry of each array of ``data``."""
     _data: dict[str, Any]
 
+    def _store(
+        self, kwargs: Mapping[str, Any], view: View, num_envs: int, rows: int, columns: Mapping[str, Any], *,
+        dtype: Any = np.float32, n_actions: int | None = None, mean_action: Shape | None = None,
+    ) -> MultiAgentReplayBuffer:  # fmt: skip
+        """Return the store: that at the path, or a new one; raise InputError if it has other shapes.
+
+        Args:
+            kwargs: the keyword arguments of the buffer, of which those of ``OPTIONS`` count.
+            view: the view of the store.
+            num_envs, rows: environments, and rows of each.
+            columns: ``(shape, dtype)`` by name.
+            dtype: the dtype of observations and actions.
+            n_actions: the number of actions in the masks of available actions; None where there are none.
+            mean_action: shape of the mean action of one environment; None where there is none.
+        """
+        observation: spaces.Space[Any] = unbounded(self.obs_space, dtype)
+        if n_actions is not None:
+            observation = spaces.Dict({"obs": observation, AVAILABLE: spaces.MultiBinary(n_actions)})
+        actions = unbounded(self.act_space, dtype)
+        states = None if self.state_space is None else unbounded(self.state_space, np.float32)
+        spec = AgentsSpec(states, mean_action_shape=mean_action)
+        create = {
+            "observation_space": observation, "action_space": actions, "n_agents": self.n_agents, "num_envs": num_envs,
+            "capacity": rows * num_envs, "state_space": states, "mean_action_shape": mean_action, "columns": columns,
+        }  # fmt: skip
+        layout, of_all, actions_of_all = lay_out(observation, actions, self.n_agents, spec)
+        stored = {"observation_space": of_all, "action_space": actions_of_all, "columns": layout.columns(columns)}
+        options = {name: kwargs[name] for name in OPTIONS if name in kwargs}
+        place = Location(kwargs.get("path"), self)
+        return open_or_create(MultiAgentReplayBuffer, place, options, create, {**create, **stored}, view=view)
+
     def _take(self, kwargs: Mapping[str, Any]) -> None:
         """Take further arguments; raise InputError if one is missing, or does not fit the others."""
 
@@ -117,9 +165,17 @@ def take_step(step_data: Mapping[str, Any], fields: Fields, num_envs: int) -> di
     return found
 
 
-def team_reward(rewards: Array) -> Array:
-    """Return the mean of an environment's rewards, which the store keeps; raise InputError if it is not finite."""
-    mean: Array = rewards.reshape(len(rewards), -1).mean(axis=1, dtype=np.float64)
-    if not np.isfinite(mean).all():
+def row_of(step: Mapping[str, Array]) -> dict[str, Array]:
+    """Return a step as ``add`` takes it, without what follows; its reward is the mean of an environment's rewards.
+
+    Raises InputError if that is not finite.
+    """
+    count = len(step["rewards"])
+    reward = step["rewards"].reshape(count, -1).mean(axis=1, dtype=np.float64)
+    if not np.isfinite(reward).all():
         raise InputError("rewards must be finite; nothing was stored")
-    return mean
+    return {
+        "obs": step["obs"], "action": step["actions"], "reward": reward,
+        "terminated": step["terminals"].reshape(count, -1).all(axis=1), "truncated": np.zeros(count, bool),
+        "agent_mask": step["agent_mask"], **({"state": step["state"]} if "state" in step else {}),
+    }  # fmt: skip

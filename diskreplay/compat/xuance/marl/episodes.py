@@ -3,8 +3,7 @@
 1. ``store_transitions`` writes one step of every environment whose episode goes on into ``episode_data``.
 2. ``finish_path`` writes what follows an episode's last step; from then on its steps are left alone.
 3. ``store_episodes`` adds the finished episodes to the store, one after the other, as rows of one environment, in which
-   :class:`~diskreplay.compat.xuance.episodes.FinishedEpisodes` finds them again. Rows that an interrupt left are added
-   before anything else is done (:class:`CollectedEpisodes`).
+   :class:`~diskreplay.compat.xuance.episodes.FinishedEpisodes` finds them again.
 4. What is read back is an episode of :class:`~diskreplay.PaddedEpisodes`, with XuanCe's axes.
 """
 
@@ -12,15 +11,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
-from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
-from diskreplay.checks import check_count
-from diskreplay.compat.disk_array import DiskArray, Shape, fit
+from diskreplay.buffers.multi_agent_view import MultiAgentBatch
+from diskreplay.checks import check_array, check_count
+from diskreplay.compat.disk_array import DiskArray, fit
 from diskreplay.compat.given import number
 from diskreplay.compat.keeper import Assignment, Keeper, RamState, set_item
 from diskreplay.compat.positions import RingPositions, ring_array
@@ -28,12 +27,10 @@ from diskreplay.compat.rows import column, read_once
 from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
 from diskreplay.compat.xuance.fields import Field, look_up
-from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed
-from diskreplay.compat.xuance.marl.step_store import AVAILABLE, REWARDS, TERMINALS, open_steps
+from diskreplay.compat.xuance.marl.base import AVAILABLE, REWARDS, TERMINALS, Fields, MultiAgentBuffer, needed
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.schema import TERMINATED, TRUNCATED
-from diskreplay.tensors import arrays
 from diskreplay.views.padded_episodes import PaddedEpisodes
 
 Array = NDArray[Any]
@@ -77,11 +74,12 @@ class CollectedEpisodes(Keeper):
         def read(episodes: Ids, _: Ids) -> Array:
             return padded(read_once(self.buffer, self._finished.at(episodes)[0]), field)
 
-        return ring_array(self.flushed, (self.ring.size,), field.shape, field.dtype, read, fill=field.fill)
+        ring = self.ring
+        return ring_array(lambda: ring, (ring.size,), field.shape, field.dtype, read, fill=field.fill)
 
     def episodes(self, slots: Ids) -> dict[str, Array]:
         """Return the finished episodes in slots, by key."""
-        batch = read_once(self.buffer, self._finished.at(self.flushed().entries(slots)[0])[0])
+        batch = read_once(self.buffer, self._finished.at(self.ring.entries(slots)[0])[0])
         return {
             key: padded(batch, field) if field.part else self.data[key][slots] for key, field in self._fields.items()
         }
@@ -93,31 +91,29 @@ class CollectedEpisodes(Keeper):
         envs, most = np.flatnonzero(self.ram.marks["done"] == 0), self._fields[FILLED].shape[0]
         if not ((at[envs] >= 0) & (at[envs] < most)).all():
             raise InputError(f"t_envs must be 0 to {most - 1}, got {at[envs].tolist()}")
+        fields = self._fields
         steps = {
-            key: fit(key, value, (self._n_envs, *_of_one_step(self._fields[key])), self._fields[key].dtype)
+            key: fit(key, value, (self._n_envs, *fields[key].step_shape), fields[key].dtype)
             for key, value in given.items()
         }
         if not np.isfinite(steps["rewards"]).all():
             raise InputError("rewards must be finite; nothing was stored")
-        places = {key: (envs, *[slice(None)] * self._fields[key].time, at[envs]) for key in steps}
-        self.change(*(set_item(self.collected[key], places[key], values[envs]) for key, values in steps.items()))
+        self.change(
+            *(set_item(self.collected[key], fields[key].at(envs, at[envs]), one[envs]) for key, one in steps.items())
+        )
 
     def finish(self, env: int, steps: int, given: Mapping[str, Any], *more: Assignment) -> None:
         """Write what follows an episode's last step, and what else is known when it is finished."""
-        last = {}
+        fields, written = self._fields, []
         for key, value in given.items():
-            field = self._fields[key]
-            shape = field.shape if key == FILLED else _of_one_step(field)
-            last[key] = fit(key, _of_env(key, arrays(key, value), env, self._n_envs), shape, field.dtype)
-        last[FILLED][steps:] = False
-        at: dict[str, Any] = {key: (env, *[slice(None)] * self._fields[key].time, steps) for key in last}
-        at[FILLED] = env
-        self.change(
-            *(set_item(self.collected[key], at[key], value) for key, value in last.items()),
-            *more,
-            set_item(self.ram.marks["done"], env, 1),
-            set_item(self.ram.marks["steps"], env, steps),
-        )
+            whole = key == FILLED
+            shape = fields[key].shape if whole else fields[key].step_shape
+            last = fit(key, _of_env(key, value, env, self._n_envs), shape, fields[key].dtype)
+            if whole:
+                last[steps:] = False
+            written.append(set_item(self.collected[key], env if whole else fields[key].at(env, steps), last))
+        marks = self.ram.marks
+        self.change(*written, *more, set_item(marks["done"], env, 1), set_item(marks["steps"], env, steps))
 
     def drop(self) -> None:
         """Forget the episodes that are being collected."""
@@ -129,7 +125,7 @@ class CollectedEpisodes(Keeper):
 
     def store(self) -> None:
         """Add the episodes that are finished, and forget those that are not."""
-        slot, marks = self.flushed().pos, self.ram.marks
+        slot, marks = self.ring.pos, self.ram.marks
         rows: list[dict[str, Any]] = []
         changes: list[Assignment] = []
         for env in np.flatnonzero(marks["done"]).tolist():
@@ -159,6 +155,8 @@ class EpisodeRing(MultiAgentBuffer):
     dim_act: int
     DTYPE: Any = np.float32
     """The dtype of observations, actions and rewards."""
+    TAKEN: ClassVar[Mapping[str, str]] = {"actions": "actions_n"}
+    """The entries of a dict of actions by our keys."""
 
     def _take(self, kwargs: Mapping[str, Any]) -> None:
         self.max_eps_len = check_count("max_episode_length", needed(kwargs, "max_episode_length"))
@@ -166,29 +164,18 @@ class EpisodeRing(MultiAgentBuffer):
         super()._take(kwargs)
 
     def _open(self, kwargs: dict[str, Any]) -> None:
-        dtype = self.DTYPE
-        self.engine = open_steps(
-            self, kwargs, PaddedEpisodes(self.max_eps_len), self.n_agents, 1,
-            (self.buffer_size + 1) * self.max_eps_len, self.obs_space, self.act_space, self.state_space, dtype=dtype,
-            n_actions=self.dim_act,
-            columns={
-                REWARDS: ((self.n_agents, *self.rew_space), dtype), TERMINALS: (self.done_space, bool),
-                STEP: ((), np.int32), FILLED: ((), bool),
-            },
-        )  # fmt: skip
+        columns = {
+            REWARDS: ((self.n_agents, *self.rew_space), self.DTYPE), TERMINALS: (self.done_space, bool),
+            STEP: ((), np.int32), FILLED: ((), bool),
+        }  # fmt: skip
+        view, rows = PaddedEpisodes(self.max_eps_len), (self.buffer_size + 1) * self.max_eps_len
+        self.engine = self._store(kwargs, view, 1, rows, columns, dtype=self.DTYPE, n_actions=self.dim_act)
         with closed_on_failure(self.engine):
             self._keeper = CollectedEpisodes(self.engine, self._table(), self.n_envs, self.buffer_size)
             self._data = self._keeper.data
         with self._keeper.opening(self):
-            if not self._keeper.restore():
-                self._recover()
-
-    def _recover(self) -> None:
-        """Go on with a store that is new, or was not closed."""
-
-    @property
-    def _ring(self) -> RingPositions:
-        return self._keeper.flushed()
+            if not self._keeper.restore() and self._table_in_ram() and len(self.engine):
+                self.engine.clear()  # a rollout whose estimates are lost: nothing can be learned from it
 
     @property
     def episode_data(self) -> dict[str, Array]:
@@ -239,7 +226,6 @@ class EpisodeRing(MultiAgentBuffer):
             raise InputError(
                 "store_transitions takes t_envs, obs_n, actions_dict, state, rewards, terminated and avail_actions"
             )
-        self._keeper.flush()
         obs, actions, state, rewards, terminated, available = transition_data
         given = {"obs": obs, "rewards": rewards, "terminals": terminated, **self._from_actions(actions)}
         if self.state_space is not None:
@@ -249,13 +235,13 @@ class EpisodeRing(MultiAgentBuffer):
 
     def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a dict of actions by our keys; raise InputError if one is missing."""
-        if not isinstance(actions, Mapping) or "actions_n" not in actions:
-            raise InputError("actions_dict lacks 'actions_n'")
-        return {"actions": actions["actions_n"]}
+        for name in self.TAKEN.values():
+            if not isinstance(actions, Mapping) or name not in actions:
+                raise InputError(f"actions_dict lacks {name!r}")
+        return {key: actions[name] for key, name in self.TAKEN.items()}
 
     def _finishing(self, i_env: Any, next_t: Any) -> tuple[int, int]:
         """Return the number of an environment, and the number of steps of its episode, which is finished."""
-        self._keeper.flush()
         env = check_count("i_env", i_env, least=0, most=self.n_envs - 1)
         steps = int(number("next_t", next_t, "a number of steps", "iu"))
         if steps < 1:
@@ -319,14 +305,7 @@ def padded(batch: MultiAgentBatch, field: Field) -> Array:
 
 def _of_env(key: str, value: Any, env: int, n_envs: int) -> Any:
     """Return an environment's part of a value that leads with ``n_envs``."""
-    try:
-        if len(value) == n_envs:
-            return value[env]
-    except TypeError:
-        pass
-    raise InputError(f"{key} must lead with n_envs={n_envs}, got {value!r:.80}")
-
-
-def _of_one_step(field: Field) -> Shape:
-    """Return the shape of one step of an episode's array."""
-    return (*field.shape[: field.time], *field.shape[field.time + 1 :])
+    found = check_array(key, value)
+    if found.shape[:1] != (n_envs,):
+        raise InputError(f"{key} must lead with n_envs={n_envs}, got {value!r:.80}")
+    return found[env]

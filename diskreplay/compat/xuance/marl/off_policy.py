@@ -8,18 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.buffers.multi_agent_view import MultiAgentBatch
 from diskreplay.checks import check_count
-from diskreplay.compat.keeper import Keeper
-from diskreplay.compat.stores import closed_on_failure
-from diskreplay.compat.xuance.fields import Field, arrays, picked
-from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, take_step, team_reward
-from diskreplay.compat.xuance.marl.step_store import REWARDS, TERMINALS, open_steps
+from diskreplay.compat.xuance.fields import Field, picked
+from diskreplay.compat.xuance.marl.base import REWARDS, TERMINALS, Fields, MultiAgentBuffer, row_of, take_step
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import NotEnoughDataError
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
+
+BESIDE = {
+    "next_obs": "obs_next", "next_state": "state_next", "mean_action": "act_mean", REWARDS: "rewards",
+    TERMINALS: "terminals",
+}  # fmt: skip
+"""The arguments of ``add`` beside those of a row, and the keys of a step that hold them."""
 
 
 class MARL_OffPolicyBuffer(MultiAgentBuffer):
@@ -47,17 +50,11 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
 
     def _open(self, kwargs: dict[str, Any]) -> None:
         self._fields = self._table()
-        self.engine = open_steps(
-            self, kwargs, Transition(), self.n_agents, self.n_envs, self.n_size, self.obs_space, self.act_space,
-            self.state_space, mean_action=self._mean_action,
-            columns={REWARDS: (self.rew_space, np.float32), TERMINALS: (self.done_space, bool)},
-        )  # fmt: skip
-        with closed_on_failure(self.engine):
-            self._keeper = Keeper(self.engine)
-        with self._keeper.opening(self):
-            self._keeper.restore()
-        ring = self._ring  # not ourselves: the buffer would never be forgotten
-        self._data = arrays(self._fields, self.engine, lambda: ring, (self.n_envs, self.n_size))
+        columns = {REWARDS: (self.rew_space, np.float32), TERMINALS: (self.done_space, bool)}
+        self.engine = self._store(
+            kwargs, Transition(), self.n_envs, self.n_size, columns, mean_action=self._mean_action
+        )
+        self._data = self._begin(self._fields)
 
     def _table(self) -> Fields:
         obs, agents = (self.n_agents, *self.obs_space), (self.n_agents,)
@@ -85,17 +82,10 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
         Raises InputError, with nothing stored, for a missing key, a wrong shape, or rewards that are not finite.
         """
         step = take_step(step_data, self._fields, self.n_envs)
-        reward = team_reward(step["rewards"])
-        more = {name: step[key] for name, key in (("mean_action", "act_mean"),) if key in step}
-        if self.state_space is not None:
-            more.update(state=step["state"], next_state=step["state_next"])
+        row = row_of(step)
+        row.update({name: step[key] for name, key in BESIDE.items() if key in step})
         self._ring.look()
-        self.engine.add(
-            step["obs"], step["actions"], reward, step["obs_next"],
-            step["terminals"].reshape(self.n_envs, -1).all(axis=1), np.zeros(self.n_envs, bool),
-            agent_mask=step["agent_mask"], rewards=step["rewards"], terminals=step["terminals"],
-            **more,
-        )  # fmt: skip
+        self.engine.add(**row)
 
     def sample(self) -> dict[str, Array]:
         """Return ``batch_size`` transitions drawn with replacement by numpy's global generator, as arrays by key."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.checks import check_count, check_share
 from diskreplay.compat.xuance import rollouts
-from diskreplay.compat.xuance.fields import Field, arrays
-from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed, take_step, team_reward
-from diskreplay.compat.xuance.marl.step_store import open_steps
+from diskreplay.compat.xuance.fields import Field
+from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed, row_of, take_step
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
@@ -64,17 +61,10 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
 
     def _open(self, kwargs: dict[str, Any]) -> None:
         self._fields = self._table()
-        self.engine = open_steps(
-            self, kwargs, Transition(), self.n_agents, self.n_envs, self.n_size, self.obs_space, self.act_space,
-            self.state_space,
-        )  # fmt: skip
-        self._data = {}
-        fills = {key: field.fill for key, field in self._fields.items()}
-        steps = rollouts.Rollout(self.engine, functools.partial(_add_row, self.engine), {"data": self._data}, fills)
-        self._keeper: Any = steps
-        with steps.opening(self):
-            self._data.update(arrays(self._fields, self.engine, steps.flushed, (self.n_envs, self.n_size)))
-            steps.resume()
+        self.engine = self._store(kwargs, Transition(), self.n_envs, self.n_size, {})
+        self._keeper: Any = rollouts.Rollout(self.engine)
+        self._keeper.begin(self, {"data": self._fields})
+        self._data = self._keeper.ram.arrays["data"]
 
     @property
     def start_ids(self) -> Ids:
@@ -112,17 +102,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         """
         fields = {key: field for key, field in self._fields.items() if key != "advantages"}
         step = self._completed(take_step(step_data, fields, self.n_envs), step_data)
-        reward = team_reward(step["rewards"])
-        row = {
-            "obs": step["obs"], "action": step["actions"], "reward": reward,
-            "terminated": step["terminals"].reshape(self.n_envs, -1).all(axis=1),
-            "truncated": np.zeros(self.n_envs, bool), "agent_mask": step["agent_mask"],
-        }  # fmt: skip
-        if self.state_space is not None:
-            row["state"] = step["state"]
-        self._keeper.store(
-            row, [(array, step.get(key, 0)) for key, array in self.data.items() if isinstance(array, np.ndarray)]
-        )
+        self._keeper.store(row_of(step), {"data": step})
 
     def _completed(self, step: dict[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
         """Return a step with what follows from the rest of it."""
@@ -141,28 +121,19 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         Raises InputError, with nothing changed, where there is no such environment, and for another ``value``.
         """
         i_env = check_count("i_env", i_env, least=0, most=self.n_envs - 1)
-        data, slots = self.data, self._keeper.path(i_env)
-        if not len(slots):
-            return
-        path = {key: data[key][i_env, slots] for key in ("rewards", "values", "terminals")}
-        estimates = zip(("returns", "advantages"), self._estimate(path, value, value_normalizer), strict=True)
-        shape = len(slots), *self._estimated()
-        self._keeper.finish(i_env, [(data[key], found.reshape(shape)) for key, found in estimates if key in data])
+        self._keeper.finish(i_env, "data", lambda path: self._estimate(path, value, value_normalizer))
 
-    def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
+    def _estimate(self, path: rollouts.Path, value: Any, value_normalizer: Any) -> tuple[Array, Array]:
         """Return the returns and advantages ``(T, n_agents)`` of a path."""
         lambda_ = self.gae_lambda if self.use_gae else 1.0
-        return rollouts.path_estimates(
-            path["rewards"], path["values"], value, path["terminals"], self.gamma, lambda_, value_normalizer
-        )
+        return rollouts.path_estimates(path, value, self.gamma, lambda_, value_normalizer)
 
     def sample(self, indexes: Any) -> dict[str, Array]:
         """Return the steps at ``indexes``, integers ``(B,)`` (``environment * n_size + entry``), as arrays by key.
 
         Raises NotEnoughDataError until the buffer is full.
         """
-        rollouts.check_full(self.size, self.n_size)
-        envs, slots = np.divmod(rollouts.checked_indexes(indexes, self.n_envs * self.n_size), self.n_size)
+        envs, slots = self._keeper.chosen(indexes)
         batch = self._read(slots, envs)
         samples = {
             key: field.of(batch) if field.part else self.data[key][envs, slots] for key, field in self._fields.items()
@@ -223,8 +194,8 @@ class COMA_Buffer(MARL_OnPolicyBuffer):
             step["actions_onehot"] = onehot(step["actions"], self.dim_act)
         return step
 
-    def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
-        return targets(self.gamma, self.td_lambda, path, value, value_normalizer)
+    def _estimate(self, path: rollouts.Path, value: Any, value_normalizer: Any) -> tuple[Array, Array]:
+        return rollouts.path_estimates(path, value, self.gamma, self.td_lambda, value_normalizer, td_targets=True)
 
 
 def beside_actions(fields: Fields, **more: Field) -> Fields:
@@ -232,18 +203,6 @@ def beside_actions(fields: Fields, **more: Field) -> Fields:
     names = list(fields)
     at = names.index("actions") + 1
     return {name: {**fields, **more}[name] for name in (*names[:at], *more, *names[at:])}
-
-
-def targets(
-    gamma: float, td_lambda: float, path: Mapping[str, Array], value: Any, value_normalizer: Any
-) -> tuple[Array, Array]:
-    """Return TD(lambda) targets of a path, and these less its values."""
-    ends = path["rewards"], path["values"], value, path["terminals"]
-    return rollouts.path_estimates(*ends, gamma, td_lambda, value_normalizer, td_targets=True)
-
-
-def _add_row(engine: MultiAgentReplayBuffer, step: Mapping[str, Any], following: Mapping[str, Any]) -> None:
-    engine.add(**step, next_obs=following["obs"], next_state=following.get("state"))
 
 
 def onehot(actions: Array, dim_act: int) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from diskreplay.compat.xuance.fields import Field
 from diskreplay.compat.xuance.marl.base import Fields, needed
 from diskreplay.compat.xuance.marl.episodes import FILLED, EpisodeRing
 from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
-from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, onehot, targets
+from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, onehot
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids
 
@@ -69,6 +69,9 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
         **kwargs: as in :class:`MARL_OffPolicyBuffer_RNN`.
     """
 
+    ESTIMATED: tuple[str, ...] = ("returns", "advantages")
+    TAKEN: ClassVar = {"actions": "actions_n", "values": "values", "log_pi_old": "log_pi"}
+
     @property
     def start_ids(self) -> Ids:
         """The first position of each episode's path, 0."""
@@ -80,22 +83,10 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
         if math.prod(self.done_space) not in (1, self.n_agents):
             raise InputError(f"done_space must have one element, or one for each agent, got {self.done_space}")
 
-    def _recover(self) -> None:
-        """Give up a rollout whose estimates are lost: nothing can be learned from it."""
-        if len(self.engine):
-            self.engine.clear()
-
     def _table_in_ram(self) -> Fields:
         steps = self.n_agents, self.max_eps_len
         each = Field(steps + self.rew_space, time=1)
         return {"returns": each, "values": each, "advantages": each, "log_pi_old": Field(steps, time=1)}
-
-    def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
-        needs = "actions_n", "values", "log_pi"
-        missing = [key for key in needs if not isinstance(actions, Mapping) or key not in actions]
-        if missing:
-            raise InputError(f"actions_dict lacks {missing[0]!r}")
-        return {"actions": actions["actions_n"], "values": actions["values"], "log_pi_old": actions["log_pi"]}
 
     def finish_path(  # type: ignore[override]  # as XuanCe's own does
         self, i_env: int, next_t: int, *terminal_data: Any, value_next: Any = None, value_normalizer: Any = None
@@ -129,15 +120,13 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
         ]
         self._finish(i_env, steps, terminal_data, *estimates)
 
-    ESTIMATED: tuple[str, ...] = ("returns", "advantages")
-
     def sample(self, indexes: Any) -> dict[str, Array]:
         """Return the episodes at ``indexes``, integers ``(B,)``, as arrays by key.
 
         Raises NotEnoughDataError until the buffer is full.
         """
-        rollouts.check_full(self.size, self.buffer_size)
-        samples = self._keeper.episodes(rollouts.checked_indexes(indexes, self.buffer_size))
+        size = self.buffer_size
+        samples = self._keeper.episodes(rollouts.checked_indexes(indexes, self.size, size, size))
         if self.use_advantage_norm:
             counted = np.broadcast_to(
                 samples[FILLED][:, None].reshape(len(samples[FILLED]), 1, -1, *[1] * len(self.rew_space)),
@@ -172,5 +161,5 @@ class COMA_Buffer_RNN(MARL_OnPolicyBuffer_RNN):
         found["actions_onehot"] = onehot(np.asarray(found["actions"]), self.dim_act) if given is None else given
         return found
 
-    def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
-        return targets(self.gamma, self.td_lambda, path, value, value_normalizer)
+    def _estimate(self, path: rollouts.Path, value: Any, value_normalizer: Any) -> tuple[Array, Array]:
+        return rollouts.path_estimates(path, value, self.gamma, self.td_lambda, value_normalizer, td_targets=True)
