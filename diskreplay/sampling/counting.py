@@ -179,7 +179,7 @@ class Counting(Composed):
                 self._count(ids, -1)
             if isinstance(error, NotEnoughDataError) and self._most is not None:
                 raise NotEnoughDataError(
-                    f"{size} draws are not left: each transition is drawn at most {self._most} times, and {error}"
+                    f"{size} draws are not left: each transition is drawn at most {self._most} times; add more steps"
                 ) from error
             raise
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([weights for _, weights in parts])

@@ -303,6 +303,11 @@ class Places:
         groups: Ids = self.ranges[np.searchsorted(self.ranges[:, 0], slots, side="right") - 1, 2]
         return groups
 
+    def groups_in(self, stream: int) -> slice:
+        """Return the groups of a stream that was seen, one for each of its environments."""
+        run = self._runs[stream]
+        return slice(run.group, run.group + run.lanes)
+
     def held(self) -> Ids:
         """Return the slots of all windows, stream by stream in the order of their runs, in the order of ids."""
         return _joined([run.slots(run.first, run.stop) for run in self._runs_now().values()])

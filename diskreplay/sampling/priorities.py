@@ -124,7 +124,7 @@ class Priorities(Prioritized, Generic[Tree]):
             moved, changes = self._places.forgotten(stream)
             if changes is not None:
                 if self._by_env:
-                    self._maxima[self._places.groups_of(changes.vacated)] = 1.0
+                    self._maxima[self._places.groups_in(stream)] = 1.0
                 self._move(self._tree, moved, changes)
 
     def _parts(self) -> tuple[Places, Tree]:

@@ -118,7 +118,7 @@ class Proportional(Priorities["WideSumTree"]):
         """
         places, tree = self._catch_up(windows, standing)
         if not tree.total > 0:
-            raise NotEnoughDataError("no row in the window is a transition yet; add more steps")
+            raise NotEnoughDataError("nothing in the window can be drawn yet; add more steps")
         if self._by_env:
             self._check_environments(tree.totals(places.ranges), size)
         slots, weights = tree.draw(places.ranges, rng.random(size), self.beta)

@@ -69,7 +69,7 @@ class RankBased(Priorities["Ranks"]):
         places, ranks = self._catch_up(windows, standing)
         count = len(ranks)
         if not count:
-            raise NotEnoughDataError("no row in the window is a transition yet; add more steps")
+            raise NotEnoughDataError("nothing in the window can be drawn yet; add more steps")
         masses = self._mass_of_ranks(places, count)
         drawn = np.searchsorted(masses, self._shares(rng, size) * masses[-1], side="right")
         drawn = np.minimum(drawn, count - 1)

@@ -47,7 +47,7 @@ class Uniform:
         def listed(count: int) -> Ids:
             every = transitions(windows, standing)
             if not len(every):
-                raise NotEnoughDataError("no row in the window is a transition yet; add more steps")
+                raise NotEnoughDataError("nothing in the window can be drawn yet; add more steps")
             return every[rng.integers(len(every), size=count)]
 
         ids = accepted(functools.partial(draw, rng, spans, lengths), listed, standing, size, sum(lengths))

@@ -99,6 +99,7 @@ def right(reader: dr.ReplayBuffer) -> int:
     return number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampler", [None, dr.Uniform()])
 def test_the_newest_is_opened_whatever_is_dropped_meanwhile(writer: Writer, sampler: Any) -> None:
     """At each operation of the opening."""
@@ -188,6 +189,7 @@ def test_the_newest_is_listed_whatever_is_dropped_meanwhile(writer: Writer) -> N
     assert number > 4
 
 
+@pytest.mark.long
 def test_a_check_beside_it_finds_no_damage(writer: Writer) -> None:
     step, number = 7, 0
     while True:

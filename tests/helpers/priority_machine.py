@@ -126,7 +126,7 @@ class SamplerMachine(RuleBasedStateMachine):
         if stream := self.stream(pick):
             del stream.ready[max(stream.first, stream.stop - count) :]
             self.sampler.forget(stream.number)
-            self.oracle.priorities = {k: v for k, v in self.oracle.priorities.items() if k >> 48 != stream.number}
+            self.oracle.forget(stream)
             stream.add(delays)
             self.forget_questions(stream)
 
@@ -146,7 +146,7 @@ class SamplerMachine(RuleBasedStateMachine):
         arguments = self.world.windows(), self.world.standing, size
         rng = np.random.default_rng(seed)
         if not any(found):
-            with pytest.raises(NotEnoughDataError, match="no row in the window is a transition"):
+            with pytest.raises(NotEnoughDataError, match="nothing in the window can be drawn"):
                 self.sampler.sample(rng, *arguments)
         elif size % len(found):
             with pytest.raises(InputError, match=f"must be a multiple of the {len(found)} environments, got {size}"):

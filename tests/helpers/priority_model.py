@@ -113,6 +113,11 @@ class Oracle:
             each: self.priorities.get(each, self.maxima[self.group(each)]) for each in world.transitions()
         }
 
+    def forget(self, stream: Stream) -> None:
+        """The stream's rows are others from now on; an environment's largest priority was one of theirs."""
+        self.priorities = {k: v for k, v in self.priorities.items() if k >> 48 != stream.number}
+        self.maxima.update({group: 1.0 for group in self.groups([stream]) if group is not None})
+
     def update(self, world: World, ids: list[int], errors: list[float]) -> None:
         self.catch_up(world)
         known = {each: abs(error) + self.epsilon for each, error in zip(ids, errors, strict=True)}  # the last one wins

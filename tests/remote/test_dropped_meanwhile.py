@@ -53,6 +53,7 @@ class Trainer:
         return faulty
 
 
+@pytest.mark.long
 def test_the_newest_is_opened_whatever_is_dropped_meanwhile(tmp_path: pathlib.Path) -> None:
     trainer = Trainer(tmp_path)
     for number in range(1000):

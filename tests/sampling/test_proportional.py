@@ -245,7 +245,7 @@ def test_priorities_stay_with_their_ids_at_another_capacity(by_env: bool) -> Non
 def test_nothing_to_sample() -> None:
     sampler = Proportional(beta_schedule=(1.0, 10))
     for windows in ([], [Window(0, 0, 5)], [Window(0, 4, 5)]):
-        with pytest.raises(NotEnoughDataError, match="no row in the window is a transition yet; add more steps"):
+        with pytest.raises(NotEnoughDataError, match="nothing in the window can be drawn yet; add more steps"):
             sampler.sample(np.random.default_rng(0), windows, lambda ids: np.zeros(len(ids), np.int8), 3)
     assert sampler.beta == 0.4
 

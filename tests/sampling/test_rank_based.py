@@ -136,7 +136,7 @@ def test_late_and_repeated_priorities() -> None:
 def test_nothing_to_sample() -> None:
     sampler = RankBased()
     for windows in ([], [Window(0, 0, 5)], [Window(0, 4, 5)]):
-        with pytest.raises(NotEnoughDataError, match="no row in the window is a transition yet; add more steps"):
+        with pytest.raises(NotEnoughDataError, match="nothing in the window can be drawn yet; add more steps"):
             sampler.sample(np.random.default_rng(0), windows, lambda ids: np.zeros(len(ids), np.int8), 3)
 
 
