@@ -53,6 +53,7 @@ docs/report
 docs/recording
 docs/robots
 docs/torch
+docs/slurm
 docs/remote
 docs/ray
 docs/rollouts
