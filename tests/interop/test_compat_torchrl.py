@@ -999,6 +999,19 @@ def test_what_is_no_tensor_is_refused_or_held(what: str, how: str, first: bool) 
     assert len(rb) == before + 4
 
 
+@pytest.mark.parametrize("inner", [{}, {"a": torch.zeros(4, 2)}])
+def test_a_leaf_that_comes_as_a_tensordict_is_refused_and_the_other_way_round(inner: dict[str, Any]) -> None:
+    rb = ReplayBuffer(storage=DiskReplayStorage(20), batch_size=2)
+    rb.extend(trajectory(4).set("text", torch.zeros(4, 2)))
+    with pytest.raises(InputError, match="text"):
+        rb.extend(trajectory(4, 1).set("text", TensorDict(inner, [4])))
+    rb = ReplayBuffer(storage=DiskReplayStorage(20), batch_size=2)
+    rb.extend(trajectory(4).set("text", TensorDict(inner, [4])))
+    with pytest.raises(InputError, match="text"):
+        rb.extend(trajectory(4, 1).set("text", torch.zeros(4, 2)))
+    assert len(rb) == 4
+
+
 def test_a_stack_whose_tensordicts_have_other_leaves_is_refused() -> None:
     rb = ReplayBuffer(storage=DiskReplayStorage(20), batch_size=2)
     for extra in ({"text": torch.ones(())}, {"text": NonTensorData("a")}, {"next": {"text": torch.ones(())}}):

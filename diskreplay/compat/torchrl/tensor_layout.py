@@ -158,8 +158,8 @@ class TensorLayout:
         inner, known = ({key for key, _ in _nodes(data)}, {node.key for node in self.nodes})
         slots = {leaf.key for leaf in self.of("slot")}
         wanted = {leaf.key: leaf for leaf in self.leaves if leaf.key not in slots}
-        given = {*found, *inner}
-        missing, unknown = {*wanted, *known} - given, given - {*wanted, *known, *slots}
+        missing = (wanted.keys() - found.keys()) | (known - inner)
+        unknown = (found.keys() - wanted.keys() - slots) | (inner - known)
         if missing or unknown:
             what = f"lacks {sorted(missing)[0]!r}" if missing else f"has {sorted(unknown)[0]!r} too"
             raise InputError(f"each tensordict must have the same leaves as the first one of the store; this {what}")
