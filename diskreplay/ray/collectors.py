@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from diskreplay.buffers.limiter import RateLimiter
-from diskreplay.buffers.options import EitherOptions, of, shared
+from diskreplay.buffers.options import EitherOptions, RunOptions, of, shared
 from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, checked_number
@@ -146,7 +146,7 @@ class Collectors:
                 self._limiter.check_step(self._num_envs)
             each = max(capacity // self._n, self._num_envs)
             self._supervisor = Supervisor(
-                self._n, given, {**vars(of(Run, more)), "capacity": each, "directory": directory},
+                self._n, given, {**_run_options(more), "capacity": each, "directory": directory},
                 actor_options, weights,
                 options["seed"], self._num_envs, self._steps, max_restarts, self._leave, self._committed,
                 sum(map(self._committed, self.buffer.engine.store.stream_names())),
@@ -386,6 +386,11 @@ class _Asked:
             return envs.single_observation_space, envs.single_action_space, envs.num_envs, provenance(envs)
         finally:
             envs.close()
+
+
+def _run_options(options: EitherOptions) -> dict[str, Any]:
+    """Return those options of the trainer's buffer that a buffer which only adds has, too."""
+    return {name: value for name, value in vars(of(Run, options)).items() if name in RunOptions.__annotations__}
 
 
 def _asked(given: Any, actor_options: Mapping[str, Any]) -> tuple[Any, Any, int, dict[str, Any]]:
