@@ -116,6 +116,7 @@ def test_the_newest_is_opened_whatever_is_dropped_meanwhile(writer: Writer, samp
     assert number > 40
 
 
+@pytest.mark.long
 def test_one_that_is_named_is_whole_or_said_to_be_dropped(writer: Writer) -> None:
     refused = 0
     for number in range(10_000):
@@ -161,6 +162,7 @@ CALLS: dict[str, Callable[[dr.ReplayBuffer], object]] = {
 }
 
 
+@pytest.mark.long(quick=4)
 @pytest.mark.parametrize("call", CALLS)
 def test_what_is_read_is_right_or_said_to_be_dropped(writer: Writer, call: str) -> None:
     drops(writer, CALLS[call])
@@ -201,6 +203,7 @@ def test_a_check_beside_it_finds_no_damage(writer: Writer) -> None:
     assert number > 50
 
 
+@pytest.mark.long
 def test_a_dataset_says_so_and_so_do_its_copies(writer: Writer) -> None:
     pytest.importorskip("torch")
     from diskreplay.torch import DiskDataset

@@ -227,6 +227,7 @@ def test_what_pushes_ends_with_it(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     assert rows_of(tmp_path / "a") == 3
 
 
+@pytest.mark.long
 def test_every_place_at_which_a_disk_is_full() -> None:
     """Closing gives the stream to the next writer wherever the disk is full, and says what that one does not have."""
     for place in itertools.count():

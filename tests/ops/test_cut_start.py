@@ -178,6 +178,7 @@ def test_one_that_fills_its_facts_is_copied(tmp_path: pathlib.Path) -> None:
 HOLDING = [one.name for one in formats.every() if one.holds.facts and one.write and one.read and one.name != "store"]
 
 
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("name", HOLDING)
 def test_formats_with_facts_bring_it_back(store: pathlib.Path, tmp_path: pathlib.Path, name: str) -> None:
     for module in formats.get(name).requires:

@@ -239,6 +239,7 @@ def test_a_store_that_was_removed_under_a_reader_is_not_found(path: str, gone: s
                 call()
 
 
+@pytest.mark.long
 def test_every_error_of_a_disk_is_one_of_ours(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read and write of each call fails once."""
     monkeypatch.setattr(fs, "LOOK_SECONDS", [0.0])
