@@ -50,6 +50,8 @@ STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
 PROVENANCE = "provenance"
 """The name of the setting that says where the steps come from."""
+NO_CHECKPOINT = contextlib.nullcontext()
+"""The block of a read that no checkpoint can go under."""
 LOCK_SECONDS = 60.0
 """The seconds to wait for another process that adds a stream, which takes it milliseconds."""
 
@@ -508,13 +510,16 @@ class Store:
                 f"there is no checkpoint {name!r}; there are {self.checkpoint_names() or 'none'}"
             ) from error
 
+    def reading(self, checkpoint: Checkpoint | None) -> contextlib.AbstractContextManager[None]:
+        """Return a block that raises CheckpointError if what is read in it has gone with the checkpoint it is of."""
+        return NO_CHECKPOINT if checkpoint is None else self._reading(checkpoint)
+
     @contextlib.contextmanager
-    def reading(self, checkpoint: Checkpoint | None) -> Iterator[None]:
-        """Raise CheckpointError if what is read in the block has gone with the checkpoint that it is of."""
+    def _reading(self, checkpoint: Checkpoint) -> Iterator[None]:
         try:
             yield
         except (CorruptionError, EvictedError, OSError) as error:
-            if checkpoint is None or self.has(checkpoint):
+            if self.has(checkpoint):
                 raise
             raise CheckpointError(
                 f"the checkpoint {checkpoint.name!r} of {self.path!r} was dropped while it was read; open another "
