@@ -18,8 +18,7 @@ without it, before any other thread can find the slot. All changes hold the cach
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -235,7 +234,7 @@ class ChunkCache:
         cached = self._columns.get(column) if self.admits(column) else None
         if cached is None:  # the cache is full, or the column was just forgotten
             return
-        with self._spared():
+        try:
             if (
                 cached.packs
                 and compiled.KERNEL.code is not None
@@ -244,17 +243,21 @@ class ChunkCache:
                 self._keep(cached, chunk, group, *packed)
             elif self._keeps_raw and not self._lacks(values.nbytes):
                 self._keep(cached, chunk, group, values.copy(), None)
+        except MemoryError:  # whoever samples does without
+            self._full = True
 
     def fill(self, column: ColumnReader, chunk: Ids, group: Ids, decode: Callable[[int, NDArray[Any]], None]) -> None:
         """Keep complete chunks (n,) raw, as far as there is room; ``decode(i, values)`` decodes the i-th."""
         cached = self._columns.setdefault(column, CachedColumn(column))
-        with self._spared():
+        try:
             for which in np.flatnonzero(cached.find(chunk, group) < 0).tolist():
                 if self._lacks(column.decoded_bytes):
                     break
                 values = np.empty((column.chunk_items, *column.column.shape), column.column.dtype)
                 decode(which, values)
                 self._keep(cached, int(chunk[which]), int(group[which]), values, None)
+        except MemoryError:
+            self._full = True
 
     def frame(self, column: ColumnReader, start: int, stop: int) -> NDArray[np.uint8] | None:
         """Return the frame of a span of a video column's items, if it is kept; the caller holds ``engine.lock``."""
@@ -282,14 +285,6 @@ class ChunkCache:
             for span in [span for span in kept if span[0] < below]:
                 self.used_bytes -= kept.pop(span).nbytes
                 self._full = False
-
-    @contextlib.contextmanager
-    def _spared(self) -> Iterator[None]:
-        """Keep no more from where the block finds no memory on: whoever samples does without."""
-        try:
-            yield
-        except MemoryError:
-            self._full = True
 
     def _lacks(self, size: int) -> bool:
         """Tell whether there is no room for so many bytes."""
