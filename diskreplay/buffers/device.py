@@ -10,7 +10,7 @@ This module imports torch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ class Sender:
             return tensors[-1]
 
         with torch.cuda.stream(self._stream):  # which does nothing for None
-            moved = _moved(batch, tensor)
+            moved = rebuilt(batch, lambda value: value.nested(tensor) if isinstance(value, Lists) else tensor(value))
             return Sent(moved, tensors, None if self._stream is None else self._stream.record_event())
 
     def take(self, sent: Sent) -> Any:
@@ -66,8 +66,3 @@ class Sender:
             for tensor in sent.tensors:
                 tensor.record_stream(stream)
         return sent.batch
-
-
-def _moved(batch: Any, tensor: Callable[[Any], Any]) -> Any:
-    """Return a batch of tensors, nested ones for lists."""
-    return rebuilt(batch, lambda value: value.nested(tensor) if isinstance(value, Lists) else tensor(value))

@@ -199,13 +199,17 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def nodes(files: fs.Files, directory: str, anew: bool = False) -> list[str]:
+def nodes(files: fs.Files, directory: str) -> list[str]:
     """Return the names in a group's directory, but for its document and :data:`~.files.HIDDEN` ones."""
-    if anew:
-        files.refresh()
     with fs.translate_reads(directory):
         names = files.list(directory)
     return [name for name in names if name != NAME and not name.startswith(fs.HIDDEN)]
+
+
+def other_nodes(files: fs.Files, directory: str, names: list[str]) -> bool:
+    """Tell whether other names are there by now: what replaces a group that was dropped was not listed, maybe."""
+    files.refresh()
+    return nodes(files, directory) != names
 
 
 def check_no_link(files: fs.Files, *directories: str) -> None:
@@ -270,8 +274,8 @@ class KnownDocuments(Generic[Said]):
                 continue
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                 known[name] = self._read(name, stamp, old)
-        if len(known) < len(names) and names != nodes(self._files, self._folder, anew=True):
-            return self.read()  # the one that replaces what was dropped may not have been listed
+        if len(known) < len(names) and other_nodes(self._files, self._folder, names):
+            return self.read()
         if before.keys() != known.keys() or any(before[name].said is not one.said for name, one in known.items()):
             said = {name: one.said for name, one in known.items()}
         self._last = known, said

@@ -484,8 +484,8 @@ class Store:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                     found.append(read_checkpoint(self.files, os.path.join(folder, name)))
         if among is None:
-            if len(found) < len(names) and names != metadata.nodes(self.files, folder, anew=True):
-                return self.checkpoints()  # the one that replaces what was dropped may not have been listed
+            if len(found) < len(names) and metadata.other_nodes(self.files, folder, names):
+                return self.checkpoints()
             self._greatest = max([self._greatest or 0, *(one.number for one in found)])
         return sorted(found, key=lambda one: one.order)
 

@@ -11,11 +11,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from helpers.few_files import few_files
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError
 from diskreplay.ops.verify import verify
-from diskreplay.storage import attachments, checkpoint_arrays, handles
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.testing import FaultyFiles, Operation
@@ -27,12 +27,7 @@ LAYOUT: dict[str, Any] = {"chunk_rows": {"obs": 4, "action": 4}, "shard_rows": {
 WEIGHTS = np.random.default_rng(0).bytes(200_000)
 
 
-@pytest.fixture(autouse=True)
-def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few are open at a time: what was unlinked is gone then."""
-    monkeypatch.setattr(attachments, "SHARD_BYTES", checkpoint_arrays.CHUNK_ROWS)
-    monkeypatch.setattr(attachments, "READ_BYTES", 1 << 10)
-    monkeypatch.setattr(handles, "POOL", handles.Pool(lambda: 1))
+pytestmark = pytest.mark.usefixtures(few_files.__name__)
 
 
 class Writer:

@@ -6,21 +6,16 @@ import pathlib
 from collections.abc import Callable
 
 import pytest
+from helpers.few_files import few_files
 from remote.world import Life, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError
 from diskreplay.remote.collect import collect
 from diskreplay.remote.place import open_remote
-from diskreplay.storage import attachments, checkpoint_arrays, handles
 from diskreplay.testing import FaultyObjects, SimulatedObjects
 
-
-@pytest.fixture(autouse=True)
-def _few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attachments, "SHARD_BYTES", checkpoint_arrays.CHUNK_ROWS)
-    monkeypatch.setattr(attachments, "READ_BYTES", 1 << 10)
-    monkeypatch.setattr(handles, "POOL", handles.Pool(lambda: 1))
+pytestmark = pytest.mark.usefixtures(few_files.__name__)
 
 
 class Trainer:
