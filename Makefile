@@ -68,7 +68,7 @@ lowest: $(OLDEST)/.stamp ## Run the tests nearest to the dependencies, with the 
 	cd tests && DISKREPLAY_TEST_EFFORT=0.1 ../$(OLDEST)/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
 		-k 'not recipe' buffers/test_autoreset.py engine/test_misuse.py buffers/test_window.py format \
 		formats/test_d4rl.py formats/test_parquet.py formats/test_roundtrip.py golden/test_golden.py index reading \
-		sampling test_spaces.py views
+		sampling schema/test_spaces.py views
 
 lint: $(VENV)/.dev-stamp ## Check style, types and the direction of imports.
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ import harness
 import numpy as np
 import workload
 from harness import Figure
+from helpers.testing import FaultyFiles
 
 import diskreplay as dr
 from diskreplay.remote.background import BackgroundPush
@@ -32,7 +33,6 @@ from diskreplay.remote.place import open_remote
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.testing import FaultyFiles
 
 STEPS = 1 << 20
 LATENCY = 0.02

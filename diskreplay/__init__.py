@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from diskreplay.buffers.replay import ReplayBuffer
     from diskreplay.buffers.rollout import RolloutBuffer
     from diskreplay.index.episodes import Episode
-    from diskreplay.ragged import Lists, Pad, Padded
     from diskreplay.recording import Record, VectorRecord
+    from diskreplay.recording.video_encoding import VideoEncoder
     from diskreplay.sampling.counting import Counting
     from diskreplay.sampling.groups import Groups
     from diskreplay.sampling.proportional import Proportional
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from diskreplay.sampling.recent import Recent
     from diskreplay.sampling.sampler_mixture import SamplerMixture
     from diskreplay.sampling.uniform import Uniform
-    from diskreplay.schema import Codec, Column, Schema, Start
+    from diskreplay.schema.columns import Codec, Column, Schema, Start
+    from diskreplay.schema.ragged import Lists, Pad, Padded
     from diskreplay.video import Video
-    from diskreplay.video_encoding import VideoEncoder
     from diskreplay.views.batch import Batch, DeltaBatch, EpisodeBatch, HindsightBatch, RolloutBatch, SequenceBatch
     from diskreplay.views.delta_timestamps import DeltaTimestamps
     from diskreplay.views.hindsight import Hindsight
@@ -63,8 +63,8 @@ __version__ = "1.0.0rc1"
 
 _HOMES = {
     "Batch": "views.batch",
-    "Codec": "schema",
-    "Column": "schema",
+    "Codec": "schema.columns",
+    "Column": "schema.columns",
     "Counting": "sampling.counting",
     "DeltaBatch": "views.batch",
     "DeltaTimestamps": "views.delta_timestamps",
@@ -73,15 +73,15 @@ _HOMES = {
     "Groups": "sampling.groups",
     "Hindsight": "views.hindsight",
     "HindsightBatch": "views.batch",
-    "Lists": "ragged",
+    "Lists": "schema.ragged",
     "Loader": "buffers.loader",
     "Mixture": "buffers.mixture",
     "MultiAgentBatch": "buffers.multi_agent_view",
     "MultiAgentReplayBuffer": "buffers.multi_agent",
     "MultiAgentRolloutBatch": "buffers.multi_agent_view",
     "MultiAgentRolloutBuffer": "buffers.multi_agent",
-    "Pad": "ragged",
-    "Padded": "ragged",
+    "Pad": "schema.ragged",
+    "Padded": "schema.ragged",
     "PaddedEpisodes": "views.padded_episodes",
     "Proportional": "sampling.proportional",
     "RankBased": "sampling.rank_based",
@@ -92,15 +92,15 @@ _HOMES = {
     "RolloutBatch": "views.batch",
     "RolloutBuffer": "buffers.rollout",
     "SamplerMixture": "sampling.sampler_mixture",
-    "Schema": "schema",
+    "Schema": "schema.columns",
     "Sequence": "views.sequence",
     "SequenceBatch": "views.batch",
-    "Start": "schema",
+    "Start": "schema.columns",
     "Transition": "views.transition",
     "Uniform": "sampling.uniform",
     "VectorRecord": "recording",
     "Video": "video",
-    "VideoEncoder": "video_encoding",
+    "VideoEncoder": "recording.video_encoding",
     "errors": "errors",
     "final_observations": "buffers.autoreset",
     "open": "buffers.kinds",

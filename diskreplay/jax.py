@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 import diskreplay.buffers.multi_agent_view  # noqa: F401  its kinds are registered, too
-from diskreplay.ragged import Lists
+from diskreplay.schema.ragged import Lists
 from diskreplay.views.batch import kinds_of_batches
 
 

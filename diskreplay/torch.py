@@ -25,9 +25,9 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_array, check_count
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.paths import PathLike
-from diskreplay.ragged import Padded
 from diskreplay.sampling.ranked import RankedPass
+from diskreplay.schema.ragged import Padded
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.batch import Arrays, kinds_of_batches
 from diskreplay.views.view import View
 

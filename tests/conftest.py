@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from helpers import deadline, effort, scratch, tiers
+from helpers.testing import thresholds
 
 from diskreplay.engine import run
-from diskreplay.testing import thresholds
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,12 +11,12 @@ from typing import Literal
 
 import pytest
 from helpers.forking import forked
+from helpers.testing import Interrupts
+from helpers.testing.interrupts import Place
 
 from diskreplay import call_queue
 from diskreplay.call_queue import CallQueue, Waited
 from diskreplay.errors import StateError
-from diskreplay.testing import Interrupts
-from diskreplay.testing.interrupts import Place
 
 
 def nothing() -> None:

@@ -71,10 +71,12 @@ from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay.errors import LockedError
-from diskreplay.testing import small_thresholds
 from diskreplay_cli.main import main
 
-path, again = sys.argv[1:]
+sys.path.append(sys.argv[3])
+from helpers.testing import small_thresholds
+
+path, again = sys.argv[1:3]
 camera, buttons = spaces.Box(0, 255, (40, 40), np.uint8), spaces.Discrete(3)
 with small_thresholds():
     rb = dr.ReplayBuffer.create(path, camera, buttons, capacity=50, frame_stack=4, sampler=dr.Proportional(), seed=0)
@@ -118,7 +120,7 @@ with small_thresholds():
 
 @pytest.mark.long
 def test_macos(tmp_path: pathlib.Path) -> None:
-    arguments = [str(tmp_path / "a.replay"), str(tmp_path / "b.replay")]
+    arguments = [str(tmp_path / "a.replay"), str(tmp_path / "b.replay"), str(pathlib.Path(__file__).parent)]
     done = subprocess.run(
         [sys.executable, "-c", MACOS + EVERYDAY, *arguments], capture_output=True, text=True, check=False
     )  # fmt: skip

@@ -14,9 +14,8 @@ import pytest
 from gymnasium.spaces import Box
 
 import diskreplay as dr
-from diskreplay.checks import check_array
+from diskreplay.checks import arrays, check_array
 from diskreplay.errors import InputError
-from diskreplay.tensors import arrays
 
 Pair = collections.namedtuple("Pair", "one other")
 HIDDEN = np.ma.array([1.0, 2.0], mask=[False, True])

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-
-from diskreplay.testing.thresholds import THRESHOLDS, small_thresholds
+from helpers.testing.thresholds import THRESHOLDS, small_thresholds
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "diskreplay"
@@ -20,12 +19,9 @@ PAGE = ROOT / "tests/README.md"
 ENGINE = [
     PACKAGE / "loading.py",
     PACKAGE / "prefetch.py",
-    PACKAGE / "ring.py",
-    PACKAGE / "schema.py",
-    PACKAGE / "store_spec.py",
     *(
         file
-        for folder in ("storage", "index", "reading", "engine", "buffers", "sampling", "views")
+        for folder in ("schema", "storage", "index", "reading", "engine", "buffers", "sampling", "views")
         for file in PACKAGE.glob(f"{folder}/*.py")
     ),
 ]
@@ -34,7 +30,9 @@ NO_THRESHOLD = {
         "buffers.mixture.MAX_PARTS buffers.mixture.MAX_STREAMS buffers.multi_agent_layout.MAX_AGENTS "
         "engine.facts.MAX_BYTES engine.facts.MAX_DEPTH index.facts.MAX_LINE index.facts.MAX_NAME "
         "index.facts.MAX_SEED index.later_values.MOST_BYTES index.where.LARGEST_BITS index.where.MAX_DEPTH "
-        "index.where.MAX_LENGTH schema.MAX_ROW_BYTES schema.MAX_SET_ROWS storage.column.MAX_CHUNK_BYTES "
+        "index.where.MAX_LENGTH schema.columns.MAX_ROW_BYTES schema.columns.MAX_SET_ROWS schema.spaces.MAX_DEPTH "
+        "schema.spaces.MAX_ELEMENTS schema.spaces.MAX_VALUE_BYTES "
+        "storage.column.MAX_CHUNK_BYTES "
         "storage.commit.MAX_ENVS storage.commit.MAX_IDS storage.commit.MAX_ITEMS storage.commit.MAX_SAMPLED "
         "storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
         "storage.metadata.MAX_CHECKPOINT_BYTES storage.metadata.MAX_DEPTH storage.metadata.MAX_INTEGER_BITS "
@@ -42,15 +40,17 @@ NO_THRESHOLD = {
     ),
     "a number of the format": (
         "index.episodes.ROW_BITS index.later_values.HEADER_BYTES index.later_values.PLACE_BYTES "
-        "reading.kernel.BLOSC_BYTES reading.kernel.FRAME_BYTES reading.kernel.POLYNOMIAL schema.CONTINUES "
-        "schema.FORMAT_VERSION schema.PATCHES schema.RAGGED_VERSION schema.REPEAT schema.ZEROS "
+        "reading.kernel.BLOSC_BYTES reading.kernel.FRAME_BYTES reading.kernel.POLYNOMIAL schema.columns.CONTINUES "
+        "schema.columns.FORMAT_VERSION schema.columns.PATCHES "
+        "schema.columns.RAGGED_VERSION schema.columns.REPEAT schema.columns.ZEROS "
+        "schema.ids.STREAM_SHIFT schema.spaces.TYPED_DISCRETE "
         "storage.attachments.SHARD_BYTES "
         "storage.chunks.CRC_BYTES storage.chunks.ENTRY_BYTES storage.chunks.MISSING storage.chunks.OVERHEAD_BYTES "
         "storage.chunks.RESIDUE"
     ),
     "a mark": (
         "engine.row_buffers.NEVER index.facts.NOWHERE index.log.LATER index.log.NEVER index.log.NOW "
-        "index.slots.EVICTED index.slots.UNKNOWN index.spans.OPEN reading.tables.NONE_IN_RAM ring.NO_LIMIT"
+        "index.slots.EVICTED index.slots.UNKNOWN index.spans.OPEN reading.tables.NONE_IN_RAM schema.ring.NO_LIMIT"
     ),
     "a bound on numbers, whatever their count": (
         "buffers.on_policy.EPSILON sampling.proportional.LEAST_MASS sampling.proportional.MOST_MASS "
@@ -67,7 +67,7 @@ NO_THRESHOLD = {
     ),
     "compiled in; tests/sampling/test_integers.py has ranges on both sides of it": "sampling.integers.MOST",
     "the system's": "reading.kernel.NOWAIT reading.kernel.WILL_NEED",
-    "1 already, and the format fixes it": "schema.LARGE_PATCH_CHUNK_ROWS",
+    "1 already, and the format fixes it": "schema.columns.LARGE_PATCH_CHUNK_ROWS",
     "shared by what comes after it, see tests/buffers/test_latest.py": "storage.commit.MAX_NUMBER",
     "what a system that allows next to nothing is asked for all the same": "storage.handles.LEAST_FILES",
     "what a message says": "index.selecting.LIKENESS",
@@ -75,6 +75,10 @@ NO_THRESHOLD = {
     "how many numbers a column has": "index.row_writes.FACTS",
     "when something is said; what is stored does not depend on it": (
         "buffers.limiter.TOLD_SECONDS engine.misuse.MOST_CUTS engine.misuse.WATCHED_ENDS engine.misuse.WATCHED_STEPS"
+    ),
+    "how a picture is laid out": (
+        "views.notebooks.SIDE views.notebooks.THUMBNAILS views.notebooks.WIDTH views.pictures.LEAST_STACKED "
+        "views.pictures.MOST_STACKED"
     ),
     "how much is written at once": "storage.checkpoint_arrays.WRITTEN_BYTES",
     "how much is read at once": "storage.attachments.READ_BYTES",
@@ -141,7 +145,7 @@ TABLE = {f"{threshold.module}.{threshold.name}": threshold for threshold in THRE
 def test_every_constant_is_a_threshold_or_has_a_reason() -> None:
     found = {name for file in ENGINE for name in constants(file)}
     others = [name for names in NO_THRESHOLD.values() for name in names.split()]
-    assert sorted(found) == sorted([*TABLE, *others]), "name it in diskreplay/testing/thresholds.py, or here"
+    assert sorted(found) == sorted([*TABLE, *others]), "name it in tests/helpers/testing/thresholds.py, or here"
 
 
 def value_of(name: str) -> object:
@@ -155,7 +159,7 @@ def test_all_are_small_while_it_lasts_and_their_own_after_it() -> None:
         assert {name: value_of(name) for name in TABLE} == {name: each.small for name, each in TABLE.items()}
         with small_thresholds():
             pass
-        assert value_of("ring.FIRST_LENGTH") == TABLE["ring.FIRST_LENGTH"].small
+        assert value_of("schema.ring.FIRST_LENGTH") == TABLE["schema.ring.FIRST_LENGTH"].small
     assert {name: value_of(name) for name in TABLE} == before
     with small_thresholds(in_format=False):
         changed = {name for name in TABLE if value_of(name) != before[name]}

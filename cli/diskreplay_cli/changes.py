@@ -30,7 +30,7 @@ class IdFile(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         import numpy as np
 
-        from diskreplay.paths import checked_path
+        from diskreplay.storage.paths import checked_path
 
         if not isinstance(value, str | os.PathLike):
             return value

@@ -47,7 +47,7 @@ def written_to(*outs: str) -> Callable[[], str]:
     """Return a function that tells what became of writing datasets, each of which appears whole or not at all."""
 
     def found() -> list[tuple[int, int] | None]:
-        from diskreplay.paths import checked_path
+        from diskreplay.storage.paths import checked_path
 
         paths = [pathlib.Path(checked_path(out)) for out in outs]
         facts = [path.stat() if os.path.lexists(path) else None for path in paths]
@@ -301,8 +301,8 @@ def formats_(as_json: bool) -> None:
 def merge(paths: tuple[str, ...], out: str, allow_loss: bool, as_json: bool) -> None:
     """Make a store OUT with all episodes of the stores at PATHS."""
     from diskreplay.ops.combine import merge as run
-    from diskreplay.paths import checked_path
     from diskreplay.remote.objects import is_url
+    from diskreplay.storage.paths import checked_path
 
     first, last = (is_url(path) or os.path.lexists(checked_path(path)) for path in (paths[0], out))
     if last and not first:

@@ -10,9 +10,8 @@ import numpy as np
 from gymnasium import vector
 from numpy.typing import NDArray
 
-from diskreplay.checks import check_array
+from diskreplay.checks import arrays, check_array, first_axis
 from diskreplay.errors import InputError, MisuseWarning, warn_outside
-from diskreplay.tensors import arrays, first_axis
 
 if hasattr(vector, "AutoresetMode"):
     AutoresetMode = vector.AutoresetMode

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from diskreplay.errors import InputError, NotAStoreError, StoreNotFoundError
-from diskreplay.paths import PathLike, full_path
 from diskreplay.remote import membership
 from diskreplay.remote.objects import ObjectStore, checked_url, is_url
-from diskreplay.schema import Schema, Start
+from diskreplay.schema.columns import Schema, Start
+from diskreplay.schema.spec import StoreSpec
 from diskreplay.storage.files import Files
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.storage.store import Store
-from diskreplay.store_spec import StoreSpec
 
 PADDINGS = {Start.ZEROS: "zero", Start.REPEAT: "reset"}
 """The names that ``create`` has for these start codes."""

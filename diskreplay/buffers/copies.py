@@ -13,7 +13,7 @@ import numpy as np
 
 from diskreplay.engine import forks
 from diskreplay.engine.engine import Engine
-from diskreplay.schema import REWARD
+from diskreplay.schema.columns import REWARD
 
 
 def reduce(kind: Any, engine: Engine, options: dict[str, Any]) -> tuple[Any, ...]:

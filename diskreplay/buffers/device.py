@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from diskreplay.errors import InputError
-from diskreplay.ragged import Lists
+from diskreplay.schema.ragged import Lists
 from diskreplay.views.batch import rebuilt
 
 

@@ -14,7 +14,6 @@ from diskreplay.buffers.state import UPDATED, sampler_facts, sampler_state
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError
-from diskreplay.ids import Ids
 from diskreplay.index.log import NEVER
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
@@ -22,6 +21,7 @@ from diskreplay.sampling.composed import with_parts
 from diskreplay.sampling.counting import Counting
 from diskreplay.sampling.registry import is_own
 from diskreplay.sampling.window import Prioritized, Sampler, Standings, checked_draw
+from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import SomeBatch
 from diskreplay.views.view import Explains, View
 

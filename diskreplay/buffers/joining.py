@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.ragged import Lists, Padded, joined
 from diskreplay.reading import blocks
 from diskreplay.reading.reads import Empty
+from diskreplay.schema.ragged import Lists, Padded, joined
 from diskreplay.views.batch import Batch
 
 Array = NDArray[Any]

@@ -8,10 +8,10 @@ from diskreplay.buffers import multi_agent_layout
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer, MultiAgentRolloutBuffer
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.rollout import RolloutBuffer
-from diskreplay.paths import PathLike, full_path
 from diskreplay.remote import membership
 from diskreplay.remote.objects import ObjectStore, checked_url, is_url
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.storage.store import Store
 
 KINDS: dict[str, Any] = {

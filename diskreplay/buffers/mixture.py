@@ -1,7 +1,7 @@
 """A mixture of stores: every batch holds a fixed share of each.
 
 1. How many items of a batch each part gives follows from the fractions and from what was drawn before
-   (:mod:`diskreplay.shares`). A batch holds the items of the first part, then those of the second, and so on.
+   (:mod:`diskreplay.sampling.shares`). A batch holds the items of the first part, then those of the second, and so on.
 2. An index of the mixture is ``part << 59 | index``: that of the first part is its own. So indices of different stores,
    which are the same numbers, are kept apart, in the one int64 that a buffer's batch has.
 3. A checkpoint of the mixture is one of each part that is written, under one name. That of the first of them, the
@@ -21,7 +21,6 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import shares
 from diskreplay.buffers.joining import Joint
 from diskreplay.buffers.loader import Loader, endless, loading
 from diskreplay.buffers.opening import find_checkpoint, written_stream
@@ -37,17 +36,18 @@ from diskreplay.engine import checkpointing, pushes
 from diskreplay.engine.generator import rng_to_json, set_rng
 from diskreplay.engine.hooks import State
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
-from diskreplay.ids import Ids, checked_ids
 from diskreplay.interrupts import Lock, held_back
-from diskreplay.paths import PathLike
-from diskreplay.ragged import Forms, Lists, Padded, pads_left
 from diskreplay.reading.reads import Reads
 from diskreplay.remote.place import named, place
+from diskreplay.sampling import shares
 from diskreplay.sampling.composed import has_priorities, with_parts
 from diskreplay.sampling.groups import Groups
 from diskreplay.sampling.window import Prioritized, checked_updates
-from diskreplay.schema import RECORDED, REWARD
+from diskreplay.schema.columns import RECORDED, REWARD
+from diskreplay.schema.ids import Ids, checked_ids
+from diskreplay.schema.ragged import Forms, Lists, Padded, pads_left
 from diskreplay.storage.attachments import Given
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import SomeBatch
 

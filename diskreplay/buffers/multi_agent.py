@@ -26,12 +26,12 @@ from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_share
 from diskreplay.engine.inputs import Freedoms
 from diskreplay.errors import InputError
-from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
+from diskreplay.schema.spec import StoreSpec
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Checkpoint, Store
-from diskreplay.store_spec import StoreSpec
 from diskreplay.views.delta_timestamps import DeltaTimestamps
 from diskreplay.views.view import View
 

@@ -23,8 +23,8 @@ from diskreplay.buffers.options import AgentsSpec
 from diskreplay.checks import check_array, check_count, check_flag
 from diskreplay.engine.inputs import rounded
 from diskreplay.errors import InputError, NotAStoreError, SchemaError
-from diskreplay.schema import Schema
-from diskreplay.spaces import discrete
+from diskreplay.schema.columns import Schema
+from diskreplay.schema.spaces import discrete
 
 OBS, STATE, AVAILABLE = "obs", "state", "available_actions"
 AGENT_MASK, AGENT_REWARD, MEAN_ACTION = "agent_mask", "agent_reward", "mean_action"

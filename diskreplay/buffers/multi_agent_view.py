@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_layout import AGENT_REWARD, AVAILABLE, MEAN_ACTION, OWN_COLUMNS, Agents
-from diskreplay.ids import Ids
 from diskreplay.index.rewards import returns
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
+from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import Arrays, Batch, RolloutBatch
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View

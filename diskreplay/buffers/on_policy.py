@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import returns, spaces
+from diskreplay.buffers import returns
 from diskreplay.buffers.opening import open_buffer
 from diskreplay.buffers.options import OpenOptions, of, shared
 from diskreplay.buffers.passes import Passes, Slices
@@ -25,14 +25,15 @@ from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
 from diskreplay.engine.inputs import Freedoms, rounded
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
-from diskreplay.ids import Ids, checked_ids
-from diskreplay.paths import PathLike
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.unroll import episode_stop, unroll
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import REWARD, TERMINATED, TRUNCATED, VALID
+from diskreplay.schema.ids import Ids, checked_ids
+from diskreplay.schema.spec import StoreSpec
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Checkpoint, Store
-from diskreplay.store_spec import StoreSpec
 from diskreplay.views.batch import Arrays, map_arrays
 
 Array = NDArray[Any]
@@ -486,7 +487,7 @@ def estimated(
     reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array, gamma: float, lambda_: float,
     td_targets: bool,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Return returns and advantages of steps, as of :mod:`diskreplay.returns`: TD(lambda) targets, or those of GAE."""
+    """Return returns and advantages of steps, as :mod:`.returns` has them: TD(lambda) targets, or those of GAE."""
     if td_targets:
         targets = returns.td_lambda(reward, next_value, terminated, cut, gamma, lambda_)
         return targets, targets - value

@@ -15,16 +15,16 @@ from diskreplay.engine import forks
 from diskreplay.engine.run import Run
 from diskreplay.errors import CheckpointError, InputError, StoreExistsError, StoreNotFoundError
 from diskreplay.index import rewards
-from diskreplay.paths import PathLike, full_path
-from diskreplay.ragged import check_forms
 from diskreplay.reading.open_stream import check_rewards
 from diskreplay.remote import membership
 from diskreplay.remote.objects import ObjectStore, checked_url, is_url
 from diskreplay.remote.place import place
-from diskreplay.schema import Schema, refuse_ragged
+from diskreplay.schema.columns import Schema, refuse_ragged
+from diskreplay.schema.ragged import check_forms
+from diskreplay.schema.spec import StoreSpec, build
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store, newest
-from diskreplay.store_spec import StoreSpec, build
 
 Buffer = TypeVar("Buffer", bound=StoredBuffer)
 

@@ -3,7 +3,7 @@
 What each means is said at :meth:`diskreplay.ReplayBuffer.create` and :meth:`diskreplay.ReplayBuffer.open`.
 
 1. An option is a field of the frozen dataclass of what it is about, with its type and its default:
-   :class:`~diskreplay.store_spec.StoreSpec`, :class:`AgentsSpec`, :class:`Opening` or
+   :class:`~diskreplay.schema.spec.StoreSpec`, :class:`AgentsSpec`, :class:`Opening` or
    :class:`~diskreplay.engine.run.Run`.
 2. Type checkers learn from a TypedDict here which options a call takes; ``tests/buffers/test_options.py`` holds its
    types to those of the fields.
@@ -22,11 +22,11 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 import gymnasium
 
 from diskreplay.engine.run import Run
-from diskreplay.paths import PathLike
-from diskreplay.ragged import Forms
-from diskreplay.schema import Codec, Continuity
+from diskreplay.schema.columns import Codec, Continuity
+from diskreplay.schema.ragged import Forms
+from diskreplay.schema.spec import StoreSpec
 from diskreplay.storage.files import Files
-from diskreplay.store_spec import StoreSpec
+from diskreplay.storage.paths import PathLike
 from diskreplay.video import Video
 
 Given = ParamSpec("Given")

@@ -13,7 +13,7 @@ from diskreplay.engine.engine import Engine
 from diskreplay.errors import InputError
 from diskreplay.sampling.composed import with_parts
 from diskreplay.sampling.window import Prioritized, Sampler
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
 
 
 class Owned(NamedTuple):

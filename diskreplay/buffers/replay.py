@@ -10,9 +10,9 @@ from typing_extensions import TypeVar
 from diskreplay.buffers.opening import make_buffer, open_buffer, open_or_make_buffer
 from diskreplay.buffers.options import CreateOptions, EitherOptions, ReplayOpenOptions, of, shared
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
-from diskreplay.store_spec import StoreSpec
+from diskreplay.schema.spec import StoreSpec
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.batch import Batch, SomeBatch
 from diskreplay.views.view import View
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer, with_steps_of
 from diskreplay.buffers.opening import make_buffer, open_or_make_buffer
 from diskreplay.buffers.options import CreateOptions, EitherOptions, shared
-from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.batch import RolloutBatch
 
 

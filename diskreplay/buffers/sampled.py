@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import notebooks
 from diskreplay.buffers import copies, owners, shuffle
 from diskreplay.buffers.draws import Draws, Unmarked
 from diskreplay.buffers.keeping import Keeping
@@ -28,14 +27,15 @@ from diskreplay.buffers.state import (
 from diskreplay.buffers.stored import Rules, StoredBuffer
 from diskreplay.checks import check_array, check_count
 from diskreplay.errors import DiskReplayError
-from diskreplay.ids import checked_ids
 from diskreplay.index.log import NOW
-from diskreplay.paths import PathLike
 from diskreplay.remote.place import named
 from diskreplay.sampling.registry import prepare
 from diskreplay.sampling.window import Prioritized, Sampler
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
+from diskreplay.schema.ids import checked_ids
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.views import notebooks
 from diskreplay.views.batch import SomeBatch
 from diskreplay.views.view import View
 

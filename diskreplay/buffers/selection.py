@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.episodes import Episode, EpisodeTable, listed
 from diskreplay.index.selecting import chosen_rows, refuse_columns
 from diskreplay.index.where import Where
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.sampling.selected import Ranges
+from diskreplay.schema.ids import Ids, pack, stream_of
 
 
 class Selection:

@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from diskreplay.engine.engine import Engine
 from diskreplay.errors import CorruptionError
-from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import NOW
 from diskreplay.reading import gather
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.tables import Tables
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
+from diskreplay.schema.ids import Ids, pack, stream_of
 from diskreplay.storage.column import ColumnReader
 from diskreplay.views.batch import SomeBatch
 from diskreplay.views.view import Scattered, View

@@ -21,7 +21,7 @@ from diskreplay.sampling import conforming
 from diskreplay.sampling import registry as samplers
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Prioritized, Sampler
-from diskreplay.schema import DTYPES, Schema
+from diskreplay.schema.columns import DTYPES, Schema
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import PROVENANCE
 from diskreplay.views import registry

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 import gymnasium
 import numpy as np
 
-from diskreplay import notebooks
 from diskreplay.buffers import copies
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.subscripts import Subscripted
@@ -28,9 +27,10 @@ from diskreplay.index.episodes import Episode, ends
 from diskreplay.index.selecting import warn_of_unknown
 from diskreplay.index.where import Where
 from diskreplay.interrupts import undisturbed
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.views import notebooks
 
 if TYPE_CHECKING:
     import zarr

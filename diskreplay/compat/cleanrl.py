@@ -35,9 +35,9 @@ from diskreplay.compat.stores import check_checkpoint
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError
 from diskreplay.interrupts import uninterrupted
-from diskreplay.paths import PathLike
 from diskreplay.sampling.proportional import Proportional
-from diskreplay.spaces import unbounded
+from diskreplay.schema.spaces import unbounded
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.transition import Transition
 
 __all__ = ["PrioritizedBatch", "PrioritizedReplayBuffer", "ReplayBuffer", "ReplayBufferSamples"]

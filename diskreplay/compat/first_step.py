@@ -22,7 +22,7 @@ from diskreplay.compat.positions import RingPositions, rows_of_ring
 from diskreplay.compat.stacks import images_of, stacks_named, stacks_seen
 from diskreplay.compat.stores import check_alike, open_or_create
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.paths import PathLike, full_path
+from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.views.batch import Batch, map_arrays
 
 FrameStack = int | Mapping[str, int] | Literal["auto"]

@@ -31,9 +31,9 @@ from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError, end_block
 from diskreplay.interrupts import uninterrupted
-from diskreplay.paths import PathLike
 from diskreplay.reading.open_stream import OpenStream
-from diskreplay.spaces import unbounded
+from diskreplay.schema.spaces import unbounded
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 

@@ -15,12 +15,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.checks import check_array
+from diskreplay.checks import arrays, check_array
 from diskreplay.compat.disk_array import squeezed
 from diskreplay.engine.inputs import check_range
 from diskreplay.errors import InputError
-from diskreplay.spaces import choices
-from diskreplay.tensors import arrays
+from diskreplay.schema.spaces import choices
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

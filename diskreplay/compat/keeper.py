@@ -26,7 +26,7 @@ from diskreplay.compat.positions import RingPositions
 from diskreplay.compat.rows import RowWindow, rows_of_window, window
 from diskreplay.engine.generator import set_rng
 from diskreplay.errors import InputError, end_block
-from diskreplay.ids import Ids
+from diskreplay.schema.ids import Ids
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, newest
 from diskreplay.storage.store import Store as Stored

@@ -19,7 +19,7 @@ from diskreplay import exits
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.engine import unclosed
 from diskreplay.errors import DiskReplayError
-from diskreplay.paths import PathLike, full_path
+from diskreplay.storage.paths import PathLike, full_path
 
 
 class Location:

@@ -35,12 +35,12 @@ from diskreplay.engine.inputs import check_range
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
 from diskreplay.interrupts import uninterrupted
-from diskreplay.paths import PathLike
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Prioritized, Sampler
-from diskreplay.spaces import unbounded
+from diskreplay.schema.spaces import unbounded
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 

@@ -29,9 +29,9 @@ from diskreplay.compat.rows import ids_of_all, transitions, window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.paths import PathLike
 from diskreplay.reading.reads import Reads
 from diskreplay.sampling.uniform import Uniform
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.batch import Batch, map_arrays
 from diskreplay.views.hindsight import ACHIEVED, DESIRED, Hindsight
 from diskreplay.views.transition import Transition

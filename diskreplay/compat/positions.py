@@ -20,7 +20,7 @@ from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.compat.disk_array import DiskArray, Shape
 from diskreplay.compat.rows import RowWindow, ids_of, ids_of_all, rows_of_window, single_steps, window
-from diskreplay.ids import Ids
+from diskreplay.schema.ids import Ids
 
 Array = NDArray[Any]
 

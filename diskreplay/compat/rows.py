@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.errors import EvictedError
-from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import REWARD, TERMINATED, VALID
-from diskreplay.spaces import unflatten
+from diskreplay.schema.columns import REWARD, TERMINATED, VALID
+from diskreplay.schema.ids import Ids, pack, stream_of
+from diskreplay.schema.spaces import unflatten
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.sampled import SampledBuffer, once_marked
 from diskreplay.compat.rows import window
-from diskreplay.ids import Ids
+from diskreplay.schema.ids import Ids
 
 
 def draw(buffer: SampledBuffer[Any], size: int, rng: Any = None) -> tuple[Ids, NDArray[np.float32]]:

@@ -51,10 +51,10 @@ from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpo
 from diskreplay.engine import checkpointing
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import CheckpointError, InputError, SamplerWarning, warn_outside
-from diskreplay.paths import PathLike, full_path
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
-from diskreplay.spaces import unbounded
+from diskreplay.schema.columns import REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.spaces import unbounded
 from diskreplay.storage.attachments import Given
+from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.views.batch import map_arrays
 
 __all__ = ["DiskPrioritizedVectorReplayBuffer", "DiskVectorReplayBuffer"]

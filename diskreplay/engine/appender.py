@@ -34,7 +34,7 @@ from diskreplay.errors import StateError
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.interrupts import Block
-from diskreplay.schema import PATCHES, REPEAT, REWARD, TERMINATED, TRUNCATED, VALID, ZEROS, Schema
+from diskreplay.schema.columns import PATCHES, REPEAT, REWARD, TERMINATED, TRUNCATED, VALID, ZEROS, Schema
 from diskreplay.storage.commit import MAX_IDS
 from diskreplay.storage.stream import StreamWriter
 

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import spaces
 from diskreplay.checks import check_array
 from diskreplay.engine.inputs import AnySlot, Freedoms, Slot, action_slots, check_reward, column_slots, obs_slots
 from diskreplay.engine.leaves import ObsLeaf
 from diskreplay.errors import InputError
-from diskreplay.schema import OBS, REWARD, TERMINATED, TRUNCATED, VALID, Schema
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import OBS, REWARD, TERMINATED, TRUNCATED, VALID, Schema
 
 Array = NDArray[Any]
 

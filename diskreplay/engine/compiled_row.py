@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from diskreplay.engine.arguments import Row
 from diskreplay.loading import Late
-from diskreplay.schema import START, VALID
+from diskreplay.schema.columns import START, VALID
 from diskreplay.storage.column import ColumnWriter
 
 Array = NDArray[Any]

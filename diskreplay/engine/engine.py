@@ -45,11 +45,11 @@ from diskreplay.errors import (
 )
 from diskreplay.index.episodes import Episode
 from diskreplay.interrupts import Lock
-from diskreplay.ragged import PADDED, check_forms
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
 from diskreplay.reading.reads import Empty, Reads
-from diskreplay.schema import REWARD, Schema
+from diskreplay.schema.columns import REWARD, Schema
+from diskreplay.schema.ragged import PADDED, check_forms
 from diskreplay.storage.commit import check_size
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter

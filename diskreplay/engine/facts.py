@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from diskreplay.checks import check_count, check_flag
+from diskreplay.checks import arrays, check_count, check_flag
 from diskreplay.errors import InputError
 from diskreplay.index.episodes import Episode, around, newest
 from diskreplay.index.facts import CUT_START, MAX_NAME, MAX_SEED, Facts, Noted, apart, is_name
 from diskreplay.index.where import OWN
-from diskreplay.schema import VALID
+from diskreplay.schema.columns import VALID
 from diskreplay.storage.metadata import plain
-from diskreplay.tensors import arrays
 
 if TYPE_CHECKING:
     from diskreplay.engine.appender import Appender

@@ -18,12 +18,11 @@ import numpy as np
 from gymnasium.spaces import Text
 from numpy.typing import NDArray
 
-from diskreplay import spaces
-from diskreplay.checks import check_array
+from diskreplay.checks import arrays, check_array
 from diskreplay.errors import InputError
-from diskreplay.ragged import Lists, Padded, rows_of
-from diskreplay.schema import Column, RaggedColumn, Schema
-from diskreplay.tensors import arrays
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import Column, RaggedColumn, Schema
+from diskreplay.schema.ragged import Lists, Padded, rows_of
 from diskreplay.video import wrong as wrong_video
 
 Array = NDArray[Any]

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from diskreplay.engine.inputs import Slot
 from diskreplay.errors import InputError
-from diskreplay.ids import STREAM_SHIFT, Ids, checked_ids, stream_of
 from diskreplay.index.later_values import encode
 from diskreplay.interrupts import Block
 from diskreplay.reading.open_stream import OpenStream
-from diskreplay.schema import LATER, VALID, Schema
+from diskreplay.schema.columns import LATER, VALID, Schema
+from diskreplay.schema.ids import STREAM_SHIFT, Ids, checked_ids, stream_of
 
 
 class LaterWriter:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.schema import Column, Stack
+from diskreplay.schema.columns import Column, Stack
 
 Array = NDArray[Any]
 

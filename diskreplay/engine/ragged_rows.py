@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from diskreplay.engine.arguments import Row
 from diskreplay.errors import StateError
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
 from diskreplay.storage.column import ColumnWriter
 from diskreplay.storage.commit import MAX_ITEMS
 

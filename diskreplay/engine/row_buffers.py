@@ -17,7 +17,7 @@ from diskreplay.engine import compiled_row
 from diskreplay.engine.arguments import Row
 from diskreplay.engine.compiled_row import CompiledRow
 from diskreplay.index.log import NEXT_PATCH, StreamLog
-from diskreplay.schema import PLACE, Schema
+from diskreplay.schema.columns import PLACE, Schema
 from diskreplay.storage.stream import StreamWriter
 
 Array = NDArray[Any]

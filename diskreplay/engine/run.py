@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from diskreplay import memory
 from diskreplay.checks import check_count
+from diskreplay.engine import memory
 from diskreplay.errors import InputError
-from diskreplay.ragged import PADDED, Forms, check_forms
 from diskreplay.remote.objects import checked_url
+from diskreplay.schema.ragged import PADDED, Forms, check_forms
 
 
 class DefaultBytes(int):

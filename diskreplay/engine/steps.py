@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from diskreplay.engine.arguments import Row
 from diskreplay.engine.continuity import same_rows
-from diskreplay.schema import CONTINUES
+from diskreplay.schema.columns import CONTINUES
 
 Array = NDArray[Any]
 

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError, InputError, ReadFailedError
-from diskreplay.ids import Ids, stream_of
 from diskreplay.index.episodes import KeptEpisodes
 from diskreplay.index.log import NEVER, NOW
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
 from diskreplay.reading.tables import Tables
 from diskreplay.sampling.window import ToldWindows, Window
-from diskreplay.schema import REWARD
+from diskreplay.schema.columns import REWARD
+from diskreplay.schema.ids import Ids, stream_of
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter, read_commit

@@ -28,7 +28,7 @@ from diskreplay.formats.core.container import Container
 from diskreplay.formats.core.convention import Convention
 from diskreplay.formats.core.flat import ArrayLike
 from diskreplay.formats.files import hdf5, images
-from diskreplay.schema import ACTION, OBS
+from diskreplay.schema.columns import ACTION, OBS
 
 COMPRESSED, LENGTHS = ".attrs/compress", "compress_len"
 

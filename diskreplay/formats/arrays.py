@@ -21,14 +21,14 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import spaces
 from diskreplay.checks import check_array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.ends import EndsUnknown, ends_of
 from diskreplay.formats.core.flat import FlatArrays, flags
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
-from diskreplay.schema import ACTION, OBS, TERMINATED, TRUNCATED
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import ACTION, OBS, TERMINATED, TRUNCATED
 
 Array = NDArray[Any]
 Nested = Any

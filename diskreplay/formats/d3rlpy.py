@@ -44,7 +44,7 @@ from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count
 from diskreplay.formats.files import hdf5, hdf5_writer
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 VERSION, PLACE = "2.1", "diskreplay"
 COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated")

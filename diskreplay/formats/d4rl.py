@@ -43,7 +43,7 @@ from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.files import hdf5, hdf5_writer
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 CUTS, LAYOUT_PLACE = "metadata/cut", "metadata/diskreplay"
 KEYS = {

@@ -32,7 +32,7 @@ from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.files import zarr_arrays
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 ATTRIBUTE = "diskreplay"
 

@@ -74,7 +74,7 @@ from diskreplay.formats.files.dopamine_logs import (
     padding_rows,
 )
 from diskreplay.formats.files.gzip_arrays import GzipWriter, compressed
-from diskreplay.schema import ACTION, OBS, REWARD, Start
+from diskreplay.schema.columns import ACTION, OBS, REWARD, Start
 
 CAPACITY = 1_000_000
 """The number of rows of the buffers that the DQN Replay Dataset was logged from."""

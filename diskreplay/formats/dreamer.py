@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from diskreplay.formats.core.array_reader import array_format
 from diskreplay.formats.core.convention import Convention
 from diskreplay.formats.files.npz_archive import KIND
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED
 
 CHUNK = re.compile(r"(?P<time>[^-]+)-(?P<uuid>[^-]+)-(?P<successor>[^-]+)-(?P<length>\d+)\.npz")
 

@@ -31,7 +31,7 @@ from diskreplay.formats.core.container import Container
 from diskreplay.formats.core.convention import Convention
 from diskreplay.formats.core.ends import DISCOUNT
 from diskreplay.formats.files.npz_archive import KIND
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED
 
 
 def is_named_by_steps(path: pathlib.Path, container: Container) -> bool:

@@ -57,7 +57,7 @@ from diskreplay.formats.files.lerobot_meta import DESCRIPTION, DONE, EPISODE, FR
 from diskreplay.formats.files.lerobot_output import DatasetWriter
 from diskreplay.formats.files.parquet_array import ParquetArray, Texts
 from diskreplay.index.episodes import Episode
-from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
 
 NAME = "lerobot"
 CHECKED_ROWS = 1 << 16

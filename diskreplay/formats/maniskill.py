@@ -21,7 +21,7 @@ from __future__ import annotations
 from diskreplay.formats.core.array_reader import array_format
 from diskreplay.formats.core.convention import Convention
 from diskreplay.formats.files import hdf5
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 TABLE = Convention(
     {"obs": OBS, "actions": ACTION, "rewards": REWARD, "terminated": TERMINATED, "truncated": TRUNCATED},

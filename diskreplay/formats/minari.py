@@ -37,8 +37,8 @@ from diskreplay.formats.core.transitions import Source, nothing, whole
 from diskreplay.formats.files import hdf5, minari_dataset
 from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, created
 from diskreplay.formats.files.images import EncodedImages
-from diskreplay.ragged import Lists
-from diskreplay.schema import OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.ragged import Lists
 
 STORAGE, MAIN = "hdf5", "main_data.hdf5"
 

@@ -23,7 +23,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from diskreplay import spaces
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice
@@ -38,8 +37,9 @@ from diskreplay.formats.files import minari_dataset
 from diskreplay.formats.files.arrow import damage, is_text, number_array, text_array
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.formats.files.minari_dataset import METADATA
-from diskreplay.ragged import Lists
-from diskreplay.schema import DTYPES
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import DTYPES
+from diskreplay.schema.ragged import Lists
 
 STORAGE, FILE = "arrow", "part-0.arrow"
 BATCH_ROWS = 131_072

@@ -42,7 +42,7 @@ from diskreplay.formats.core.transitions import Source, whole_episodes
 from diskreplay.formats.exorl import DREAMER, EXORL, is_named_by_steps
 from diskreplay.formats.files import npz_archive
 from diskreplay.formats.files.npz_archive import KIND
-from diskreplay.schema import ACTION, OBS, TERMINATED
+from diskreplay.schema.columns import ACTION, OBS, TERMINATED
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:

@@ -52,8 +52,8 @@ from diskreplay.formats.files import images, parquet_table
 from diskreplay.formats.files.arrow import number_array, text_array
 from diskreplay.formats.files.parquet_array import ParquetArray
 from diskreplay.formats.files.parquet_table import DESCRIPTION, METADATA, check_order, whole_numbers
-from diskreplay.ragged import Lists
-from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.ragged import Lists
 
 GROUP_BYTES = 32 << 20
 """The number of decoded bytes of a row group."""

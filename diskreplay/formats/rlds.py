@@ -56,8 +56,8 @@ from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode
 from diskreplay.formats.files import images, rlds_episodes
 from diskreplay.formats.files.rlds_episodes import DISCOUNT, FACTS, FEATURES, FLAGS, INFO, LAYOUT, ORIGIN, STEPS
-from diskreplay.ragged import Lists
-from diskreplay.schema import ACTION, DTYPES, OBS, REWARD
+from diskreplay.schema.columns import ACTION, DTYPES, OBS, REWARD
+from diskreplay.schema.ragged import Lists
 
 NAME, VERSION = "diskreplay", "1.0.0"
 RECORDS = f"{NAME}-train.tfrecord-00000-of-00001"

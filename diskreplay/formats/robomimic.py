@@ -52,7 +52,7 @@ from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import parse_json
 from diskreplay.formats.files import hdf5, hdf5_writer
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 PLACE = "diskreplay"
 FLAT = "flat"

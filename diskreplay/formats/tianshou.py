@@ -33,7 +33,7 @@ from diskreplay.formats.core.episodes import array_slice
 from diskreplay.formats.core.flat import ArrayLike, Joined, check_length
 from diskreplay.formats.core.untrusted import declared_count
 from diskreplay.formats.files import hdf5
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 SIZE, PLACES = ".attrs/_size", ".attrs/maxsize"
 

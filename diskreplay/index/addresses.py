@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.log import NEXT_PATCH, StreamLog
-from diskreplay.ring import Table
-from diskreplay.schema import START
+from diskreplay.schema.columns import START
+from diskreplay.schema.ring import Table
 
 (
     NUMBER, ENVS, LENGTH, FLOOR, END, STARTS, NEXT_PATCHES, PATCH_BEGIN, PATCH_END, PATCH_LENGTH,

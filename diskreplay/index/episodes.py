@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import STREAM_SHIFT, Ids
 from diskreplay.index.fact_values import FactValues, values_of
 from diskreplay.index.facts import EpisodeFacts, Facts, copied
 from diskreplay.index.log import StreamLog
 from diskreplay.index.sliding import Sliding
-from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID
+from diskreplay.schema.columns import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID
+from diskreplay.schema.ids import STREAM_SHIFT, Ids
 
 CUT_OFF = "cut off"
 ROW_BITS = 43

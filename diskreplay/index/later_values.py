@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids
 from diskreplay.index.log import StreamLog, place_of
-from diskreplay.schema import Column
+from diskreplay.schema.columns import Column
+from diskreplay.schema.ids import Ids
 
 SLACK_BYTES = 1 << 20
 """A commit cleans up once the log of bytes is longer than twice the bytes that still count, plus this."""

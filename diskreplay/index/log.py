@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import STREAM_SHIFT, Ids
-from diskreplay.ring import Table
-from diskreplay.schema import CONTINUES, PATCHES, PLACE, START, TERMINATED, TRUNCATED, VALID, Column, Start
+from diskreplay.schema.columns import CONTINUES, PATCHES, PLACE, START, TERMINATED, TRUNCATED, VALID, Column, Start
+from diskreplay.schema.ids import STREAM_SHIFT, Ids
+from diskreplay.schema.ring import Table
 
 NEXT_PATCH = "..next_patch"
 """The name of the array with the number of the patch that holds each row's next observation.
@@ -53,7 +53,7 @@ class Standing(enum.IntEnum):
 
 
 NEVER, NOW, LATER = (int(standing) for standing in Standing)
-"""The standings as plain integers, to compare arrays with; :data:`diskreplay.schema.CONTINUES` says why."""
+"""The standings as plain integers, to compare arrays with; :data:`diskreplay.schema.columns.CONTINUES` says why."""
 
 
 class StreamLog:

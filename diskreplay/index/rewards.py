@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids
 from diskreplay.index.log import StreamLog, place_of
-from diskreplay.schema import REWARD, VALID, Schema
+from diskreplay.schema.columns import REWARD, VALID, Schema
+from diskreplay.schema.ids import Ids
 
 
 def check_column(schema: Schema, name: str) -> None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import STREAM_SHIFT
 from diskreplay.index.jit import kernel
 from diskreplay.index.log import LATER, NOW
+from diskreplay.schema.ids import STREAM_SHIFT
 
 Ints = NDArray[np.int64]
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids
 from diskreplay.index.log import StreamLog
-from diskreplay.ring import Table
-from diskreplay.schema import CONTINUES, START, TERMINATED, TRUNCATED, VALID
+from diskreplay.schema.columns import CONTINUES, START, TERMINATED, TRUNCATED, VALID
+from diskreplay.schema.ids import Ids
+from diskreplay.schema.ring import Table
 
 FIRST, STOP = "first", "stop"
 OPEN = np.int64(1 << 62)

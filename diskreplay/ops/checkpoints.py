@@ -17,11 +17,11 @@ from typing import Any
 
 from diskreplay.errors import CheckpointError, InputError, LockedError
 from diskreplay.ops.result import Result
-from diskreplay.paths import PathLike
 from diskreplay.remote import trainer_checkpoints as remote
 from diskreplay.remote.place import local, open_store
 from diskreplay.storage import stream
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 

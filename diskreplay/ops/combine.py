@@ -27,9 +27,9 @@ from diskreplay.ops.convert import (
 )
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.paths import PathLike, checked_path
-from diskreplay.ragged import Lists
 from diskreplay.remote.objects import is_url
+from diskreplay.schema.ragged import Lists
+from diskreplay.storage.paths import PathLike, checked_path
 from diskreplay.video import MAX_PARAMETERS, Video, renumbered
 
 STORE = formats.get("store")

@@ -25,13 +25,13 @@ import numpy as np
 
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
-from diskreplay.paths import PathLike
 from diskreplay.remote.place import local
 from diskreplay.storage import chunks, stream
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import SCRATCH
 

@@ -39,12 +39,12 @@ from diskreplay.ops.checkpoints import IMPORT_MARK, unfinished_imports
 from diskreplay.ops.envs import make
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.paths import PathLike, checked_path, on_this_machine
 from diskreplay.prefetch import Prefetcher
 from diskreplay.remote.objects import is_url
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import Stack
+from diskreplay.schema.columns import Stack
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike, checked_path, on_this_machine
 from diskreplay.storage.store import FIRST_STREAM, Store
 from diskreplay.views.transition import Transition
 

@@ -22,8 +22,8 @@ from diskreplay.ops.inspect import Facts, inspect
 from diskreplay.ops.record import Report, record
 from diskreplay.ops.show import show
 from diskreplay.ops.verify import verify
-from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike, checked_path
 from diskreplay.storage.store import Store
 from diskreplay.views.batch import Batch
 

@@ -22,18 +22,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.selection import SelectedStore, open_selected
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Arrays, Source, Transitions, by_episode
-from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
 from diskreplay.ops.convert import PLAIN, counted
 from diskreplay.ops.signals import Progress
-from diskreplay.paths import PathLike
-from diskreplay.ragged import Lists
-from diskreplay.schema import KNOWN
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import KNOWN
+from diskreplay.schema.ids import pack
+from diskreplay.schema.ragged import Lists
+from diskreplay.storage.paths import PathLike
 
 Array = NDArray[Any]
 

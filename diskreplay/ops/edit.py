@@ -22,14 +22,14 @@ from diskreplay.formats.core.recorder import add_facts, add_steps
 from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected, place_of, told
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source
 from diskreplay.formats.store import Copy
-from diskreplay.ids import Ids, checked_ids, pack
 from diskreplay.ops.combine import OTHER_NAME, lossless
 from diskreplay.ops.convert import absolute, apart, bytes_of, counted, vacant
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.paths import PathLike, checked_path
 from diskreplay.remote.objects import is_url
-from diskreplay.schema import KNOWN, VALID
+from diskreplay.schema.columns import KNOWN, VALID
+from diskreplay.schema.ids import Ids, checked_ids, pack
+from diskreplay.storage.paths import PathLike, checked_path
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError
-from diskreplay.ids import pack
 from diskreplay.index.episodes import COLUMNS, Episode
 from diskreplay.index.selecting import End, chosen, end_of
 from diskreplay.index.where import Where
 from diskreplay.ops.result import Result
-from diskreplay.paths import PathLike
-from diskreplay.ragged import Forms
 from diskreplay.reading import decoding
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import open_stream
 from diskreplay.remote.place import open_store
-from diskreplay.schema import KNOWN
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import KNOWN
+from diskreplay.schema.ids import pack
+from diskreplay.schema.ragged import Forms
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.transition import Transition
 
 SORTS = ("number", "length", "return", "end")

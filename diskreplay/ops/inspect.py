@@ -22,15 +22,15 @@ from diskreplay.index.later_values import counts
 from diskreplay.ops.checkpoints import CheckpointSummary, summary
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.result import Compressed, Result
-from diskreplay.paths import PathLike
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import open_stream
 from diskreplay.remote.place import open_store
-from diskreplay.schema import FORMAT_VERSION, Column
+from diskreplay.schema.columns import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Span
 from diskreplay.storage.files import THIS_PROCESS
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import PROVENANCE, STREAMS, Checkpoint, Store
 
 HISTOGRAM_BINS = 24

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from diskreplay.schema import Column
+from diskreplay.schema.columns import Column
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import shard_number
 from diskreplay.storage.commit import Tail

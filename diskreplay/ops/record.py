@@ -26,8 +26,8 @@ from diskreplay.engine.run import COMMIT_SECONDS
 from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals
 from diskreplay.ops.result import Compressed, Result
-from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike, checked_path
 from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000

@@ -25,14 +25,14 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_array
 from diskreplay.errors import InputError, WriteFailedError
 from diskreplay.formats.core.transitions import BLOCK_BYTES
-from diskreplay.ids import Ids, pack
 from diskreplay.ops.convert import PLAIN
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.paths import PathLike
 from diskreplay.remote.place import local
-from diskreplay.schema import Column, Schema
+from diskreplay.schema.columns import Column, Schema
+from diskreplay.schema.ids import Ids, pack
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Store
 from diskreplay.views.batch import Batch
 

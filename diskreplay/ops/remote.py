@@ -14,7 +14,6 @@ from diskreplay.ops.convert import absolute, vacant
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import verify
-from diskreplay.paths import PathLike
 from diskreplay.remote.collect import Garbage, collect
 from diskreplay.remote.needed import arrays, shards
 from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
@@ -24,6 +23,7 @@ from diskreplay.remote.remote_files import RemoteFiles
 from diskreplay.storage import metadata
 from diskreplay.storage.files import translate_reads
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store, checkpoint_files
 from diskreplay.storage.stream import parents
 

@@ -11,12 +11,12 @@ import dataclasses
 
 from diskreplay.errors import InputError
 from diskreplay.ops.result import Result
-from diskreplay.paths import PathLike
 from diskreplay.remote.place import local
-from diskreplay.schema import PLACE
+from diskreplay.schema.columns import PLACE
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Commit, check_size
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import StreamWriter
 

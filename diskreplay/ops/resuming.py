@@ -27,7 +27,7 @@ from diskreplay.formats.core.recorder import Added
 from diskreplay.formats.core.selection import open_selected
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.index.facts import CUT_START
-from diskreplay.ragged import Lists
+from diskreplay.schema.ragged import Lists
 
 MARK = "import.json"
 

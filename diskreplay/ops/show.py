@@ -1,7 +1,7 @@
 """The observations of an episode as a picture: a contact sheet (PNG) or animation (GIF) of images, or curves.
 
-A frame is shown as it is stored, see :mod:`diskreplay.pictures`; where only the values say what is black and white, it
-is those of the shown frames. The curves are :mod:`diskreplay.ops.curves`.
+A frame is shown as it is stored, see :mod:`diskreplay.views.pictures`; where only the values say what is black and
+white, it is those of the shown frames. The curves are :mod:`diskreplay.ops.curves`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from diskreplay import spaces
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.log_rows import LogRows, open_rows
 from diskreplay.formats.core.output import check_target, replacing
 from diskreplay.index.episodes import Episode
 from diskreplay.ops import curves
 from diskreplay.ops.result import Result
-from diskreplay.paths import PathLike, checked_path
-from diskreplay.pictures import are_vectors, is_image, space_bounds, to_pixels
 from diskreplay.remote.place import named
-from diskreplay.schema import OBS, Column, Schema
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import OBS, Column, Schema
+from diskreplay.storage.paths import PathLike, checked_path
+from diskreplay.views.pictures import are_vectors, is_image, space_bounds, to_pixels
 
 SHEET_FRAMES = 40
 GIF_FRAMES = 500

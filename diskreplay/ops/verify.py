@@ -55,14 +55,14 @@ from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify_chunks import ColumnCheck
 from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck, check_spans
-from diskreplay.paths import PathLike
 from diskreplay.reading.bytelog import CONTENTS, read_records
 from diskreplay.remote.place import place
-from diskreplay.schema import LOGS, PLACES, START, VALID, Schema
+from diskreplay.schema.columns import LOGS, PLACES, START, VALID, Schema
 from diskreplay.storage import attachments, kept, metadata, stream
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit, Span, is_patch
 from diskreplay.storage.files import Files, translate_reads
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
 from diskreplay.views.transition import Transition
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError
 from diskreplay.ops.problems import DAMAGE, Findings
-from diskreplay.schema import REWARD
+from diskreplay.schema.columns import REWARD
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Span

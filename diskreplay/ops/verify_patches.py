@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import EvictedError
 from diskreplay.ops.problems import DAMAGE, Findings
-from diskreplay.schema import PATCH_TABLE, PLACES, START, VALID, Start
+from diskreplay.schema.columns import PATCH_TABLE, PLACES, START, VALID, Start
 from diskreplay.storage.column import ColumnReader
 
 Array = NDArray[Any]

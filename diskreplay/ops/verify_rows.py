@@ -1,6 +1,6 @@
 """The check of one stream's rows against each other: where runs begin, and what the patch table says of them.
 
-1. ``start`` is one of the codes of :class:`diskreplay.schema.Start`.
+1. ``start`` is one of the codes of :class:`diskreplay.schema.columns.Start`.
 2. A row continues the one before only where both are transitions and the one before did not end; the first row of all
    continues nothing.
 3. Patches are in the order of their rows. Each names an existing row and environment, and an offset from ``-context``
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from diskreplay import video
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.reading import ragged_reads
-from diskreplay.schema import PATCH_TABLE, PLACE, PLACES, START, TERMINATED, TRUNCATED, VALID, Schema, Start
+from diskreplay.schema.columns import PATCH_TABLE, PLACE, PLACES, START, TERMINATED, TRUNCATED, VALID, Schema, Start
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.video import Video

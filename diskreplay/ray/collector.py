@@ -24,7 +24,7 @@ from gymnasium.vector import VectorEnv
 from diskreplay.buffers.autoreset import AutoresetMode
 from diskreplay.buffers.options import RunOptions, shared
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_count
+from diskreplay.checks import arrays, check_count
 from diskreplay.errors import (
     ClosedError,
     CorruptionError,
@@ -35,12 +35,11 @@ from diskreplay.errors import (
     RemoteError,
     StoreNotFoundError,
 )
-from diskreplay.paths import PathLike, full_path
 from diskreplay.recording import VectorRecord
 from diskreplay.remote.objects import checked_url, is_url
 from diskreplay.remote.place import default_mirror
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.tensors import arrays
+from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000

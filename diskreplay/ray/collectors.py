@@ -28,12 +28,12 @@ from diskreplay.errors import (
     StoreNotFoundError,
     end_block,
 )
-from diskreplay.paths import PathLike, full_path
 from diskreplay.ray.collector import CAPACITY, MakeEnvs, Policy, made
 from diskreplay.ray.columns import place
 from diskreplay.ray.supervisor import Supervisor
 from diskreplay.remote.objects import checked_url, is_url
 from diskreplay.sampling.window import Sampler
+from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.views.view import View
 
 LEARNER = "learner"

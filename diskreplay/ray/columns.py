@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids
-from diskreplay.paths import PathLike, checked_path, full_path
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import OBS, REWARD, TERMINATED, TRUNCATED, Schema
-from diskreplay.spaces import leaf_layout, leaf_spaces
+from diskreplay.schema.columns import OBS, REWARD, TERMINATED, TRUNCATED, Schema
+from diskreplay.schema.ids import Ids
+from diskreplay.schema.spaces import leaf_layout, leaf_spaces
+from diskreplay.storage.paths import PathLike, checked_path, full_path
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]

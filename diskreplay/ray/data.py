@@ -24,11 +24,11 @@ from ray.data.block import BlockAccessor, BlockMetadata
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import StateError
 from diskreplay.formats.core.selection import Selection, place_of
-from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
-from diskreplay.paths import PathLike, checked_path, full_path
 from diskreplay.ray.columns import checked_columns, column_names, empty_columns, place, read_columns
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
+from diskreplay.schema.ids import pack
+from diskreplay.storage.paths import PathLike, checked_path, full_path
 
 Array = NDArray[Any]
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.spaces.space_utils import batch as batched
 
-from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_array
 from diskreplay.errors import InputError
 from diskreplay.ray.episodes import Episodes, Held, Piece
-from diskreplay.schema import TERMINATED, TRUNCATED, VALID
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import TERMINATED, TRUNCATED, VALID
 
 Array = NDArray[Any]
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from diskreplay.ids import Ids
+from diskreplay.schema.ids import Ids
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ray.rllib.offline.offline_data import OfflineData
 from diskreplay.errors import InputError
 from diskreplay.ray.columns import NEXT
 from diskreplay.ray.data import EPISODE, DiskReplayDatasource
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 NAMES: Mapping[str, str] = {
     OBS: Columns.OBS,

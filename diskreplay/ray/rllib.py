@@ -28,15 +28,15 @@ from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.sampler_draws import draw
 from diskreplay.compat.stores import OPEN_OPTIONS, check_checkpoint, closed_on_failure, numbered
 from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError
-from diskreplay.paths import PathLike, checked_path
 from diskreplay.ray import episode_reads
 from diskreplay.ray.episode_writes import Chunk, Lanes, chunk_of, write
 from diskreplay.ray.episodes import Episodes, Held, Piece
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Sampler
-from diskreplay.spaces import unbounded
+from diskreplay.schema.spaces import unbounded
 from diskreplay.storage.attachments import Given
+from diskreplay.storage.paths import PathLike, checked_path
 
 Array = NDArray[Any]
 

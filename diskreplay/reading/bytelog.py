@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, ReadFailedError
-from diskreplay.ids import Ids
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.later_values import LaterValues
 from diskreplay.index.log import StreamLog
-from diskreplay.schema import INFO, LATER, Schema
+from diskreplay.schema.columns import INFO, LATER, Schema
+from diskreplay.schema.ids import Ids
 from diskreplay.storage.column import ColumnReader, ColumnWriter
 
 LOOK_SHARE = 4
@@ -80,7 +80,7 @@ CONTENTS: dict[str, Callable[[Schema, StreamLog], Content]] = {
     INFO: lambda schema, log: EpisodeFacts(log),
     LATER: lambda schema, log: LaterValues(schema.later, log),
 }
-"""The function that makes the content of each kind of log, by path of :data:`~diskreplay.schema.LOGS`."""
+"""The function that makes the content of each kind of log, by path of :data:`~diskreplay.schema.columns.LOGS`."""
 
 
 def read_records(

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids
 from diskreplay.interrupts import Lock
 from diskreplay.reading import compiled
+from diskreplay.schema.ids import Ids
 from diskreplay.storage.column import ColumnReader
 
 MIN_SHARE = 0.25

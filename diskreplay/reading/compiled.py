@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import workers
-from diskreplay.ids import Ids
 from diskreplay.loading import Late
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
-from diskreplay.schema import Column
+from diskreplay.schema.columns import Column
+from diskreplay.schema.ids import Ids
 from diskreplay.storage.chunks import OVERHEAD_BYTES
 from diskreplay.storage.column import ColumnReader, Locations
 

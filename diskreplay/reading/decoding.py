@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from diskreplay import video, workers
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.ids import Ids
-from diskreplay.ragged import Lists
 from diskreplay.reading import ragged_reads
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.ragged_reads import HasItems
 from diskreplay.reading.reads import Reads
-from diskreplay.schema import RaggedColumn
+from diskreplay.schema.columns import RaggedColumn
+from diskreplay.schema.ids import Ids
+from diskreplay.schema.ragged import Lists
 from diskreplay.storage.column import ColumnReader
 from diskreplay.video import Packet, Video
 

@@ -21,11 +21,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids
 from diskreplay.reading import compiled
 from diskreplay.reading.cache import CachedColumn, ChunkCache
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
+from diskreplay.schema.ids import Ids
 from diskreplay.storage import chunks
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader, ColumnWriter, Location, Locations

@@ -15,13 +15,13 @@ import dataclasses
 
 import numpy as np
 
-from diskreplay.ids import Ids
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.target import Target
-from diskreplay.schema import PATCHES, REPEAT, START, Stack
+from diskreplay.schema.columns import PATCHES, REPEAT, START, Stack
+from diskreplay.schema.ids import Ids
 from diskreplay.storage.column import ColumnReader
 
 

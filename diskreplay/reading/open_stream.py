@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError
-from diskreplay.ids import Ids
 from diskreplay.index import rewards
 from diskreplay.index.episodes import COLUMNS, KeptEpisodes
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.interrupts import Lock
-from diskreplay.ragged import Lists
 from diskreplay.reading import decoding, observations, ragged_reads
 from diskreplay.reading.bytelog import CONTENTS, ByteLog
 from diskreplay.reading.cache import ChunkCache
@@ -27,7 +25,9 @@ from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
-from diskreplay.schema import INFO, LATER, PLACE, REWARD, Schema
+from diskreplay.schema.columns import INFO, LATER, PLACE, REWARD, Schema
+from diskreplay.schema.ids import Ids
+from diskreplay.schema.ragged import Lists
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diskreplay.ids import Ids
 from diskreplay.index.addresses import FULL
 from diskreplay.reading import compiled, gather
 from diskreplay.reading.gather import Plan
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.tables import ColumnTable, Tables
 from diskreplay.reading.target import Target
+from diskreplay.schema.ids import Ids
 from diskreplay.storage import handles
 from diskreplay.storage.column import ColumnWriter, Locations
 from diskreplay.storage.handles import Loan, PooledFile

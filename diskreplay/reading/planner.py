@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import STREAM_SHIFT
 from diskreplay.index.addresses import (
     CHUNKS,
     END,
@@ -44,7 +43,8 @@ from diskreplay.index.addresses import (
     STOP_CHUNK,
 )  # fmt: skip
 from diskreplay.index.jit import byte_at, copy, int64_at, kernel, prefetch
-from diskreplay.schema import CONTINUES
+from diskreplay.schema.columns import CONTINUES
+from diskreplay.schema.ids import STREAM_SHIFT
 
 Ints = NDArray[np.int64]
 Int = Any

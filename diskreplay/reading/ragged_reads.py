@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids
-from diskreplay.ragged import Form, Lists, Padded, offsets_of
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.target import Target
-from diskreplay.schema import RaggedColumn
+from diskreplay.schema.columns import RaggedColumn
+from diskreplay.schema.ids import Ids
+from diskreplay.schema.ragged import Form, Lists, Padded, offsets_of
 from diskreplay.storage.column import ColumnReader
 
 Array = NDArray[Any]

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.ragged import PADDED, Forms
 from diskreplay.reading import blocks, compiled, gather
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.tables import Tables
 from diskreplay.reading.target import Target
-from diskreplay.schema import REWARD
+from diskreplay.schema.columns import REWARD
+from diskreplay.schema.ragged import PADDED, Forms
 from diskreplay.storage.column import ColumnReader
 
 Empty = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]

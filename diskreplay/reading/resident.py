@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids
 from diskreplay.index.log import StreamLog, place_of
 from diskreplay.reading import compiled
-from diskreplay.ring import Table
-from diskreplay.schema import START, VALID, Schema
+from diskreplay.schema.columns import START, VALID, Schema
+from diskreplay.schema.ids import Ids
+from diskreplay.schema.ring import Table
 
 Array = NDArray[Any]
 

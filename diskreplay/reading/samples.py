@@ -15,17 +15,17 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import place_of
 from diskreplay.index.rewards import returns, rewards
-from diskreplay.ragged import form_of
 from diskreplay.reading import decoding, observations, plain, ragged_reads
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import NEXT
 from diskreplay.reading.target import Target
-from diskreplay.schema import KNOWN, LATER, RECORDED, REWARD, Column, Schema, Stack
+from diskreplay.schema.columns import KNOWN, LATER, RECORDED, REWARD, Column, Schema, Stack
+from diskreplay.schema.ids import Ids, pack, stream_of
+from diskreplay.schema.ragged import form_of
 
 Array = NDArray[Any]
 

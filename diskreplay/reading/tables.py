@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids, stream_of
 from diskreplay.index.addresses import COLUMN_FACTS, LogAddresses, address
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.cache import CachedColumn, ChunkCache
 from diskreplay.reading.resident import Resident, ResidentTable
+from diskreplay.schema.ids import Ids, stream_of
 from diskreplay.storage.column import ColumnReader, ColumnWriter
 from diskreplay.storage.stream import StreamReader, StreamWriter
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids
+from diskreplay.schema.ids import Ids
 
 Array = NDArray[Any]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import VALID, Schema
+from diskreplay.schema.columns import VALID, Schema
+from diskreplay.schema.ids import Ids
 
 
 def unroll(

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import arrays, first_axis
 from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms, column_slots
 from diskreplay.errors import InputError, MisuseWarning, warn_outside
-from diskreplay.schema import Schema
-from diskreplay.tensors import arrays, first_axis
+from diskreplay.schema.columns import Schema
 
 SEED = "seed"
 """The name of the column of ``seeds=True``, which does not come from ``info``."""

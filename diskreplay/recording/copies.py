@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.tensors import arrays
+from diskreplay.checks import arrays
 from diskreplay.views.batch import map_arrays
 
 LARGE_BYTES = 1 << 14

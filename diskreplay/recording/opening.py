@@ -13,11 +13,11 @@ from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import InputError
-from diskreplay.paths import PathLike
 from diskreplay.recording.columns import SEED, InfoColumns
 from diskreplay.sampling.window import Sampler
+from diskreplay.schema.spec import StoreSpec, build
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.store_spec import StoreSpec, build
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.view import View
 
 CAPACITY = 1_000_000

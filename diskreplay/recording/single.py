@@ -16,20 +16,19 @@ from gymnasium.vector import VectorEnv
 from diskreplay.buffers.options import EitherOptions, shared
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.call_queue import CallQueue, Waited, nothing
-from diskreplay.checks import check_count, check_flag
+from diskreplay.checks import arrays, check_count, check_flag
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.facts import change_of_newest, checked
 from diskreplay.errors import InputError, end_block
-from diskreplay.paths import PathLike
 from diskreplay.recording.columns import SEED
 from diskreplay.recording.copies import copied
 from diskreplay.recording.opening import NO_SEED, opened, seed_number
+from diskreplay.recording.video_encoding import NOT_ENCODED, VideoEncoder, VideoRows, parameters_of
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import OBS, REWARD, TERMINATED, TRUNCATED
-from diskreplay.spaces import named_leaves
-from diskreplay.tensors import arrays
+from diskreplay.schema.columns import OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.spaces import named_leaves
+from diskreplay.storage.paths import PathLike
 from diskreplay.video import Video
-from diskreplay.video_encoding import NOT_ENCODED, VideoEncoder, VideoRows, parameters_of
 from diskreplay.views.view import View
 
 QUEUE_ROWS = 128

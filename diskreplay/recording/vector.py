@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from diskreplay.buffers.autoreset import HIDDEN, AutoresetMode, checked_info, final_observations
 from diskreplay.buffers.options import EitherOptions, shared
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_array, check_count
+from diskreplay.checks import arrays, check_array, check_count
 from diskreplay.errors import InputError
-from diskreplay.paths import PathLike
 from diskreplay.recording.columns import SEED
 from diskreplay.recording.copies import copied
 from diskreplay.recording.opening import NO_SEED, opened, seed_number
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
-from diskreplay.spaces import LEAF_SPACES, is_ragged
-from diskreplay.tensors import arrays
+from diskreplay.schema.columns import REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.spaces import LEAF_SPACES, is_ragged
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.batch import map_arrays
 from diskreplay.views.view import View
 

@@ -11,7 +11,7 @@ from diskreplay.checks import check_key
 from diskreplay.errors import NotAStoreError, RemoteConflictError, RemoteError, StoreExistsError
 from diskreplay.remote import conditions, documents, ledger, numbers
 from diskreplay.remote.objects import NEW, Objects, TakenError, find
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.store import STREAMS, PartialStore, Store, check_sizes

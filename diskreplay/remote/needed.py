@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diskreplay.errors import CorruptionError
-from diskreplay.schema import Column, Schema
+from diskreplay.schema.columns import Column, Schema
 from diskreplay.storage.column import shard_name
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import STREAMS

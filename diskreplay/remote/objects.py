@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from diskreplay.errors import InputError, RemoteError
-from diskreplay.paths import check_no_secret
 from diskreplay.remote import failures, listing
 from diskreplay.remote.downloads import Download
+from diskreplay.storage.paths import check_no_secret
 from diskreplay.workers import start_thread
 
 SCHEMES = ("s3", "gs", "az", "file")

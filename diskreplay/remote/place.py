@@ -8,13 +8,13 @@ import warnings
 
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, RemoteWarning, StoreNotFoundError
-from diskreplay.paths import PathLike, checked_path, full_path
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
 from diskreplay.remote.remote_files import RemoteFiles
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike, checked_path, full_path
 from diskreplay.storage.store import Store
 
 MIRROR_BYTES = 16 << 30

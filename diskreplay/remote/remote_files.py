@@ -17,7 +17,7 @@ from diskreplay.remote.catalog import Catalog
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Object, Objects, connect
 from diskreplay.remote.shard_copies import Copies
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.local_files import LocalFile

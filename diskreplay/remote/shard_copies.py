@@ -24,7 +24,7 @@ from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import Object
 from diskreplay.remote.shards import ATTEMPTS, TRIES, Shards
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.local_files import LocalFile
 

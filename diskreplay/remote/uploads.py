@@ -14,7 +14,7 @@ from diskreplay.errors import CorruptionError
 from diskreplay.remote import bundles
 from diskreplay.remote.commit_record import ChangedError, RemoteRecord
 from diskreplay.remote.objects import NEW, Objects, TakenError, find, put_over
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import ColumnReader, shard_name

@@ -22,16 +22,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import spaces
 from diskreplay.errors import CorruptionError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
 from diskreplay.ops.result import Result
-from diskreplay.pictures import CHANNELS, newest, pictures_of, space_bounds, spread, to_pixels, to_png
 from diskreplay.reading import decoding
 from diskreplay.report.overview import action_labels, length_of, short
 from diskreplay.report.source import Damage, Found, Snapshot, read, read_all
-from diskreplay.schema import OBS, REWARD, Column
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import OBS, REWARD, Column
+from diskreplay.views.pictures import CHANNELS, newest, pictures_of, space_bounds, spread, to_pixels, to_png
 
 MOST_CURVES = 8
 """The most elements of a value that are drawn."""

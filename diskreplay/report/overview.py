@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import diskreplay
-from diskreplay import spaces
 from diskreplay.errors import DiskReplayError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
 from diskreplay.ops.compact import compact
 from diskreplay.ops.result import Result
 from diskreplay.report.source import Snapshot, to_real
-from diskreplay.schema import ACTION, OBS, REWARD, VALID, Column
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import ACTION, OBS, REWARD, VALID, Column
 from diskreplay.storage.store import Checkpoint
 
 BLOCK_ROWS = 1 << 15

@@ -24,11 +24,11 @@ from typing import Any
 
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, InputError, StateError
-from diskreplay.paths import PathLike
 from diskreplay.report.document import document, policy, to_text
 from diskreplay.report.episode import cameras, episode_values, strip
 from diskreplay.report.overview import overview
 from diskreplay.report.source import Found, Snapshot
+from diskreplay.storage.paths import PathLike
 
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")

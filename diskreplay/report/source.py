@@ -21,9 +21,9 @@ from diskreplay.formats.core.log_rows import LogRows
 from diskreplay.index.episodes import Episode
 from diskreplay.ops.inspect import Facts, inspect
 from diskreplay.ops.problems import DAMAGE
-from diskreplay.paths import PathLike
 from diskreplay.remote.place import named, open_store
-from diskreplay.schema import Column
+from diskreplay.schema.columns import Column
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Store
 
 PIECE_BYTES = 4 << 20

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from diskreplay.errors import InputError, StateError
 from diskreplay.formats.core.output import check_target, replacing
 from diskreplay.ops.result import Result
-from diskreplay.paths import PathLike, checked_path
 from diskreplay.report.document import document, to_text
 from diskreplay.report.episode import EpisodeValues, Strip, episode_values, strip
 from diskreplay.report.overview import Overview, is_whole, overview
 from diskreplay.report.source import Found, Snapshot
+from diskreplay.storage.paths import PathLike, checked_path
 
 LIMIT_MB = 20.0
 LEAST_MB = 0.5

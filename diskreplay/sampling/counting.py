@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.ids import STREAM_SHIFT, Ids, stream_of
 from diskreplay.index.log import NEVER
-from diskreplay.ring import Ring
 from diskreplay.sampling.composed import Composed, has_priorities
 from diskreplay.sampling.conforming import check
 from diskreplay.sampling.groups import Groups
 from diskreplay.sampling.window import Prioritized, Sampler, Standings, Window, Windows, checked_draw
+from diskreplay.schema.ids import STREAM_SHIFT, Ids, stream_of
+from diskreplay.schema.ring import Ring
 
 LOCAL = (1 << STREAM_SHIFT) - 1
 TIMES, RUNS, STATE = "times_sampled", "streams", "state"

@@ -11,12 +11,12 @@ import numpy as np
 
 from diskreplay.checks import checked_number
 from diskreplay.errors import InputError
-from diskreplay.ids import pack, row_of, stream_of
 from diskreplay.index.fact_values import NUMBER, OTHER, FactValues, Mask
 from diskreplay.index.facts import is_name
 from diskreplay.index.where import OWN
 from diskreplay.sampling.selected import Ranges
 from diskreplay.sampling.window import Sampler, Window, Windows, told_windows
+from diskreplay.schema.ids import pack, row_of, stream_of
 
 
 def check_by(what: str, name: Any, within: Any = 0) -> float:

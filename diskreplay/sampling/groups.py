@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.ids import Ids, checked_ids, pack
 from diskreplay.index.log import NOW
 from diskreplay.sampling.fresh import check_by, fresh
 from diskreplay.sampling.selected import Ranges
 from diskreplay.sampling.window import Standings, Windows, told_windows
+from diskreplay.schema.ids import Ids, checked_ids, pack
 
 NAMES = (str, int, float, bool)
 """The types of values that can name a group."""

@@ -13,8 +13,8 @@ import types
 
 import numpy as np
 
-from diskreplay.ids import Ids
 from diskreplay.loading import Late
+from diskreplay.schema.ids import Ids
 
 MOST = (1 << 32) - 1
 """The widest range that 32 bits are drawn for."""

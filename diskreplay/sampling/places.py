@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index import slots as slot_index
 from diskreplay.sampling.window import Standings, Window
+from diskreplay.schema.ids import Ids, pack, stream_of
 
 NONE: Ids = np.empty(0, np.int64)
 LEAST_ROWS = 8**6

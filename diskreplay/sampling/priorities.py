@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import checked_number
 from diskreplay.errors import StateError
-from diskreplay.ids import Ids, checked_ids
 from diskreplay.interrupts import undisturbed
 from diskreplay.loading import warn_if_unkept
 from diskreplay.sampling.window import (
@@ -31,6 +30,7 @@ from diskreplay.sampling.window import (
     checked_updates,
     refused_update,
 )
+from diskreplay.schema.ids import Ids, checked_ids
 
 if TYPE_CHECKING:  # loads numba, which only those pay for who sample with priorities
     from diskreplay.sampling.places import Changes, Places

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.ids import Ids
 from diskreplay.sampling.priorities import Floats, Priorities
 from diskreplay.sampling.window import Standings, Window, Windows
+from diskreplay.schema.ids import Ids
 
 if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
     from diskreplay.index.sum_tree import WideSumTree

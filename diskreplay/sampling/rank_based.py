@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.ids import Ids
 from diskreplay.sampling.priorities import Floats, Priorities
 from diskreplay.sampling.window import Standings, Windows
+from diskreplay.schema.ids import Ids
 
 if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
     from diskreplay.index.ranks import Ranks

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, check_share, checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.ids import Ids, checked_ids
 from diskreplay.sampling.fresh import check_by, fresh
 from diskreplay.sampling.integers import integers
 from diskreplay.sampling.selected import Ranges
 from diskreplay.sampling.uniform import accepted, ones, transitions
 from diskreplay.sampling.window import Standings, Window, Windows
+from diskreplay.schema.ids import Ids, checked_ids
 
 Floats = NDArray[np.float64]
 Draw = Callable[[int], Ids]

@@ -1,7 +1,7 @@
 """A mixture of samplers: each gives a fixed share of every batch.
 
 1. A batch holds first what the first sampler drew, then what the second drew, and so on. How many that is follows from
-   the weights and from how many were drawn before (:mod:`diskreplay.shares`).
+   the weights and from how many were drawn before (:mod:`diskreplay.sampling.shares`).
 2. So transition i has the probability ``sum_k w_k P_k(i)``, with weights that add up to 1.
 3. Each sampler gives the importance weights of what it drew. Weights that take back all of the bias of their own
    sampler (``beta`` 1 of :class:`~diskreplay.sampling.proportional.Proportional`) make its part an unbiased estimate of
@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import shares
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids
+from diskreplay.sampling import shares
 from diskreplay.sampling.composed import Composed
 from diskreplay.sampling.conforming import check
 from diskreplay.sampling.groups import Groups
 from diskreplay.sampling.window import Prioritized, Sampler, Standings, Windows, checked_draw, checked_updates
+from diskreplay.schema.ids import Ids
 
 GIVEN, STATE = "given", "state"
 

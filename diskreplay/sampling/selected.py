@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from diskreplay.errors import NotEnoughDataError
-from diskreplay.ids import Ids
 from diskreplay.index.log import NOW
 from diskreplay.sampling.uniform import accepted
 from diskreplay.sampling.window import Standings
+from diskreplay.schema.ids import Ids
 
 LISTED_IDS = 1 << 22
 """The most ids of ranges that are all listed at the first draw, 8 bytes each: the fastest to draw from."""

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import NotEnoughDataError
-from diskreplay.ids import Ids, checked_ids
 from diskreplay.index.log import NOW
 from diskreplay.sampling.integers import integers
 from diskreplay.sampling.window import Standings, Windows
+from diskreplay.schema.ids import Ids, checked_ids
 
 MAX_DRAWN_SHARE = 0.5
 """The share of the windows, in ids drawn, after which the transitions are listed instead."""

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import check_array
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids, checked_ids
 from diskreplay.index.episodes import KeptEpisodes
 from diskreplay.index.selecting import instead
+from diskreplay.schema.ids import Ids, checked_ids
 
 Standings = Callable[[Ids], NDArray[np.int8]]
 """The :class:`~diskreplay.index.log.Standing` of each id of the windows."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from diskreplay.checks import check_count, check_key
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema import Codec, Column
+from diskreplay.schema.columns import Codec, Column
 from diskreplay.storage import checkpoint_arrays, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.checkpoint_arrays import ArrayWriter

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, check_key
 from diskreplay.errors import CorruptionError
-from diskreplay.schema import DTYPES, Codec, Column
+from diskreplay.schema.columns import DTYPES, Codec, Column
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader, shard_name

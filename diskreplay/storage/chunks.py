@@ -18,7 +18,7 @@ import numpy as np
 from numcodecs import blosc
 from numpy.typing import NDArray
 
-from diskreplay.schema import Codec
+from diskreplay.schema.columns import Codec
 
 # Chunks are encoded as one Blosc block: its thread pool would only cost. zarr-python sets the same.
 blosc.use_threads = False

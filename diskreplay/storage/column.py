@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from diskreplay import workers
 from diskreplay.errors import CorruptionError, EvictedError
-from diskreplay.ring import Ring
-from diskreplay.schema import Codec, Column
+from diskreplay.schema.columns import Codec, Column
+from diskreplay.schema.ring import Ring
 from diskreplay.storage import chunks, handles, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Tail

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from diskreplay.checks import check_count, checked_number
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema import ITEMS, LOGS, PATCH_TABLE, Column
+from diskreplay.schema.columns import ITEMS, LOGS, PATCH_TABLE, Column
 
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
@@ -82,8 +82,8 @@ class Commit:
         timeline: grows by one when the stream returns to a checkpoint: rows from there on are other rows.
         begin, end: the window's rows, half-open.
         patch_begin, patch_end: the patches ``[patch_begin, patch_end)`` of the window.
-        logs: likewise the bytes of each log of :data:`~diskreplay.schema.LOGS`, and the items of each ragged column,
-            that ``tails`` names, by its path.
+        logs: likewise the bytes of each log of :data:`~diskreplay.schema.columns.LOGS`, and the items of each ragged
+            column, that ``tails`` names, by its path.
         tails: the tail of each array that has rows, by the array's path below the stream's group.
         time: seconds since the epoch, for people; nothing depends on it.
         sampled: transitions that the process which writes the stream has drawn, as it counts them; for a rate limiter.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Literal, Protocol, TypeVar
 
 from diskreplay.errors import DiskFullError, DiskReplayError, FileSystemError, ReadFailedError, WriteFailedError
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.stamps import Stamp
 

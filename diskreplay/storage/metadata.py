@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import google_crc32c
 
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema import Codec, Column
+from diskreplay.schema.columns import Codec, Column
 from diskreplay.storage import files as fs
 from diskreplay.storage.stamps import Stamp
 

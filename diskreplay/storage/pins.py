@@ -7,7 +7,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from diskreplay.schema import PATCH_TABLE
+from diskreplay.schema.columns import PATCH_TABLE
 from diskreplay.storage.commit import Commit, is_patch, spans_itself
 
 Spans = Sequence[tuple[int, int, str]]

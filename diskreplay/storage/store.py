@@ -37,7 +37,7 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.schema import RAGGED_VERSION, Continuity, Schema
+from diskreplay.schema.columns import RAGGED_VERSION, Continuity, Schema
 from diskreplay.storage import attachments, checkpoint_arrays, metadata, numbers, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged

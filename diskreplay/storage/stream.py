@@ -25,7 +25,7 @@ from typing import Any, Generic, Self, TypeVar
 from diskreplay import forks
 from diskreplay.errors import CorruptionError, LockedError, StateError, StoreNotFoundError, WriteFailedError
 from diskreplay.interrupts import held_back
-from diskreplay.schema import PATCH_TABLE, START, Column, Schema
+from diskreplay.schema.columns import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend

@@ -14,8 +14,8 @@ from typing_extensions import TypeVar
 
 from diskreplay.errors import InputError
 from diskreplay.interrupts import undisturbed
-from diskreplay.notebooks import batch_html
-from diskreplay.ragged import Lists, Padded, entries, is_lists
+from diskreplay.schema.ragged import Lists, Padded, entries, is_lists
+from diskreplay.views.notebooks import batch_html
 
 
 class Arrays:

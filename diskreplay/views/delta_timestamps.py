@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import spaces
 from diskreplay.checks import checked_number
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import OBS, REWARD, START, TERMINATED, TRUNCATED, VALID, Schema
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import OBS, REWARD, START, TERMINATED, TRUNCATED, VALID, Schema
+from diskreplay.schema.ids import Ids
 from diskreplay.video import Video, rates
 from diskreplay.views.batch import DeltaBatch, in_steps
 from diskreplay.views.transition import Transition

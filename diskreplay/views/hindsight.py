@@ -13,15 +13,15 @@ import numpy as np
 from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
-from diskreplay import spaces
 from diskreplay.checks import check_array, check_share
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids, stream_of
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.unroll import episode_stop
-from diskreplay.schema import OBS, VALID, Schema, refuse_ragged
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import OBS, VALID, Schema, refuse_ragged
+from diskreplay.schema.ids import Ids, stream_of
 from diskreplay.views.batch import Batch, HindsightBatch
 from diskreplay.views.transition import Transition, transitions
 from diskreplay.views.view import View, keep

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, check_flag, check_share
-from diskreplay.ids import Ids
 from diskreplay.index.episodes import episodes
 from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import VALID, Schema
+from diskreplay.schema.columns import VALID, Schema
+from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import SequenceBatch, by_item
 from diskreplay.views.transition import transitions
 from diskreplay.views.view import View, keep

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay import spaces
 from diskreplay.checks import check_count, check_share
-from diskreplay.ids import Ids
 from diskreplay.index.log import NOW
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import TERMINATED, TRUNCATED, Schema
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import TERMINATED, TRUNCATED, Schema
+from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import Batch
 from diskreplay.views.view import View, keep
 

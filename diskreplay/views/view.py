@@ -13,10 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
+from diskreplay.schema.ids import Ids
 from diskreplay.video import Video
 from diskreplay.views.batch import SomeBatch
 

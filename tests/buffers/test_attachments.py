@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from diskreplay_cli.main import main
+from helpers.testing import FaultyFiles
 
 import diskreplay as dr
 from diskreplay.engine import checkpointing
@@ -22,7 +23,6 @@ from diskreplay.ops.compact import compact
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
-from diskreplay.testing import FaultyFiles
 
 LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from helpers import lives
 from helpers.patience import PATIENCE
+from helpers.testing import SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError
-from diskreplay.testing import SimulatedDisk
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers.few_files import few_files
+from helpers.testing import FaultyFiles, Operation
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError
 from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.testing import FaultyFiles, Operation
 
 WIDTH = 1100
 """Of an observation: above what is kept in RAM, so that batches are read from disk."""

@@ -18,7 +18,7 @@ from diskreplay.errors import InputError
 from diskreplay.index.log import NEXT_PATCH
 from diskreplay.ops.diff import diff
 from diskreplay.ops.verify import verify
-from diskreplay.spaces import flatten
+from diskreplay.schema.spaces import flatten
 from diskreplay.views.batch import map_arrays
 
 

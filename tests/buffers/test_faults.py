@@ -14,6 +14,7 @@ from helpers.configs import Config
 from helpers.effort import stride
 from helpers.model import Leaf
 from helpers.recording import Recording, reopen
+from helpers.testing import FaultyFiles
 
 import diskreplay as dr
 from diskreplay.errors import (
@@ -23,7 +24,6 @@ from diskreplay.errors import (
     StoreNotFoundError,
     WriteFailedError,
 )
-from diskreplay.testing import FaultyFiles
 
 SMALL = Config("small", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=16, chunk_rows=2, shard_rows=4)
 STRIDE = stride(13, "places of failing writes")

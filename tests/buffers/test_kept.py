@@ -19,6 +19,7 @@ from gymnasium import spaces
 from helpers.crashes import kill
 from helpers.own_samplers import STATEFUL, Rarest
 from helpers.priority_model import chi_square
+from helpers.testing import FaultyFiles
 
 import diskreplay as dr
 from diskreplay.errors import InputError, SamplerWarning, WriteFailedError
@@ -26,7 +27,6 @@ from diskreplay.ops.compact import compact
 from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 from diskreplay.storage import kept, metadata
-from diskreplay.testing import FaultyFiles
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
 

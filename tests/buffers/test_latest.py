@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers.clocks import DAY, Clock
+from helpers.testing import WRITES, FaultyFiles, Operation, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, LockedError
@@ -18,7 +19,6 @@ from diskreplay.ops.checkpoints import checkpoints as listed
 from diskreplay.storage import metadata
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.testing import WRITES, FaultyFiles, Operation, SimulatedDisk
 
 OBS, ACTION = gymnasium.spaces.Box(-9, 9, (3,), np.float32), gymnasium.spaces.Discrete(2)
 OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}

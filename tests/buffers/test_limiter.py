@@ -24,11 +24,11 @@ from helpers.effort import examples, stride
 from helpers.model import Leaf
 from helpers.patience import PATIENCE
 from helpers.recording import Recording, reopen
+from helpers.testing import WRITES, FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, InputError, RateLimitError, ReadOnlyError, StateError
 from diskreplay.storage.commit import Commit
-from diskreplay.testing import WRITES, FaultyFiles, SimulatedDisk
 
 CONFIG = Config("limited", Leaf((2,), np.float32), capacity=40)
 

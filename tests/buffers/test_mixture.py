@@ -14,6 +14,7 @@ from helpers.effort import examples, stride
 from helpers.model import Leaf, check_batch
 from helpers.priority_model import chi_square
 from helpers.recording import Recording
+from helpers.testing import WRITES, Crash, FaultyFiles, Interrupts, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import (
@@ -25,7 +26,6 @@ from diskreplay.errors import (
     NotEnoughDataError,
     ReadOnlyError,
 )
-from diskreplay.testing import WRITES, Crash, FaultyFiles, Interrupts, SimulatedDisk
 
 VECTORS = Config("vectors", Leaf((3,), np.float32), capacity=40, columns={"value": "f4"})
 STACKS = Config("stacks", Leaf((6, 5)), frame_stack=3, num_envs=2, capacity=40, resident_bytes=8)

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 import pytest
+from helpers.testing import FaultyFiles
 
 import diskreplay as dr
 from diskreplay.errors import StateError
 from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.testing import FaultyFiles
 
 SPACE, ACTIONS = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
 STEP = (np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)

@@ -13,7 +13,7 @@ from helpers.multi_agent_steps import KINDS, N_AGENTS, Kind, World
 
 import diskreplay as dr
 from diskreplay import errors
-from diskreplay import schema as schemas
+from diskreplay.schema import columns as schemas
 
 GAMMA = 0.9
 

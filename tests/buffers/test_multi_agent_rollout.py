@@ -11,7 +11,7 @@ from helpers.multi_agent_steps import KINDS, N_AGENTS, Kind, Step, World
 
 import diskreplay as dr
 from diskreplay import errors
-from diskreplay import schema as schemas
+from diskreplay.schema import columns as schemas
 
 GAMMA, LAMBDA, STEPS = 0.9, 0.8, 25
 

@@ -12,9 +12,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay as dr
-from diskreplay import memory
 from diskreplay.buffers import options
-from diskreplay.engine import run
+from diskreplay.engine import memory, run
 
 BUFFERS = [dr.ReplayBuffer, dr.RolloutBuffer, dr.MultiAgentReplayBuffer, dr.MultiAgentRolloutBuffer]
 OBS, ACTION = Box(-1, 1, (3,), np.float32), Discrete(2)

@@ -17,10 +17,10 @@ from diskreplay_cli.main import main
 from gymnasium.spaces import Box, Discrete
 from helpers.configs import CONFIGS, WIDE, Config
 from helpers.recording import Recording, reopen
+from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.view_model import VIEWS, content
 
 import diskreplay as dr
-from diskreplay import schema
 from diskreplay.errors import (
     ClosedError,
     InputError,
@@ -33,7 +33,7 @@ from diskreplay.errors import (
 from diskreplay.ops.resize import resize
 from diskreplay.ops.verify import verify
 from diskreplay.sampling.window import Prioritized
-from diskreplay.testing import FaultyFiles, SimulatedDisk
+from diskreplay.schema import columns as schema
 
 LINE, TURN = Box(-np.inf, np.inf, (1,), np.float32), Discrete(2)
 RUN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}

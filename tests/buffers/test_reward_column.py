@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Dict
 import diskreplay as dr
 from diskreplay.errors import InputError
 from diskreplay.ops.relabel import relabel
-from diskreplay.schema import RECORDED
+from diskreplay.schema.columns import RECORDED
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 

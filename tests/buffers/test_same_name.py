@@ -10,12 +10,12 @@ from typing import Any
 
 import gymnasium
 import pytest
+from helpers.testing import FaultyFiles, Operation
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError
 from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.testing import FaultyFiles, Operation
 
 SPACES = gymnasium.spaces.Box(-1e9, 1e9, (1,)), gymnasium.spaces.Discrete(9)
 

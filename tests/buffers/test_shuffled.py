@@ -21,9 +21,9 @@ from helpers.recording import Recording, reopen
 import diskreplay as dr
 from diskreplay.buffers import shuffle
 from diskreplay.errors import ClosedError, InputError, NotEnoughDataError
-from diskreplay.ids import Ids
 from diskreplay.reading import gather
 from diskreplay.reading.cache import ChunkCache
+from diskreplay.schema.ids import Ids
 from diskreplay.storage import chunks
 from diskreplay.storage.column import ColumnReader
 

@@ -13,8 +13,8 @@ from gymnasium import spaces
 from helpers.effort import examples
 
 import diskreplay as dr
-from diskreplay import schema as schemas
 from diskreplay.errors import EvictedError, NotEnoughDataError
+from diskreplay.schema import columns as schemas
 
 LENGTH = 7
 """Steps of an episode."""

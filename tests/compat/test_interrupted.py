@@ -15,6 +15,7 @@ import pytest
 from gymnasium import spaces
 from helpers import effort
 from helpers.crashes import die
+from helpers.testing import Interrupts
 
 from diskreplay.compat import frames, notebook, pearl, xuance, xuance_marl
 from diskreplay.compat.rows import window
@@ -22,7 +23,6 @@ from diskreplay.compat.xuance import EpisodeBuffer
 from diskreplay.errors import ClosedError, SamplerWarning, StateError
 from diskreplay.storage import kept
 from diskreplay.storage.stream import StreamWriter
-from diskreplay.testing import Interrupts
 
 BOX = spaces.Box(-1e6, 1e6, (2,), np.float32)
 LARGE = spaces.Box(-1e6, 1e6, (), np.float32)

@@ -16,6 +16,7 @@ import pytest
 from gymnasium import spaces
 from helpers.crashes import die
 from helpers.keys import check_keys
+from helpers.testing import small_thresholds
 
 from diskreplay import errors
 from diskreplay.compat import xuance
@@ -25,7 +26,6 @@ from diskreplay.errors import SamplerWarning
 from diskreplay.ops.resize import resize
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.storage import kept
-from diskreplay.testing import small_thresholds
 
 N_SIZE, BATCH = 7, 16
 BOX, DISCRETE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)

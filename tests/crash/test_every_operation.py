@@ -13,7 +13,7 @@ from helpers.effort import examples, stride
 from helpers.model import Leaf, RaggedLeaf
 
 import diskreplay as dr
-from diskreplay import schema
+from diskreplay.schema import columns as schema
 
 STACKS = Config("stacks", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=14, chunk_rows=2, shard_rows=4)
 FRAMES = Config(

@@ -9,11 +9,11 @@ import pytest
 from helpers import tale as tales
 from helpers.crashing import PATH
 from helpers.effort import examples, stride
+from helpers.testing import small_thresholds
 
 import diskreplay as dr
-from diskreplay import schema
 from diskreplay.ops.compact import compact
-from diskreplay.testing import small_thresholds
+from diskreplay.schema import columns as schema
 
 
 class Tale(tales.Tale):

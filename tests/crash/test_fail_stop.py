@@ -18,10 +18,10 @@ import pytest
 from helpers import lives
 from helpers.effort import stride
 from helpers.patience import PATIENCE
+from helpers.testing import READS, WRITES, FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, DiskFullError, DiskReplayError, ReadFailedError, StateError, WriteFailedError
-from diskreplay.testing import READS, WRITES, FaultyFiles, SimulatedDisk
 
 PATH = "/a.replay"
 Deed = Callable[[dr.ReplayBuffer], object]

@@ -11,11 +11,11 @@ from helpers import tale as tales
 from helpers.crashes import die
 from helpers.crashing import PATH, leftovers, verify
 from helpers.effort import stride
+from helpers.testing import SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import SamplerWarning, StoreNotFoundError
 from diskreplay.storage import checkpoint_arrays
-from diskreplay.testing import SimulatedDisk
 
 State = tuple[tales.Seen, list[float]]
 """Rows, and what the sampler holds for each."""

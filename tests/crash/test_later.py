@@ -12,11 +12,11 @@ import pytest
 from helpers import tale as tales
 from helpers.crashing import PATH
 from helpers.effort import examples, stride
+from helpers.testing import small_thresholds
 
 import diskreplay as dr
 from diskreplay.engine import engine
 from diskreplay.ops.compact import compact
-from diskreplay.testing import small_thresholds
 
 LATER: dict[str, Any] = {"state": ((2,), np.float32), "wide": ((300,), np.float32)}
 """One in RAM, one on disk."""

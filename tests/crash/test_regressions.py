@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from helpers import lives
 from helpers.effort import examples
+from helpers.testing import Crash, FaultyFiles, Operation, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import (
@@ -21,7 +22,6 @@ from diskreplay.errors import (
     StoreExistsError,
     WriteFailedError,
 )
-from diskreplay.testing import Crash, FaultyFiles, Operation, SimulatedDisk
 
 PATH = "/a.replay"
 

@@ -21,6 +21,7 @@ import ray
 from helpers import counting
 from helpers.effort import examples
 from helpers.own_samplers import Newest
+from helpers.testing import SimulatedObjects
 from remote.world import SPACES, URL, Life, reader, under
 
 import diskreplay as dr
@@ -37,7 +38,6 @@ from diskreplay.errors import (
 from diskreplay.ops.verify import verify
 from diskreplay.ray import Collector, Collectors
 from diskreplay.ray.collectors import _reader
-from diskreplay.testing import SimulatedObjects
 
 ROOT = pathlib.Path(__file__).parents[2]
 KILLS = examples(20, "kills of collectors", least=6)

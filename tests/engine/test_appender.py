@@ -14,7 +14,7 @@ import pytest
 import diskreplay as dr
 from diskreplay.engine.appender import Appender
 from diskreplay.engine.row_buffers import RowBuffers
-from diskreplay.schema import CONTINUES, PATCHES, REPEAT, START, ZEROS
+from diskreplay.schema.columns import CONTINUES, PATCHES, REPEAT, START, ZEROS
 
 SHAPE = (2, 2)
 SINGLE = gymnasium.spaces.Box(0, 255, SHAPE, np.uint8)

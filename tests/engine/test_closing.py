@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from helpers.patience import PATIENCE
 from helpers.robot import ACTION, Robot
+from helpers.testing import FaultyFiles, SimulatedDisk
+from helpers.testing.faulty_objects import SimulatedObjects
 
 import diskreplay as dr
 from diskreplay.compat.frames import ReplayBuffer as Frames
 from diskreplay.engine import pushes
 from diskreplay.errors import ClosedError, DiskFullError, StateError, WriteFailedError
 from diskreplay.ops.verify import verify
-from diskreplay.testing import FaultyFiles, SimulatedDisk
-from diskreplay.testing.faulty_objects import SimulatedObjects
 
 SPACE, TURN = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
 STEP = (np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)

@@ -18,6 +18,7 @@ from helpers.configs import CONFIGS, Config
 from helpers.forking import forked
 from helpers.model import KINDS, arguments
 from helpers.recording import Recording, reopen
+from helpers.testing import small_thresholds
 
 import diskreplay as dr
 from diskreplay import index, loading
@@ -26,7 +27,6 @@ from diskreplay.engine.compiled_row import CompiledRow
 from diskreplay.errors import InputError
 from diskreplay.index import jit
 from diskreplay.loading import Late
-from diskreplay.testing import small_thresholds
 
 BOX = gymnasium.spaces.Box(-9, 9, (3,), np.float32)
 ACTION = gymnasium.spaces.Discrete(4)

@@ -17,6 +17,7 @@ from helpers import driver
 from helpers.crashes import kill
 from helpers.driver import OPEN
 from helpers.effort import examples
+from helpers.testing import small_thresholds
 
 import diskreplay as dr
 from diskreplay.errors import InputError, MisuseWarning, NotEnoughDataError, ReadOnlyError
@@ -26,7 +27,6 @@ from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import write_commit
-from diskreplay.testing import small_thresholds
 
 LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
 

@@ -13,11 +13,10 @@ import pytest
 from helpers import driver
 from helpers.driver import OPEN
 from helpers.effort import examples
+from helpers.testing import small_thresholds
 
 import diskreplay as dr
-from diskreplay import schema
 from diskreplay.errors import CorruptionError, InputError, ReadOnlyError, SchemaError
-from diskreplay.ids import pack
 from diskreplay.index import later_values
 from diskreplay.ops.combine import merge, split
 from diskreplay.ops.compact import compact
@@ -27,10 +26,11 @@ from diskreplay.ops.repair import repair
 from diskreplay.ops.repair.plan import plan
 from diskreplay.ops.verify import verify
 from diskreplay.reading import bytelog
+from diskreplay.schema import columns as schema
+from diskreplay.schema.ids import pack
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import write_commit
-from diskreplay.testing import small_thresholds
 
 LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
 LATER: dict[str, Any] = {

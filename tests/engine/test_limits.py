@@ -341,7 +341,7 @@ def test_numbers_of_numpy_are_taken_wherever_pythons_are(path: str) -> None:
         spaces.Discrete(2),
         view=view,
         sampler=sampler,
-        codec=dr.schema.Codec("zstd", np.int64(3)),
+        codec=dr.Codec("zstd", np.int64(3)),
         **options,
     ) as buffer:
         buffer.checkpoint("one")

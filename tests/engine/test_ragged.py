@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.spaces import GraphInstance
+from helpers.testing import FaultyFiles
 
 import diskreplay as dr
-from diskreplay import ragged
 from diskreplay.engine import appender
 from diskreplay.engine.appender import Appender
 from diskreplay.engine.ragged_rows import RaggedRows
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, ReadFailedError, SchemaError
 from diskreplay.ops import combine, compact, convert, diff
 from diskreplay.ops.verify import verify
-from diskreplay.testing import FaultyFiles
+from diskreplay.schema import ragged
 
 VECTOR, CHOICE = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
 COLUMNS: dict[str, Any] = {"tokens": ((None,), np.int32), "points": ((None, 3), np.float32)}

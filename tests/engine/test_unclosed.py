@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers.patience import PATIENCE
+from helpers.testing import Crash, FaultyFiles
 from helpers.threads import held
 
 import diskreplay as dr
@@ -23,13 +24,16 @@ from diskreplay.engine import unclosed
 from diskreplay.errors import LockedError, WriteFailedError
 from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.testing import Crash, FaultyFiles
 
 SPACE, ACTIONS = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
 STEP = (np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)
 ROWS = 777
 
-HEAD = """
+TESTS = str(pathlib.Path(__file__).parents[1])
+
+HEAD = (
+    f"TESTS = {TESTS!r}\n"
+    + """
 import os, sys, threading
 import gymnasium, numpy as np
 import diskreplay as dr
@@ -51,6 +55,7 @@ def kept(rows=777):
     with dr.ReplayBuffer.open(path) as again:
         assert len(again) == rows, len(again)
 """
+)
 
 
 def run(script: str, path: str, *options: str, status: int = 0, errors: str = "") -> str:
@@ -229,7 +234,8 @@ def test_what_was_committed_survives_os_exit(path: str) -> None:
     assert rows_of(path) == 700
     run("""
         from diskreplay.storage.local_files import LocalFiles
-        from diskreplay.testing import FaultyFiles
+        sys.path.append(TESTS)
+        from helpers.testing import FaultyFiles
         files = FaultyFiles(LocalFiles())
         rb = filled(700, name="2", files=files)
         rb.commit()
@@ -247,7 +253,8 @@ def test_what_was_committed_survives_os_exit(path: str) -> None:
 def test_a_full_disk_at_the_end_stops_one_buffer_alone(path: str) -> None:
     run("""
         from diskreplay.storage.local_files import LocalFiles
-        from diskreplay.testing import FaultyFiles
+        sys.path.append(TESTS)
+        from helpers.testing import FaultyFiles
         one = filled(name="1")
         files = FaultyFiles(LocalFiles())
         full = filled(name="2", files=files)

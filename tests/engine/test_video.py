@@ -16,7 +16,7 @@ from diskreplay import video
 from diskreplay.engine.arguments import of_frames
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.ops.verify import verify
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
 
 CHOICE = spaces.Discrete(3)
 FACTS = dr.Video("h264", 64, 48, fps=30, parameters=(b"first", b"second"))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from diskreplay.formats.files import images
-from diskreplay.video_encoding import as_a_guest
+from diskreplay.recording.video_encoding import as_a_guest
 
 LENGTHS, FPS, CAMERA = (4, 7, 3), 20, "observation.images.top"
 TASKS = [["push"] * 4, ["pull"] * 3 + ["push"] * 4, ["é語 lift\nup"] * 3]

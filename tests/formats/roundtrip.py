@@ -19,7 +19,7 @@ import diskreplay as dr
 from diskreplay.errors import InputError
 from diskreplay.formats.core.format import Holds
 from diskreplay.ops.convert import import_dataset
-from diskreplay.schema import Stack
+from diskreplay.schema.columns import Stack
 
 Rng = np.random.Generator
 VECTOR = spaces.Box(-np.inf, np.inf, (5,), np.float32)

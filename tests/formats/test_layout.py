@@ -11,7 +11,7 @@ import pytest
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Layout, map_leaves, read_description
-from diskreplay.schema import Stack
+from diskreplay.schema.columns import Stack
 
 CAMERA = gymnasium.spaces.Box(0, 255, (5, 7), np.uint8)
 ARM = gymnasium.spaces.Tuple([gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3)])

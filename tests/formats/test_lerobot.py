@@ -33,7 +33,7 @@ from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.diff import diff
 from diskreplay.ops.edit import edit
 from diskreplay.ops.verify import verify
-from diskreplay.video_encoding import VideoEncoder, as_a_guest
+from diskreplay.recording.video_encoding import VideoEncoder, as_a_guest
 
 LENGTHS = (4, 7)
 CAMERA = "videos/observation.camera/chunk-000/file-000.mp4"

@@ -19,7 +19,7 @@ from diskreplay.formats.core import transitions
 from diskreplay.formats.core.format import check_installed
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
-from diskreplay.ragged import Lists
+from diskreplay.schema.ragged import Lists
 
 CHOICE, VECTOR = spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
 NESTED = spaces.Dict({

@@ -17,7 +17,7 @@ import diskreplay as dr
 from diskreplay.errors import EvictedError
 from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
-from diskreplay.ragged import Lists
+from diskreplay.schema.ragged import Lists
 
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 AGENT_FIELDS = (*FIELDS, "state", "next_state", "agent_mask")

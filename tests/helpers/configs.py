@@ -13,8 +13,8 @@ from gymnasium import spaces
 from helpers.model import Leaf, Log, RaggedLeaf, Rng, Structure, to_space
 
 import diskreplay as dr
-from diskreplay import schema as schemas
-from diskreplay.store_spec import StoreSpec, build
+from diskreplay.schema import columns as schemas
+from diskreplay.schema.spec import StoreSpec, build
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -20,13 +20,13 @@ import numpy as np
 from format import specreader
 from helpers.configs import Config
 from helpers.model import KINDS, Actor, Log, Rng, arguments, check_buffer, same
+from helpers.testing import WRITES, Crash, FaultyFiles, Operation, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
 from diskreplay.ops import compact as compaction
 from diskreplay.ops import verify as verification
 from diskreplay.ops.resize import resize
-from diskreplay.testing import WRITES, Crash, FaultyFiles, Operation, SimulatedDisk
 
 PATH = "/shelf/a.replay"
 OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9, "cache_bytes": 1 << 16}

@@ -23,9 +23,9 @@ from typing import Any, BinaryIO
 
 import gymnasium
 import numpy as np
+from helpers.testing import FaultyFiles
 
 import diskreplay as dr
-from diskreplay.testing import FaultyFiles
 
 KILL_IN, KILL_AT = "LEARNING_KILL_IN", "LEARNING_KILL_AT"
 """One of :data:`PLACES`, and the number of the event there at which the program kills itself."""

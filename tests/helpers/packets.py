@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import diskreplay as dr
 from diskreplay import video
-from diskreplay.video_encoding import as_a_guest
+from diskreplay.recording.video_encoding import as_a_guest
 
 av: Any = pytest.importorskip("av", reason="PyAV is not installed: pip install 'diskreplay[video]'")
 

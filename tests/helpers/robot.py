@@ -10,10 +10,10 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 from helpers.crashing import survivors
 from helpers.effort import examples
+from helpers.testing import WRITES, FaultyFiles, Operation, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import StateError, StoreNotFoundError
-from diskreplay.testing import WRITES, FaultyFiles, Operation, SimulatedDisk
 
 Places = Callable[[dr.ReplayBuffer], list[tuple[int, int]]]
 """Returns the episode and step of each row of a buffer."""

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable
 
 from helpers.patience import PATIENCE
-
-from diskreplay.testing import FaultyObjects, SimulatedObjects
-from diskreplay.testing.faulty_objects import Fault, Request
+from helpers.testing import FaultyObjects, SimulatedObjects
+from helpers.testing.faulty_objects import Fault, Request
 
 KILL, FAIL = 0.01, 0.03
 """The share of requests before which a process is killed, and of those that fail."""

@@ -13,9 +13,9 @@ import numpy as np
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay import schema as schemas
 from diskreplay.errors import EvictedError, InputError
-from diskreplay.ragged import Padded
+from diskreplay.schema import columns as schemas
+from diskreplay.schema.ragged import Padded
 
 IMAGE = spaces.Box(0, 255, (3, 4), np.uint8)
 LAYOUT = {"chunk_rows": 4, "shard_rows": 8}

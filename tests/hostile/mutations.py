@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from hostile.bases import Base
 
-from diskreplay.schema import Schema
+from diskreplay.schema.columns import Schema
 from diskreplay.storage import chunks, metadata, stream
 from diskreplay.storage.column import shard_number
 from diskreplay.storage.commit import Commit

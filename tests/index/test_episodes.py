@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.effort import examples
+from helpers.testing import SimulatedDisk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskreplay as dr
 from diskreplay.index import episodes as module
 from diskreplay.index.fact_values import FactValues, values_of
-from diskreplay.testing import SimulatedDisk
 
 PATH = "/a.replay"
 BOX = spaces.Box(-math.inf, math.inf, (1,), np.float64)

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
-from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Start
-from diskreplay.store_spec import StoreSpec, build
+from diskreplay.schema.columns import REWARD, START, TERMINATED, TRUNCATED, VALID, Start
+from diskreplay.schema.spec import StoreSpec, build
 
 BOX = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 SEEDS = st.integers(0, 2**32 - 1)

@@ -37,6 +37,7 @@ from d3rlpy.dataset import (  # noqa: E402
     create_fifo_replay_buffer,
 )
 from d3rlpy.logging import NoopAdapterFactory  # noqa: E402
+from helpers.testing import Interrupts  # noqa: E402
 
 import diskreplay as dr  # noqa: E402
 from diskreplay.compat.d3rlpy import DiskDataset  # noqa: E402
@@ -49,7 +50,6 @@ from diskreplay.errors import (  # noqa: E402
     ReadOnlyError,
     StoreNotFoundError,
 )
-from diskreplay.testing import Interrupts  # noqa: E402
 
 Space = spaces.Space[Any]
 VECTOR = spaces.Box(-9, 9, (3,), np.float32)

@@ -19,6 +19,7 @@ from helpers.crashes import die
 torch = pytest.importorskip("torch", reason="torch is in the interop extra")
 pytest.importorskip("stable_baselines3", reason="stable-baselines3 is in the interop extra")
 
+from helpers.testing import Interrupts  # noqa: E402
 from stable_baselines3 import DQN, SAC  # noqa: E402
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize  # noqa: E402
@@ -26,7 +27,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 import diskreplay as dr  # noqa: E402
 from diskreplay.compat.sb3 import DiskReplayBuffer  # noqa: E402
 from diskreplay.errors import InputError, LockedError, NotEnoughDataError, SamplerWarning  # noqa: E402
-from diskreplay.testing import Interrupts  # noqa: E402
 
 ATTRIBUTES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 BOX = spaces.Box(-1, 1, (3,), np.float32)

@@ -20,6 +20,7 @@ from gymnasium import spaces
 torch = pytest.importorskip("torch", reason="torch is in the interop extra")
 pytest.importorskip("tianshou", reason="tianshou is in the interop extra")
 
+from helpers.testing import Interrupts  # noqa: E402
 from tianshou.algorithm import DQN, SAC  # noqa: E402
 from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy  # noqa: E402
 from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy  # noqa: E402
@@ -40,7 +41,6 @@ from tianshou.utils.torch_utils import policy_within_training_step  # noqa: E402
 
 from diskreplay.compat.tianshou import DiskPrioritizedVectorReplayBuffer, DiskVectorReplayBuffer  # noqa: E402
 from diskreplay.errors import CheckpointError, ClosedError, InputError, LockedError, SamplerWarning  # noqa: E402
-from diskreplay.testing import Interrupts  # noqa: E402
 
 FIELDS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next")
 PRIORITIES = {"alpha": 0.6, "beta": 0.4}

@@ -16,7 +16,7 @@ from diskreplay.errors import InputError
 from diskreplay.formats.arrays import from_arrays
 from diskreplay.ops.convert import import_dataset
 from diskreplay.ops.relabel import relabel
-from diskreplay.ragged import Lists, Padded
+from diskreplay.schema.ragged import Lists, Padded
 
 for _name in ("torch", "scipy", "ml_dtypes", "d3rlpy", "stable_baselines3", "tianshou", "torchrl"):
     pytest.importorskip(_name, reason=f"{_name} is installed by the target interop of the Makefile")

@@ -82,7 +82,6 @@ def test_a_program_that_is_stopped_saves_the_step_that_it_is_at(tmp_path: pathli
     (tmp_path / "dqn.py").write_text([block for language, block in BLOCKS if language == "python"][-1])
     printed = killed(train, stop, tmp_path, number=1, status=0)
     (*_, (step, line)) = saved(printed).items()
-    assert int(step) > 1_000
     assert printed.splitlines()[-1] == f"saved step {step}: {line}"
     again = sh(train, tmp_path)
     assert again.startswith(f"resumed step {step}: {line}\n")

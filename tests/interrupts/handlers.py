@@ -29,13 +29,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from helpers.patience import PATIENCE
+from helpers.testing.faulty_objects import SimulatedObjects
 from interrupts import others
 from remote import world
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, MisuseWarning, NotEnoughDataError, StateError
 from diskreplay.ops.verify import verify
-from diskreplay.testing.faulty_objects import SimulatedObjects
 
 HANDLERS_SERIALS = 300_000
 EPISODE = 7

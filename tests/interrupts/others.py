@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from helpers.testing import SimulatedDisk
 from interrupts import own
 from interrupts.programs import Program, Replay
 
@@ -22,7 +23,6 @@ from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
-from diskreplay.testing import SimulatedDisk
 
 BOX = spaces.Box(-1e6, 1e6, (2,), np.float32)
 CHOICE = spaces.Discrete(5)

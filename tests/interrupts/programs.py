@@ -28,13 +28,13 @@ from helpers import view_model
 from helpers.configs import Config
 from helpers.model import Leaf, Log, RaggedLeaf, arguments
 from helpers.recording import Recording
+from helpers.testing import SimulatedDisk
 from interrupts import own
 
 import diskreplay as dr
-from diskreplay import ring
 from diskreplay.errors import StoreNotFoundError
 from diskreplay.ops.verify import verify
-from diskreplay.testing import SimulatedDisk
+from diskreplay.schema import ring
 
 PATH = "/a.replay"
 OPTIONS: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9, "cache_bytes": 1 << 12}

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from helpers.patience import PATIENCE
+from helpers.testing import Interrupts
 from interrupts import others, own, telling, writing
 from interrupts.programs import (
     FRAMES,
@@ -38,7 +39,6 @@ from interrupts.programs import (
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, CorruptionError, DiskReplayError, StateError
-from diskreplay.testing import Interrupts
 
 ENGINE = ("diskreplay", "contextlib")
 """Where the places are: what makes context managers out of generators is a part of the engine."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from helpers.testing import SimulatedDisk
 from interrupts.programs import OPTIONS, PATH, Program, reopened
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, StateError
-from diskreplay.testing import SimulatedDisk
 
 LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
 WHERE = "seed >= 0 and tag == 'x'"

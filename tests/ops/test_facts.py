@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from diskreplay_cli.main import main
 from helpers.effort import stride
+from helpers.testing import small_thresholds
 from ops.stores import flip, repaired
 
 import diskreplay as dr
@@ -31,7 +32,6 @@ from diskreplay.ops.repair.plan import plan
 from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.stream import read_commit, write_commit
-from diskreplay.testing import small_thresholds
 
 LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
 WHERE = "return >= 4 and tag == 'expert'"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.effort import stride
+from helpers.testing import Crash, FaultyFiles, SimulatedDisk
 from hostile.test_ragged import set_span
 from hostile.test_regressions import edit
 
@@ -18,7 +19,6 @@ from diskreplay.errors import CorruptionError
 from diskreplay.ops.repair import Repaired, repair
 from diskreplay.ops.repair.plan import plan
 from diskreplay.ops.verify import verify
-from diskreplay.testing import Crash, FaultyFiles, SimulatedDisk
 
 TEXT = spaces.Text(6, min_length=0, charset="abc")
 ROWS = {"tokens": 8, "obs": 8}

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 from helpers.effort import stride
 from helpers.packets import Frames, clip
+from helpers.testing import Crash, FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.engine import inputs
@@ -18,7 +19,6 @@ from diskreplay.errors import CorruptionError
 from diskreplay.ops.repair import repair
 from diskreplay.ops.repair.plan import plan
 from diskreplay.ops.verify import verify
-from diskreplay.testing import Crash, FaultyFiles, SimulatedDisk
 
 SHOWN = clip(count=23, every=5)
 BOX = spaces.Box(0, 255, SHOWN.facts.shape, np.uint8)

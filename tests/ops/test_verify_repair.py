@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.effort import stride
+from helpers.testing import Crash, FaultyFiles, SimulatedDisk
 from ops.stores import IMAGE, content, fill, images, repaired
 
 import diskreplay as dr
@@ -24,7 +25,6 @@ from diskreplay.ops.repair.plan import plan
 from diskreplay.ops.verify import verify
 from diskreplay.storage import metadata
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.testing import Crash, FaultyFiles, SimulatedDisk
 
 Transitions = dict[int, bytes]
 

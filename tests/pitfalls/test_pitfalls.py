@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.testing import FaultyFiles
 from pitfalls import naive
 
 import diskreplay as dr
 from diskreplay.sampling.ranked import RankedPass
-from diskreplay.testing import FaultyFiles
 
 LINE, ARM = spaces.Box(-np.inf, np.inf, (), np.float32), spaces.Discrete(2)
 FRAME = spaces.Box(0, 255, (84, 84), np.uint8)

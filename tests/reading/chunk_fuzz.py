@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 from diskreplay.reading import kernel
-from diskreplay.schema import Codec
+from diskreplay.schema.columns import Codec
 from diskreplay.storage import chunks
 
 CODECS = [Codec("lz4hc", 4), Codec("lz4", 1), Codec("zstd", 1), Codec("none")]

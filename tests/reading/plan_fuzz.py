@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.ids import STREAM_SHIFT
 from diskreplay.index.addresses import COLUMN_FACTS, LOG_FACTS
 from diskreplay.reading import planner
+from diskreplay.schema.ids import STREAM_SHIFT
 
 PAGE = mmap.PAGESIZE
 LIBC = ctypes.CDLL(None, use_errno=True)

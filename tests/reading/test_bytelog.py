@@ -12,14 +12,14 @@ import pytest
 from helpers.driver import OPEN
 
 import diskreplay as dr
-from diskreplay import schema
 from diskreplay.errors import CorruptionError
 from diskreplay.index.log import StreamLog
 from diskreplay.ops.compact import compact
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 from diskreplay.reading import bytelog
-from diskreplay.schema import LOGS, Codec, Column, Schema
+from diskreplay.schema import columns as schema
+from diskreplay.schema.columns import LOGS, Codec, Column, Schema
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 

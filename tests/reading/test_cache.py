@@ -30,7 +30,7 @@ def kept_raw() -> Any:
 def column() -> ColumnReader:
     from helpers.model import to_space
 
-    from diskreplay.store_spec import StoreSpec, build
+    from diskreplay.schema.spec import StoreSpec, build
 
     config = Config("cache", Leaf((5,)), num_envs=ENVS)
     with config.limits():

@@ -25,6 +25,7 @@ from helpers.forking import forked
 from helpers.fuzzing import fuzzed
 from helpers.model import Leaf
 from helpers.recording import Recording, reopen
+from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.threads import together
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,10 +35,9 @@ from diskreplay import loading
 from diskreplay.errors import CorruptionError, ReadFailedError
 from diskreplay.loading import Late
 from diskreplay.reading import compiled, gather, kernel, planner, scratch
-from diskreplay.schema import Codec
+from diskreplay.schema.columns import Codec
 from diskreplay.storage import chunks
 from diskreplay.storage.local_files import LocalFile, LocalFiles
-from diskreplay.testing import FaultyFiles, SimulatedDisk
 
 CODECS = [Codec("lz4hc", 4), Codec("lz4", 5), Codec("zstd", 1), Codec("none")]
 

@@ -10,11 +10,11 @@ import pytest
 from helpers.configs import Config
 from helpers.model import Leaf
 from helpers.recording import Recording
+from helpers.testing import FaultyFiles, Operation
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, EvictedError
 from diskreplay.reading import open_stream
-from diskreplay.testing import FaultyFiles, Operation
 
 PLAIN = Config("plain", Leaf((4,)), capacity=12, chunk_rows=2, shard_rows=4, small_chunk_rows=2, small_shard_rows=4)
 

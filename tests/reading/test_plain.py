@@ -16,14 +16,15 @@ from helpers.effort import examples
 from helpers.forking import forked
 from helpers.fuzzing import fuzzed
 from helpers.recording import Recording, reopen
+from helpers.testing import FaultyFiles
 from helpers.view_model import VIEWS, content
 
 import diskreplay as dr
 from diskreplay.errors import NotEnoughDataError
 from diskreplay.reading import compiled, plain
 from diskreplay.reading.cache import ChunkCache
+from diskreplay.schema import columns as schema
 from diskreplay.storage import handles
-from diskreplay.testing import FaultyFiles
 
 CACHES = [0, 2000, 4 << 20, 256 << 20]
 
@@ -201,7 +202,7 @@ def test_a_chunk_of_several_environments_is_not_plain(path: str) -> None:
         for row in range(30):
             never = np.zeros(2, bool)
             buffer.add(obs[row], np.zeros(2, int), np.zeros(2), obs[row + 1], never, never)
-        with mock.patch.object(dr.schema, "RESIDENT_COLUMN_BYTES", 1000), counted() as planned:
+        with mock.patch.object(schema, "RESIDENT_COLUMN_BYTES", 1000), counted() as planned:
             buffer.resize(40)
             buffer.sample(4)
             assert planned == [False]

@@ -17,7 +17,7 @@ from diskreplay.reading import planner
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import ResidentTable
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import START, TERMINATED
+from diskreplay.schema.columns import START, TERMINATED
 
 
 def by_numpy() -> Any:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diskreplay import workers
 from diskreplay.reading import compiled
 from diskreplay.reading.target import Target
-from diskreplay.schema import Codec, Column
+from diskreplay.schema.columns import Codec, Column
 
 FRAMES, WIDTH, BATCH = 3, 5, 6
 SOURCE = np.arange(40 * WIDTH, dtype=np.int16).reshape(40, WIDTH)

@@ -19,13 +19,13 @@ from gymnasium.error import ResetNeeded
 from helpers.forking import forked
 from helpers.patience import PATIENCE
 from helpers.robot import ACTION, BAD, Robot, drive, fails, places, record_on_a_disk_that_crashes
+from helpers.testing import FaultyFiles, Interrupts
 from helpers.threads import held
 
 import diskreplay as dr
 from diskreplay import call_queue
 from diskreplay.errors import ClosedError, InputError, StateError, WriteFailedError
 from diskreplay.ops.verify import verify
-from diskreplay.testing import FaultyFiles, Interrupts
 
 MODULES = [*(f"diskreplay.recording.{name}" for name in ("single", "opening", "copies")), "diskreplay.call_queue"]
 

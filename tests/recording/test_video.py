@@ -19,8 +19,8 @@ from helpers.threads import held
 import diskreplay as dr
 from diskreplay.errors import InputError, StateError
 from diskreplay.ops.verify import verify
+from diskreplay.recording.video_encoding import ENCODERS, VideoEncoder
 from diskreplay.video import records
-from diskreplay.video_encoding import ENCODERS, VideoEncoder
 
 pytest.importorskip("av", reason="encoding video needs PyAV")
 

@@ -17,13 +17,13 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import vector
+from helpers.testing import Interrupts
 from helpers.vectors import lockstep
 
 import diskreplay as dr
 from diskreplay.buffers.autoreset import AutoresetMode
 from diskreplay.errors import ClosedError, InputError, LockedError
 from diskreplay.ops.verify import verify
-from diskreplay.testing import Interrupts
 
 MODES = list(AutoresetMode)
 STEPS = 150

@@ -16,6 +16,8 @@ import pytest
 from helpers import effort
 from helpers.forking import forked
 from helpers.patience import PATIENCE
+from helpers.testing import FaultyObjects, Interrupts, SimulatedObjects
+from helpers.testing.faulty_objects import Fault, Request
 from remote import world
 from remote.world import SPACES, Life, reader, rows_of
 
@@ -24,8 +26,6 @@ from diskreplay.errors import CorruptionError, InputError, RemoteError
 from diskreplay.remote import ahead, bundles, ranges, shard_copies
 from diskreplay.remote.ahead import Ahead
 from diskreplay.remote.objects import Object
-from diskreplay.testing import FaultyObjects, Interrupts, SimulatedObjects
-from diskreplay.testing.faulty_objects import Fault, Request
 
 SHARD = re.compile(r"streams/[^/]+/obs/c\.(\d+)\.")
 SHARD_ROWS, SHARDS = 16, 8

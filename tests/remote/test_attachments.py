@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from helpers.testing import FaultyObjects, SimulatedObjects
 from remote.world import RUN, Life, reader, under
 
 import diskreplay as dr
@@ -15,7 +16,6 @@ from diskreplay.ops.verify import verify
 from diskreplay.remote.collect import collect
 from diskreplay.remote.place import open_remote
 from diskreplay.storage import attachments, checkpoint_arrays
-from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 WEIGHTS = np.random.default_rng(0).bytes(200_000)
 

@@ -6,11 +6,11 @@ import pathlib
 import shutil
 
 import pytest
+from helpers.testing import SimulatedObjects
 from remote.world import URL, Life, pushed, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import RemoteConflictError, StoreNotFoundError, WriteFailedError
-from diskreplay.testing import SimulatedObjects
 
 
 @pytest.mark.parametrize("mirror_bytes", [1 << 30, 30_000])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.effort import stride
+from helpers.testing import FaultyObjects, SimulatedObjects
 
 import diskreplay as dr
 from diskreplay.engine.run import Run
@@ -22,7 +23,6 @@ from diskreplay.remote.place import open_remote
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 DAY = 86_400.0
 LAYOUT: dict[str, Any] = {"shard_rows": {"obs": 8, "action": 16, "reward": 16}, "chunk_rows": {"obs": 4, "action": 8}}

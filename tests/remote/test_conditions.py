@@ -5,13 +5,13 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+from helpers.testing import FAULTS, FaultyObjects, SimulatedObjects
 from remote.world import LAYOUT, SPACES, URL, Life, read, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import RemoteError
 from diskreplay.remote import conditions
 from diskreplay.remote.objects import NEW
-from diskreplay.testing import FAULTS, FaultyObjects, SimulatedObjects
 
 
 class Ignoring(SimulatedObjects):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 from helpers.few_files import few_files
+from helpers.testing import FaultyObjects, SimulatedObjects
 from remote.world import Life, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError
 from diskreplay.remote.collect import collect
 from diskreplay.remote.place import open_remote
-from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 pytestmark = pytest.mark.usefixtures(few_files.__name__)
 

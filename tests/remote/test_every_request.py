@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from helpers import effort
 from helpers.patience import PATIENCE
+from helpers.testing import FAULTS, FaultyObjects, SimulatedObjects
 from remote.world import RUN, SPACES, Life, Rows, observation, read, reader, rows_of, under
 
 import diskreplay as dr
@@ -20,7 +21,6 @@ from diskreplay.remote import bundles
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.testing import FAULTS, FaultyObjects, SimulatedObjects
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers import effort
 from helpers.patience import PATIENCE
+from helpers.testing import SimulatedObjects
 from remote.world import Life, Rows, pushed, read, under
 
 import diskreplay as dr
@@ -17,7 +18,6 @@ from diskreplay.errors import DiskReplayError, RemoteError
 from diskreplay.remote import bundles
 from diskreplay.remote.objects import Object
 from diskreplay.storage import metadata
-from diskreplay.testing import SimulatedObjects
 
 HOSTILE: list[Any] = [
     None, True, 0, -1, 1 << 40, 1 << 63, 10**400, 0.5, "", "..", "../../outside", "a\0b", "x" * 5000, [], {}, [[]],

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 import pytest
 from helpers.patience import PATIENCE
+from helpers.testing.faulty_objects import SimulatedObjects
 from remote.world import RUN, Life, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
 from diskreplay.remote import ranges
 from diskreplay.remote.objects import Object
-from diskreplay.testing.faulty_objects import SimulatedObjects
 
 TOGETHER = 12
 

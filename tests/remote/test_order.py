@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.clocks import DAY, Clock
 from helpers.patience import PATIENCE
+from helpers.testing import FaultyObjects, SimulatedObjects
 from remote.world import CAPACITY, LAYOUT, RUN, SPACES, Life, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
@@ -20,7 +21,6 @@ from diskreplay.remote.place import open_remote
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Checkpoint, Store, newest
-from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from diskreplay_cli.main import main
 from helpers import effort
 from helpers.patience import PATIENCE
+from helpers.testing import FaultyFiles, FaultyObjects, SimulatedDisk, SimulatedObjects
 from helpers.turns import KilledError, Turns
 from remote.world import RUN, Life, Rows, pushed, read, reader, under
 
@@ -29,7 +30,6 @@ from diskreplay.remote.objects import TakenError
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Checkpoint, Store
-from diskreplay.testing import FaultyFiles, FaultyObjects, SimulatedDisk, SimulatedObjects
 
 REFUSED = "another directory, which holds the same origin, has pushed to it"
 

@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.testing import SimulatedObjects
 from remote import world
 from remote.world import reader
 
@@ -16,7 +17,6 @@ from diskreplay.remote import bundles, ranges
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.testing import SimulatedObjects
 
 TEXT = spaces.Text(20, min_length=0, charset="0123456789")
 SMALL = {"chunk_rows": {"tokens": 64}, "shard_rows": {"tokens": 512}}

@@ -6,12 +6,12 @@ import pathlib
 
 import numpy as np
 import pytest
+from helpers.testing import SimulatedObjects
 from remote.world import Life, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import InputError
 from diskreplay.ops import remote as ops
-from diskreplay.testing import SimulatedObjects
 
 
 @pytest.mark.long(quick=2)

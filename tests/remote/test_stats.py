@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from diskreplay_cli.main import main
+from helpers.testing import FaultyObjects, SimulatedObjects
 from remote.world import RUN, URL, Life, observation, reader, under
 
 import diskreplay as dr
 from diskreplay.compat.keeper import Keeper
 from diskreplay.errors import RemoteWarning
 from diskreplay.ops.remote import push
-from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 
 def _remote(life: Life, *names: str) -> tuple[Any, ...]:

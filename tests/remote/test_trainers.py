@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from helpers.effort import stride
 from helpers.patience import PATIENCE
+from helpers.testing import FaultyObjects, SimulatedObjects
 from remote.world import LAYOUT, RUN, SPACES, Life, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
@@ -24,7 +25,6 @@ from diskreplay.remote import ledger
 from diskreplay.remote.collect import collect
 from diskreplay.remote.place import open_remote
 from diskreplay.storage.store import Store
-from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 
 def _prioritized(objects: Any, mirror: pathlib.Path) -> dr.ReplayBuffer:

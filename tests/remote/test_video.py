@@ -9,6 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 from helpers.packets import clip
+from helpers.testing.faulty_objects import SimulatedObjects
 from ops.test_video import EPISODE, make
 from PIL import Image
 from remote.world import URL, under
@@ -23,7 +24,6 @@ from diskreplay.remote.push import Push
 from diskreplay.report import serve
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.testing.faulty_objects import SimulatedObjects
 
 
 def test_what_is_under_a_url_is_shown(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from helpers.effort import stride
 from helpers.forking import forked
 from helpers.patience import PATIENCE
+from helpers.testing import FaultyObjects, SimulatedObjects
 from helpers.threads import together
 from remote.world import RUN, SPACES, URL, Life, observation, pushed, read, reader, rows_of, under
 
@@ -35,7 +36,6 @@ from diskreplay.remote.failures import explained
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from helpers.testing.faulty_objects import SimulatedObjects
 
 import diskreplay as dr
 from diskreplay.buffers import comparing, kinds, opening
@@ -19,7 +20,6 @@ from diskreplay.remote import place
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.testing.faulty_objects import SimulatedObjects
 
 URL = "s3://simulated/a.replay"
 CAPACITY = 60

@@ -13,11 +13,11 @@ from gymnasium import spaces
 from report import episodes as made
 
 import diskreplay as dr
-from diskreplay import pictures
 from diskreplay.ops.compact import compact
 from diskreplay.report import episode as shown
 from diskreplay.report import overview as facts_of
 from diskreplay.report.source import Snapshot
+from diskreplay.views import pictures
 
 
 def plays(source: Snapshot, number: int) -> shown.EpisodeValues:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from diskreplay.video_encoding import as_a_guest
+from diskreplay.recording.video_encoding import as_a_guest
 
 # What torchvision's own library would bring; the wheels of torch for the CPU alone have none that fits.
 OPERATORS = torch.library.Library("torchvision", "FRAGMENT")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.priority_machine import copied, same_state
+from helpers.testing import Interrupts
 
 from diskreplay.errors import StateError
 from diskreplay.index.log import Standing
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.window import Window
-from diskreplay.testing import Interrupts
 
 STREAM = 1 << 48
 SAMPLERS: list[Any] = [Proportional, lambda: Proportional(by_env=True), RankBased]

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.testing import Interrupts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskreplay.errors import InputError, StateError
 from diskreplay.sampling.ranked import RankedPass, order
-from diskreplay.testing import Interrupts
 
 AHEAD = (0, 2, 4, 16)
 """The batches that a loader with 0, 1, 2 and 8 workers asks for before it gives out the first one."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from diskreplay.schema import DTYPES, Codec
+from diskreplay.schema.columns import DTYPES, Codec
 from diskreplay.storage import chunks
 
 CODECS = [Codec("lz4hc", 4), Codec("lz4", 5), Codec("zstd", 1), Codec("zstd", 9), Codec("none")]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import diskreplay as dr
+from diskreplay.schema.spec import StoreSpec, build
 from diskreplay.storage import metadata
 from diskreplay.storage.commit import Commit, Span, Tail
-from diskreplay.store_spec import StoreSpec, build
 
 LINE = gymnasium.spaces.Box(-9, 9, (3,), np.float32)
 RECORD = Commit(

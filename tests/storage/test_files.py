@@ -12,13 +12,13 @@ from types import TracebackType
 
 import pytest
 from gymnasium import spaces
+from helpers.testing import FaultyFiles, Interrupts
 
 import diskreplay as dr
 from diskreplay.errors import ReadFailedError, StoreExistsError, StoreNotFoundError, WriteFailedError
 from diskreplay.storage import local_files
 from diskreplay.storage.files import FileLock
 from diskreplay.storage.local_files import LocalFile, LocalFiles, LocalLock
-from diskreplay.testing import FaultyFiles, Interrupts
 
 
 def test_a_file_interrupted_before_it_was_opened_goes_silently(monkeypatch: pytest.MonkeyPatch) -> None:

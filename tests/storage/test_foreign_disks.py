@@ -19,6 +19,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from helpers.testing import FaultyFiles
 
 import diskreplay as dr
 from diskreplay.errors import (
@@ -34,7 +35,6 @@ from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
 from diskreplay.storage import files as fs
 from diskreplay.storage.local_files import LocalFile, LocalFiles
-from diskreplay.testing import FaultyFiles
 
 SPACES = gymnasium.spaces.Box(0, 255, (3000,), np.uint8), gymnasium.spaces.Discrete(2)
 ROWS = 80

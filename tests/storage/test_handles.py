@@ -23,6 +23,7 @@ import pytest
 from helpers import lives
 from helpers.effort import examples, stride
 from helpers.forking import forked
+from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.threads import held, together
 
 import diskreplay as dr
@@ -33,7 +34,6 @@ from diskreplay.reading.open_stream import OpenStream
 from diskreplay.storage import column, handles, local_files
 from diskreplay.storage.handles import Handles, Pool, PooledFile
 from diskreplay.storage.stream import StreamReader
-from diskreplay.testing import FaultyFiles, SimulatedDisk
 
 FD = pathlib.Path("/proc/self/fd")
 

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers.effort import stride
+from helpers.testing import Crash, FaultyFiles, Operation, SimulatedDisk, SimulatedObjects
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError
@@ -26,7 +27,6 @@ from diskreplay.storage import attachments, checkpoint_arrays
 from diskreplay.storage import files as fs
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.testing import Crash, FaultyFiles, Operation, SimulatedDisk, SimulatedObjects
 
 SPACES = gymnasium.spaces.Box(-1e9, 1e9, (2000,), np.float32), gymnasium.spaces.Discrete(9)
 LAYOUT: dict[str, Any] = {"chunk_rows": {"obs": 4}, "shard_rows": {"obs": 4}}

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay as dr
 from diskreplay.ops.verify import verify
-from diskreplay.schema import Codec
+from diskreplay.schema.columns import Codec
 from diskreplay.storage import column as columns
 
 SPACE = Box(0, 255, (40, 40), np.uint8)

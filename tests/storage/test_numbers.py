@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.testing import FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.storage import metadata, numbers
 from diskreplay.storage.store import Store
-from diskreplay.testing import FaultyFiles, SimulatedDisk
 
 PATH = "/a.replay"
 NOTE = f"{PATH}/streams/0/start/numbers"

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 from helpers import lives
 from helpers.effort import examples, stride
+from helpers.testing import FaultyFiles, Operation, SimulatedDisk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ import diskreplay as dr
 from diskreplay.errors import CorruptionError
 from diskreplay.storage import metadata
 from diskreplay.storage.pins import holders
-from diskreplay.testing import FaultyFiles, Operation, SimulatedDisk
 
 PATH = "/a.replay"
 SHARD = 8

@@ -9,13 +9,13 @@ import pathlib
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.testing import FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.ops.checkpoints import drop
 from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
 from diskreplay.storage import metadata
-from diskreplay.testing import FaultyFiles, SimulatedDisk
 
 PATH = "/a.replay"
 

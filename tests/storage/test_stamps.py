@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 from helpers import lives
 from helpers.effort import examples
+from helpers.testing import FaultyFiles
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,6 @@ import diskreplay as dr
 from diskreplay.storage import metadata, stamps
 from diskreplay.storage.files import Files, Kind
 from diskreplay.storage.metadata import KnownDocuments
-from diskreplay.testing import FaultyFiles
 
 SETTLED_NS = 60_000_000
 """More than the ticks of any kernel, and little to wait for."""

@@ -9,21 +9,21 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import helpers.testing
 import pytest
+from helpers.testing import Crash, FaultyFiles, SimulatedDisk
 
-import diskreplay.testing
 from diskreplay.storage.files import Files
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.testing import Crash, FaultyFiles, SimulatedDisk
 
 NAMES = ["a", "b", "c"]
 REFUSALS = {errno.ENOTDIR, errno.ENOENT, errno.EISDIR, errno.EINVAL, errno.ENOTEMPTY, errno.EEXIST}
 
 
 def test_the_examples_run() -> None:
-    outcome = doctest.testmod(diskreplay.testing, raise_on_error=True)
+    outcome = doctest.testmod(helpers.testing, raise_on_error=True)
     assert outcome.attempted > 8
-    assert diskreplay.testing.__all__ == sorted(diskreplay.testing.__all__, key=lambda name: (not name.isupper(), name))
+    assert helpers.testing.__all__ == sorted(helpers.testing.__all__, key=lambda name: (not name.isupper(), name))
 
 
 def outcome(work: Callable[[], Any]) -> Any:

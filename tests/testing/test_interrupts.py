@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from diskreplay.testing import Interrupts, interrupts
+from helpers.testing import Interrupts, interrupts
 
 HERE = [__name__]
 LOCK = threading.Lock()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.checks import check_array, check_count
+from diskreplay.checks import arrays, check_array, check_count
 from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, NewestStep, Reader, all_episodes, last_facts
 from diskreplay.compat.d3rlpy.signatures import actions, boxes, of_gymnasium
 from diskreplay.compat.d3rlpy.steps_read import StepsRead, of_picker, of_slicer, stacked_frames
@@ -33,11 +33,10 @@ from diskreplay.compat.rows import by_episodes, ids_of, places, transitions, win
 from diskreplay.compat.stores import check_checkpoint, closed_on_failure, open_or_create
 from diskreplay.engine.run import DefaultBytes
 from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
-from diskreplay.ids import Ids
-from diskreplay.paths import PathLike
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.spaces import leaf_spaces, unflatten
-from diskreplay.tensors import arrays
+from diskreplay.schema.ids import Ids
+from diskreplay.schema.spaces import leaf_spaces, unflatten
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.transition import Transition as Transitions
 
 __all__ = ["DiskDataset"]

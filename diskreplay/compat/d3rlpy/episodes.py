@@ -22,8 +22,8 @@ from diskreplay.compat.d3rlpy.steps_read import StepsRead
 from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.rows import EpisodePlace, episode_places, places, read_part
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids
-from diskreplay.schema import REWARD
+from diskreplay.schema.columns import REWARD
+from diskreplay.schema.ids import Ids
 
 Array = NDArray[Any]
 

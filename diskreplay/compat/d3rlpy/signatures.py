@@ -13,8 +13,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.compat.given import numbers
 from diskreplay.errors import InputError
-from diskreplay.schema import REWARD, Schema, Stack
-from diskreplay.spaces import flatten, leaf_spaces
+from diskreplay.schema.columns import REWARD, Schema, Stack
+from diskreplay.schema.spaces import flatten, leaf_spaces
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

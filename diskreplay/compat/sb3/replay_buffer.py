@@ -29,9 +29,9 @@ from diskreplay.compat.rows import ids_of, window
 from diskreplay.engine.run import DefaultBytes
 from diskreplay.errors import InputError
 from diskreplay.interrupts import uninterrupted
-from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
-from diskreplay.spaces import unbounded
+from diskreplay.schema.spaces import unbounded
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.batch import Batch
 from diskreplay.views.hindsight import ACHIEVED, DESIRED, Hindsight
 from diskreplay.views.transition import Transition

@@ -32,9 +32,9 @@ from diskreplay.compat.sb3.replay_buffer import DiskReplayBuffer
 from diskreplay.compat.stores import numbered
 from diskreplay.engine.generator import rng_to_json, set_rng
 from diskreplay.errors import CheckpointError, InputError
-from diskreplay.paths import PathLike, checked_path, full_path
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike, checked_path, full_path
 from diskreplay.storage.store import FIRST_STREAM, newest
 from diskreplay.storage.store import Store as StoredFiles
 

@@ -17,9 +17,9 @@ from diskreplay.compat.torchrl.tensor_layout import standard, stored_layout
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
-from diskreplay.ids import Ids
-from diskreplay.paths import PathLike
 from diskreplay.sampling.uniform import Uniform
+from diskreplay.schema.ids import Ids
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.transition import Transition
 
 

@@ -40,10 +40,10 @@ from diskreplay.compat.torchrl.tensor_layout import TORCHRL, TensorLayout, layou
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import CheckpointError, DiskReplayError, InputError, ReadOnlyError, StateError
-from diskreplay.ids import Ids
-from diskreplay.paths import PathLike
 from diskreplay.sampling.uniform import Uniform
+from diskreplay.schema.ids import Ids
 from diskreplay.storage.attachments import Given
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.transition import Transition
 
 

@@ -27,10 +27,10 @@ from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.compat.torchrl.tensor_layout import TensorLayout, stored_layout
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
 from diskreplay.errors import CheckpointError, InputError
-from diskreplay.paths import checked_path, full_path
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.storage.files import replace, translate
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import checked_path, full_path
 from diskreplay.views.transition import Transition
 
 FILE = "diskreplay.json"

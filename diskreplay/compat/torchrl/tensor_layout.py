@@ -25,8 +25,8 @@ from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 from diskreplay.checks import check_array, check_key
 from diskreplay.engine.inputs import rounded
 from diskreplay.errors import CorruptionError, InputError, SchemaError
-from diskreplay.schema import ACTION, DTYPES, KNOWN, OBS, RESERVED, REWARD, TERMINATED, TRUNCATED, Schema
-from diskreplay.spaces import unbounded
+from diskreplay.schema.columns import ACTION, DTYPES, KNOWN, OBS, RESERVED, REWARD, TERMINATED, TRUNCATED, Schema
+from diskreplay.schema.spaces import unbounded
 
 Array = NDArray[Any]
 Key = tuple[str, ...]

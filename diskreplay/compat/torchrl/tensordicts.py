@@ -15,9 +15,9 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.compat.rows import read_part
 from diskreplay.compat.torchrl.tensor_layout import Key, Leaf, TensorLayout
 from diskreplay.errors import ReadOnlyError
-from diskreplay.ids import Ids
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import TERMINATED, TRUNCATED
+from diskreplay.schema.columns import TERMINATED, TRUNCATED
+from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import Batch
 
 Array = NDArray[Any]

@@ -22,8 +22,8 @@ from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, closed_on_fai
 from diskreplay.compat.xuance.fields import arrays
 from diskreplay.compat.xuance.memory import Buffer, Shapes, space_shape
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids
-from diskreplay.spaces import unbounded
+from diskreplay.schema.ids import Ids
+from diskreplay.schema.spaces import unbounded
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.compat.rows import RowWindow, column, window
-from diskreplay.ids import Ids
+from diskreplay.schema.ids import Ids
 
 STEP = "step"
 """The name of the column that holds a row's step in its episode."""

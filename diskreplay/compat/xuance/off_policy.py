@@ -25,10 +25,10 @@ from diskreplay.compat.xuance.disk_buffer import (
 from diskreplay.compat.xuance.fields import Field, nested, picked
 from diskreplay.compat.xuance.memory import Shape, checked_shape
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.ids import Ids
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Sampler
+from diskreplay.schema.ids import Ids
 
 Array = NDArray[Any]
 

@@ -17,8 +17,8 @@ from diskreplay.compat.xuance.fields import Field, nested
 from diskreplay.compat.xuance.memory import sample_batch
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids
-from diskreplay.paths import PathLike
+from diskreplay.schema.ids import Ids
+from diskreplay.storage.paths import PathLike
 
 VALUE = "value"
 COLUMNS = {VALUE: ((), np.float32)}

@@ -27,8 +27,8 @@ from diskreplay.compat.xuance.disk_buffer import DiskBuffer, integers, open_off_
 from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
 from diskreplay.compat.xuance.memory import Buffer, EpisodeBuffer, Shapes, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.ids import Ids
 from diskreplay.sampling.uniform import Uniform
+from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import map_arrays
 
 Array = NDArray[Any]

@@ -16,7 +16,7 @@ from diskreplay.compat.keeper import Keeper, RamState, set_item
 from diskreplay.compat.rows import RowWindow, window
 from diskreplay.compat.xuance.fields import Field, arrays
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.ids import Ids
+from diskreplay.schema.ids import Ids
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

@@ -36,7 +36,7 @@ from diskreplay.formats.core.refusing import by_hand, listed, shapes_in
 from diskreplay.formats.core.runs import steps_of
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import declared_count, read_text
-from diskreplay.schema import ACTION, DTYPES, OBS
+from diskreplay.schema.columns import ACTION, DTYPES, OBS
 
 LAYOUT_FILE = "layout.json"
 """The file beside those of a folder in which an export left the layout."""

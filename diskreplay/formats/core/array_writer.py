@@ -18,8 +18,8 @@ from diskreplay.formats.core.ends import CUT
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
 from diskreplay.formats.core.layout import Layout, Shape
 from diskreplay.formats.core.transitions import Source, Transitions
-from diskreplay.ragged import Lists
-from diskreplay.schema import OBS, TRUNCATED
+from diskreplay.schema.columns import OBS, TRUNCATED
+from diskreplay.schema.ragged import Lists
 
 Stored = Callable[[str, Any, int], Any]
 """A function that returns values as they stand in a file, by our name of them and how many steps came before them."""

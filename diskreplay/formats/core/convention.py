@@ -28,7 +28,7 @@ from diskreplay.formats.core.container import Container, is_attribute
 from diskreplay.formats.core.ends import CUT, DISCOUNT, DONE, TELLING
 from diskreplay.formats.core.flat import FlatArrays
 from diskreplay.formats.core.layout import Layout, column_name
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 NEXT_OBS, FINAL_OBS, OFFSETS, EXTRA = "next_obs", ".final_obs", ".offsets", "extra"
 """Our names of what is no column of a store: none can be called so."""

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import AS_IT_IS, KINDS, WHOLE, Choice
-from diskreplay.schema import TERMINATED, TRUNCATED
+from diskreplay.schema.columns import TERMINATED, TRUNCATED
 
 Array = NDArray[Any]
 

@@ -19,8 +19,8 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Layout, infer_choices, infer_dict, infer_space
 from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Timesteps, Transitions, with_next_obs
-from diskreplay.ragged import Lists, offsets_of
-from diskreplay.schema import ACTION, DTYPES, OBS
+from diskreplay.schema.columns import ACTION, DTYPES, OBS
+from diskreplay.schema.ragged import Lists, offsets_of
 
 Array = NDArray[Any]
 Named = TypeVar("Named")
@@ -29,8 +29,8 @@ Named = TypeVar("Named")
 class ArrayLike(Protocol):
     """The interface of an array of steps.
 
-    One of a ragged column gives :class:`~diskreplay.ragged.Lists`. Its shape is that of an array with one item a step,
-    and its ``row_bytes`` are the bytes that a step has on average.
+    One of a ragged column gives :class:`~diskreplay.schema.ragged.Lists`. Its shape is that of an array with one item
+    a step, and its ``row_bytes`` are the bytes that a step has on average.
     """
 
     @property

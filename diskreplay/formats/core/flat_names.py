@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from diskreplay.formats.core.convention import EXTRA, FINAL_OBS, NEXT_OBS, OFFSETS
 from diskreplay.formats.core.ends import DONE
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 NAMES = {
     "observations": OBS, "observation": OBS, "obs": OBS,

@@ -20,7 +20,7 @@ from diskreplay.formats.core.convention import Convention
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.index.episodes import Episode
-from diskreplay.schema import DTYPES
+from diskreplay.schema.columns import DTYPES
 
 TOLD = ("map", "ends", "align", "max_episode_steps")
 """The fields of :class:`~diskreplay.formats.core.choice.Choice` by which a caller says what arrays are."""
@@ -53,8 +53,8 @@ class Holds:
         nested_obs, nested_action: Dict and Tuple spaces.
         empty: a dataset without a step.
         dtypes: names of the data types that it keeps as they are.
-        ragged: ragged columns, whose values are :class:`~diskreplay.ragged.Lists`. Without it columns of the user are
-            lost, and ragged observations and actions an error.
+        ragged: ragged columns, whose values are :class:`~diskreplay.schema.ragged.Lists`. Without it columns of the
+            user are lost, and ragged observations and actions an error.
         video: video columns, with their packets as they are, where other ragged columns are not held.
         text: Text spaces and columns of texts, which a format may hold without other ragged values.
     """

@@ -16,14 +16,14 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import schema as schemas
-from diskreplay import spaces
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
-from diskreplay.schema import (
+from diskreplay.schema import columns as schemas
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import (
     ACTION,
     OBS,
     RESERVED,
@@ -36,7 +36,7 @@ from diskreplay.schema import (
     Stack,
     Start,
 )  # fmt: skip
-from diskreplay.store_spec import StoreSpec, build
+from diskreplay.schema.spec import StoreSpec, build
 from diskreplay.video import Video
 
 Array = NDArray[Any]
@@ -110,7 +110,7 @@ class Layout:
 
     @property
     def ragged(self) -> set[str]:
-        """The names of all ragged leaves and columns, whose values are :class:`~diskreplay.ragged.Lists`."""
+        """The names of all ragged leaves and columns, whose values are :class:`~diskreplay.schema.ragged.Lists`."""
         leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
         varying = {name for name, leaf in leaves.items() if spaces.is_ragged(leaf, name)}
         return varying | self.ragged_columns | self.video.keys()

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.engine.inputs import Slot
 from diskreplay.errors import DiskReplayError, InputError, ReadFailedError
 from diskreplay.formats.core.choice import AS_IT_IS, Choice
@@ -24,7 +23,8 @@ from diskreplay.formats.core.format import Read
 from diskreplay.formats.core.rewards import first_unfinite, without_unfinite
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_regular, check_size, one_line, stored_bytes
-from diskreplay.ragged import Lists
+from diskreplay.schema import spaces
+from diskreplay.schema.ragged import Lists
 
 
 def reader(read: Callable[[pathlib.Path, Choice], Iterator[Source]]) -> Read:

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.engine.continuity import same_rows
 from diskreplay.errors import InputError, MisuseWarning
 from diskreplay.formats.core.layout import Layout, Shape
 from diskreplay.formats.core.transitions import Transitions
 from diskreplay.index.facts import CUT_START
-from diskreplay.ragged import Lists
+from diskreplay.schema import spaces
+from diskreplay.schema.ragged import Lists
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ from diskreplay.formats.core.episodes import array_slice, later, reshaped, singl
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, check_length, flags, leaves_of, length
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.rewards import check_finite
-from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 Array = NDArray[Any]
 Arrays = Mapping[str, ArrayLike]

@@ -17,25 +17,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.formats.core.format import Holds, Loss
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.log_rows import LogRows, open_rows
 from diskreplay.formats.core.transitions import Source, Transitions
-from diskreplay.ids import Ids, pack
 from diskreplay.index import rewards
 from diskreplay.index.episodes import Episode
 from diskreplay.index.facts import CUT_START
 from diskreplay.index.selecting import chosen
 from diskreplay.index.where import Where
-from diskreplay.paths import PathLike
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.remote.place import named
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import RECORDED, REWARD, START, Start
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import RECORDED, REWARD, START, Start
+from diskreplay.schema.ids import Ids, pack
+from diskreplay.storage.paths import PathLike
 from diskreplay.views.transition import Transition
 
 STACKED_ROWS = 256

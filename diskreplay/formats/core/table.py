@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diskreplay.formats.core.format import Format
-from diskreplay.schema import DTYPES
+from diskreplay.schema.columns import DTYPES
 
 LOSSES = {
     "final_obs": "final observations",

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.names import Names
-from diskreplay.ragged import Lists, joined
+from diskreplay.schema.ragged import Lists, joined
 from diskreplay.video import Video
 
 BLOCK_BYTES = 4 << 20
@@ -34,7 +34,7 @@ BLOCK_BYTES = 4 << 20
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Any]
-"""Arrays by the name of the column, such as ``obs/camera``; of ragged ones :class:`~diskreplay.ragged.Lists`."""
+"""Arrays by the name of the column, such as ``obs/camera``; of ragged ones :class:`~diskreplay.schema.ragged.Lists`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,7 +235,7 @@ def _sliced(steps: Any, rows: Any) -> Any:
 
 
 def whole(parts: list[Any]) -> Any:
-    """Return the rows of several arrays, or of several :class:`~diskreplay.ragged.Lists`, as one."""
+    """Return the rows of several arrays, or of several :class:`~diskreplay.schema.ragged.Lists`, as one."""
     return joined(parts) if isinstance(parts[0], Lists) else np.concatenate(parts)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.flat import utf8
-from diskreplay.ragged import Lists
+from diskreplay.schema.ragged import Lists
 
 NULL_LISTS = "Expected all lists to be of size"
 """The beginning of the error by which pyarrow before 26 says that it reads no nulls among lists of a fixed size."""

@@ -21,7 +21,7 @@ from diskreplay.formats.core.transitions import BLOCK_BYTES, Timesteps
 from diskreplay.formats.core.untrusted import declared_count, read_json
 from diskreplay.formats.files.gzip_arrays import gzip_array
 from diskreplay.formats.files.pickled_set import pickled_set
-from diskreplay.schema import ACTION, OBS, REWARD, Stack
+from diskreplay.schema.columns import ACTION, OBS, REWARD, Stack
 
 NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
 TERMINAL = "terminal"

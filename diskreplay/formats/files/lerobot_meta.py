@@ -30,7 +30,7 @@ from diskreplay.formats.core.order import natural
 from diskreplay.formats.core.untrusted import VALUE_BYTES, check_size, declared_count, parse_json, read_json
 from diskreplay.formats.files.arrow import damage
 from diskreplay.formats.files.lerobot_stats import QUANTILES
-from diskreplay.schema import ACTION, OBS, REWARD
+from diskreplay.schema.columns import ACTION, OBS, REWARD
 
 VERSION, EARLIER = "v3.0", ("v2.0", "v2.1")
 INFO, STATS, TASKS, DESCRIPTION = "meta/info.json", "meta/stats.json", "meta/tasks.parquet", "meta/diskreplay.json"

@@ -19,8 +19,8 @@ from diskreplay.formats.core.transitions import Transitions
 from diskreplay.formats.files import images, lerobot_meta, lerobot_stats, mp4
 from diskreplay.formats.files.arrow import number_array, text_array
 from diskreplay.formats.files.lerobot_meta import EPISODE, FRAME, INDEX, NUMBERED, OWN, TASK, TIMESTAMP
+from diskreplay.recording.video_encoding import VideoEncoder
 from diskreplay.video import Video, records
-from diskreplay.video_encoding import VideoEncoder
 
 NO_TASK = "no task"
 TASKS_INDEX = {

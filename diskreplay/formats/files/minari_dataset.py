@@ -31,7 +31,6 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import spaces
 from diskreplay.buffers.provenance import checked
 from diskreplay.engine.facts import checked as checked_facts
 from diskreplay.errors import InputError
@@ -47,7 +46,8 @@ from diskreplay.formats.core.runs import steps_of
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json, stored_bytes
 from diskreplay.index.facts import CUT_START
-from diskreplay.schema import ACTION, DTYPES, OBS, TERMINATED, TRUNCATED
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import ACTION, DTYPES, OBS, TERMINATED, TRUNCATED
 
 VERSION = "0.5.4"
 """The first release of Minari that reads what is written here."""

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.files.lerobot_meta import PLACE, TOLERANCE_S, Clip, places
-from diskreplay.ragged import Lists, offsets_of
 from diskreplay.reading.decoding import Decoder
+from diskreplay.recording.video_encoding import ENCODERS, as_a_guest
+from diskreplay.schema.ragged import Lists, offsets_of
 from diskreplay.video import CODECS, MAX_PACKETS, MAX_VALUE_BYTES, Packet, Video, record
-from diskreplay.video_encoding import ENCODERS, as_a_guest
 
 SMALLEST = 64
 """The least width and height that the encoder takes."""

@@ -19,7 +19,7 @@ from diskreplay.formats.core.transitions import BLOCK_BYTES, whole
 from diskreplay.formats.core.untrusted import begins, check_chunk, check_size
 from diskreplay.formats.files import images
 from diskreplay.formats.files.arrow import damage, is_text
-from diskreplay.ragged import Lists, offsets_of
+from diskreplay.schema.ragged import Lists, offsets_of
 
 MAGIC = b"PAR1"
 

@@ -21,7 +21,7 @@ from diskreplay.formats.core.untrusted import check_size, parse_json, stored_byt
 from diskreplay.formats.files.arrow import damage, is_text
 from diskreplay.formats.files.minari_dataset import refuse_parquet
 from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_readable
-from diskreplay.schema import OBS
+from diskreplay.schema.columns import OBS
 
 METADATA = b"diskreplay"
 """The name in a schema's metadata of the description that an export leaves."""

@@ -38,8 +38,8 @@ from diskreplay.formats.core.untrusted import damage, parse_json, read_json
 from diskreplay.formats.files.tfds_features import BAD, IMAGE, TEXT, ReadableFeature, is_declared, read_features
 from diskreplay.formats.files.tfrecord import StoredExample, examples
 from diskreplay.index.facts import CUT_START
-from diskreplay.ragged import Lists
-from diskreplay.schema import ACTION, OBS, REWARD
+from diskreplay.schema.columns import ACTION, OBS, REWARD
+from diskreplay.schema.ragged import Lists
 
 FEATURES, INFO, LAYOUT = "features.json", "dataset_info.json", "diskreplay.json"
 FLAGS = ("is_first", "is_last", "is_terminal", "is_truncated")

@@ -22,8 +22,8 @@ from diskreplay.formats.core.flat import ArrayLike, ListedArray, code_points
 from diskreplay.formats.core.layout import CODE_POINTS
 from diskreplay.formats.core.untrusted import VALUE_BYTES, damage, declared_count, read_json
 from diskreplay.formats.files.images import EncodedImages
-from diskreplay.ragged import offsets_of
-from diskreplay.schema import DTYPES
+from diskreplay.schema.columns import DTYPES
+from diskreplay.schema.ragged import offsets_of
 
 TEXT, IMAGE, SEQUENCE, NUMBERS, RAW, ZLIB = "text", "image", "sequence", "none", "bytes", "zlib"
 """The ways in which values stand in an example; the last three are TensorFlow Datasets' own names."""

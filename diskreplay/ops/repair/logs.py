@@ -15,7 +15,7 @@ from diskreplay.ops.problems import Findings
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.verify import check_log
 from diskreplay.ops.verify_chunks import ColumnCheck
-from diskreplay.schema import INFO, LATER
+from diskreplay.schema.columns import INFO, LATER
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from diskreplay.ops.repair import spans
 from diskreplay.ops.repair.column_repair import ColumnRepair
-from diskreplay.schema import PATCH_TABLE, PLACES, RaggedColumn, Start
+from diskreplay.schema.columns import PATCH_TABLE, PLACES, RaggedColumn, Start
 from diskreplay.storage.commit import Commit, is_patch
 
 Array = NDArray[Any]

@@ -13,12 +13,12 @@ from diskreplay.ops.repair.logs import lost_logs
 from diskreplay.ops.repair.store_repair import believed_record, committed_lengths, is_damaged, readable_checkpoints
 from diskreplay.ops.repair.stream_repair import StreamLoss, StreamRepair
 from diskreplay.ops.result import Result
-from diskreplay.paths import PathLike
 from diskreplay.remote.place import local
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
 
 

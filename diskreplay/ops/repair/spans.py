@@ -15,7 +15,7 @@ from diskreplay import video
 from diskreplay.ops.repair.column_repair import ColumnRepair
 from diskreplay.ops.verify_rows import by_group
 from diskreplay.reading import ragged_reads
-from diskreplay.schema import RaggedColumn
+from diskreplay.schema.columns import RaggedColumn
 from diskreplay.video import Video
 
 Spans = NDArray[np.int64]

@@ -42,14 +42,14 @@ from diskreplay.ops.repair.logs import give_up_logs
 from diskreplay.ops.repair.stream_repair import StreamLoss, StreamRepair
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import Verified, check_checkpoint, check_kept, verify
-from diskreplay.paths import PathLike
 from diskreplay.remote.place import local
-from diskreplay.schema import LOGS
+from diskreplay.schema.columns import LOGS
 from diskreplay.storage import files as fs
 from diskreplay.storage import kept, metadata, stream
 from diskreplay.storage.column import shard_number
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import CHECKPOINTS, FIRST_STREAM, STREAMS, Checkpoint, Store
 
 MAX_VALUES = 1 << 33

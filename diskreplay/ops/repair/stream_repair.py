@@ -17,7 +17,7 @@ from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair import spans
 from diskreplay.ops.repair.column_repair import ColumnRepair
 from diskreplay.ops.repair.patches import PatchRepair
-from diskreplay.schema import PLACES, REWARD, START, VALID, Start
+from diskreplay.schema.columns import PLACES, REWARD, START, VALID, Start
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Tail, is_patch, spans_itself
 from diskreplay.storage.store import Store

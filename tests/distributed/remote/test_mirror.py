@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from distributed.remote import downloader
 from helpers import effort
+from helpers.testing import FaultyObjects, Interrupts, SimulatedObjects
 from remote.world import Life, pushed, read, reader, rows_of
 
 import diskreplay as dr
@@ -22,7 +23,6 @@ from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
 from diskreplay.remote.downloads import Downloads
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Object, ObjectStore
-from diskreplay.testing import FaultyObjects, Interrupts, SimulatedObjects
 
 
 def _object(number: int, size: int = 100) -> Object:

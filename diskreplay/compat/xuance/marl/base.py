@@ -26,7 +26,7 @@ from diskreplay.compat.xuance.disk_buffer import DiskBuffer
 from diskreplay.compat.xuance.fields import Field
 from diskreplay.compat.xuance.memory import Buffer, checked_shape
 from diskreplay.errors import InputError
-from diskreplay.spaces import unbounded
+from diskreplay.schema.spaces import unbounded
 from diskreplay.views.view import View
 
 REWARDS, TERMINALS = "rewards", "terminals"

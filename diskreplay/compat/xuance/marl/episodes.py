@@ -29,8 +29,8 @@ from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
 from diskreplay.compat.xuance.fields import Field, look_up
 from diskreplay.compat.xuance.marl.base import AVAILABLE, REWARDS, TERMINALS, Fields, MultiAgentBuffer, needed
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids
-from diskreplay.schema import TERMINATED, TRUNCATED
+from diskreplay.schema.columns import TERMINATED, TRUNCATED
+from diskreplay.schema.ids import Ids
 from diskreplay.views.padded_episodes import PaddedEpisodes
 
 Array = NDArray[Any]

@@ -15,7 +15,7 @@ from diskreplay.compat.xuance.fields import Field
 from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed, row_of, take_step
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids
+from diskreplay.schema.ids import Ids
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]

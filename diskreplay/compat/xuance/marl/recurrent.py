@@ -18,7 +18,7 @@ from diskreplay.compat.xuance.marl.episodes import FILLED, EpisodeRing
 from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
 from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, onehot
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.ids import Ids
+from diskreplay.schema.ids import Ids
 
 Array = NDArray[Any]
 

@@ -43,11 +43,11 @@ remote store that it is told to.
 A program that uses its own file system behind the same seam implements :class:`diskreplay.storage.files.Files`.
 """
 
-from diskreplay.testing.disk import SimulatedDisk
-from diskreplay.testing.faults import READS, WRITES, Crash, FaultyFiles, Operation
-from diskreplay.testing.faulty_objects import FAULTS, FaultyObjects, Request, SimulatedObjects
-from diskreplay.testing.interrupts import Interrupts, Place
-from diskreplay.testing.thresholds import small_thresholds
+from helpers.testing.disk import SimulatedDisk
+from helpers.testing.faults import READS, WRITES, Crash, FaultyFiles, Operation
+from helpers.testing.faulty_objects import FAULTS, FaultyObjects, Request, SimulatedObjects
+from helpers.testing.interrupts import Interrupts, Place
+from helpers.testing.thresholds import small_thresholds
 
 __all__ = [
     "FAULTS",

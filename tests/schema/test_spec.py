@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from diskreplay import schema as schemas
-from diskreplay import store_spec
 from diskreplay.errors import SchemaError
-from diskreplay.schema import Codec
-from diskreplay.store_spec import StoreSpec, build
+from diskreplay.schema import columns as schemas
+from diskreplay.schema import spec as store_spec
+from diskreplay.schema.columns import Codec
+from diskreplay.schema.spec import StoreSpec, build
 
 DISCRETE = spaces.Discrete(6)
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, cast
 import gymnasium
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.checks import check_count, check_flag, check_key
 from diskreplay.errors import InputError, SchemaError
-from diskreplay.schema import (
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import (
     ACTION,
     ALWAYS_RESIDENT,
     ITEMS,

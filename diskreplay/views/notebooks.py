@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.pictures import are_vectors, newest, pictures_of, space_bounds, spread, to_pixels, to_png
+from diskreplay.views.pictures import are_vectors, newest, pictures_of, space_bounds, spread, to_pixels, to_png
 
 THUMBNAILS = 8
 SIDE = 72

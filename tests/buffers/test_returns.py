@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diskreplay import returns
+from diskreplay.buffers import returns
 
 GAMMA = 0.9
 

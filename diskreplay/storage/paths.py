@@ -49,7 +49,7 @@ def checked_path(path: PathLike, what: str = "path") -> str:
     except UnicodeEncodeError as error:
         bad = text[error.start : error.end]
         raise InputError(f"{what} must be text that the system can encode, got {text!r}; leave out {bad!r}") from error
-    text = os.path.expanduser(text)  # noqa: PTH111  # Path(...).expanduser() would make a path of a URL, too
+    text = os.path.expanduser(text)  # Path(...).expanduser() would make a path of a URL, too
     if text.split("/")[0] == "~":
         raise InputError(f"{what} {text!r} is in a home directory, and there is none: set HOME, or name it from / on")
     return text
@@ -66,4 +66,4 @@ def on_this_machine(path: PathLike) -> str:
 
 def full_path(path: PathLike) -> str:
     """Return ``path`` from the root on; links stay as they are, so that the user may move them."""
-    return os.path.abspath(on_this_machine(path))  # noqa: PTH100  # resolve() would follow links
+    return os.path.abspath(on_this_machine(path))  # resolve() would follow links

@@ -13,9 +13,9 @@ from helpers.effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diskreplay import spaces as ours
 from diskreplay.errors import CorruptionError, InputError, SchemaError
-from diskreplay.store_spec import StoreSpec, build
+from diskreplay.schema import spaces as ours
+from diskreplay.schema.spec import StoreSpec, build
 
 INTEGERS = [np.uint8, np.int8, np.uint16, np.int16, np.int32, np.uint32, np.int64, np.uint64]
 FLOATS = [np.float16, np.float32, np.float64]

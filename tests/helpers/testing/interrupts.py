@@ -185,7 +185,7 @@ class Interrupts:
     def _traced(self, module: str) -> bool:
         if self.by == "raise" and module == LOCKS:
             return False
-        if module.startswith("diskreplay.testing."):
+        if module.startswith("helpers.testing."):
             return module in self.within
         return any(module == name or module.startswith(f"{name}.") for name in self.within)
 

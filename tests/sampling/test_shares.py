@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diskreplay import shares
 from diskreplay.errors import InputError
+from diskreplay.sampling import shares
 
 WEIGHTS = [(1,), (0.5, 0.5), (0.1, 0.7, 0.2), (3, 1), (1 / 3, 1 / 3, 1 / 3), (0.3333, 0.6667), (1e-6, 1), (7, 2, 2, 9)]
 MANY = [tuple(np.random.default_rng(seed).integers(1, 40, 2 + seed % 9).tolist()) for seed in range(40)]

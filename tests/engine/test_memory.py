@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from diskreplay import memory
+from diskreplay.engine import memory
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

@@ -18,9 +18,9 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.checks import check_count, check_key
 from diskreplay.errors import CorruptionError, InputError, SchemaError
+from diskreplay.schema import spaces
 from diskreplay.video import MAX_VALUE_BYTES, Video
 
 FORMAT_VERSION = 1

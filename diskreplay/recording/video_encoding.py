@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import spaces
-from diskreplay.checks import check_array, check_count
+from diskreplay.checks import arrays, check_array, check_count
 from diskreplay.engine import arguments
 from diskreplay.errors import InputError, StateError
 from diskreplay.interrupts import undisturbed
-from diskreplay.schema import OBS
-from diskreplay.tensors import arrays
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import OBS
 from diskreplay.video import MAX_PACKETS, Video, record
 
 if TYPE_CHECKING:

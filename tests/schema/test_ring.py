@@ -7,7 +7,7 @@ from helpers.effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diskreplay.ring import Ring
+from diskreplay.schema.ring import Ring
 
 operations = st.lists(
     st.tuples(st.sampled_from(["extend", "trim", "restart"]), st.integers(0, 9)), min_size=1, max_size=40

@@ -13,11 +13,11 @@ from helpers.configs import CONFIGS, Config
 from helpers.model import to_space
 
 import diskreplay as dr
-from diskreplay import schema as schemas
 from diskreplay.errors import CorruptionError, SchemaError
-from diskreplay.schema import Codec, Schema
+from diskreplay.schema import columns as schemas
+from diskreplay.schema.columns import Codec, Schema
+from diskreplay.schema.spec import StoreSpec, build
 from diskreplay.storage.commit import is_patch
-from diskreplay.store_spec import StoreSpec, build
 
 DISCRETE = spaces.Discrete(6)
 

@@ -14,7 +14,7 @@ from ops.stores import images
 from PIL import Image
 
 import diskreplay as dr
-from diskreplay import notebooks
+from diskreplay.views import notebooks
 
 
 def pictures(shown: str) -> list[Any]:

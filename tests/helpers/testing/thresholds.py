@@ -4,8 +4,8 @@ A threshold is a constant at which the engine takes another path: something grow
 again or given up. Stores of ordinary size are below some and above others, and a defect on the other side of one is
 seen by nobody until a store is large, or small, enough.
 
->>> from diskreplay.testing import small_thresholds
->>> from diskreplay import store_spec
+>>> from helpers.testing import small_thresholds
+>>> from diskreplay.schema import spec as store_spec
 >>> with small_thresholds():
 ...     store_spec.MAX_CHUNK_ROWS
 4
@@ -33,29 +33,29 @@ class Threshold(NamedTuple):
 
 
 THRESHOLDS = (
-    Threshold("ring", "FIRST_LENGTH", 16, "a ring with more ids grows"),
-    Threshold("ring", "FIRST_VALUES", 32, "a ring of wide rows begins shorter"),
-    Threshold("store_spec", "CHUNK_BYTES", 64, "a wide row's chunk has fewer rows"),
-    Threshold("store_spec", "MAX_CHUNK_ROWS", 4, "a narrow row's chunk has no more rows"),
-    Threshold("store_spec", "DISK_CHUNK_ROWS", 4, "so has one of a narrow row that is reached on disk"),
-    Threshold("store_spec", "SHARD_BYTES", 512, "a wide row's shard has fewer rows"),
-    Threshold("store_spec", "MAX_SHARD_ROWS", 8, "a narrow row's shard has no more rows"),
-    Threshold("store_spec", "MAX_SHARDS", 8, "a long window's shards have more rows"),
-    Threshold("store_spec", "MAX_LONG_SHARD_ROWS", 32, "but no more than so many"),
-    Threshold("store_spec", "LEAST_SHARD_ROWS", 2, "a short window's shards have no fewer rows"),
-    Threshold("schema", "RESIDENT_ROW_BYTES", 64, "a column with larger rows is reached on disk"),
-    Threshold("schema", "RESIDENT_COLUMN_BYTES", 2000, "a column with a larger window is reached on disk"),
-    Threshold("schema", "PLACE_CHUNK_ROWS", 2, "the places of more patches are a new chunk", in_format=True),
-    Threshold("schema", "PLACE_SHARD_ROWS", 8, "the places of more patches are a new shard", in_format=True),
-    Threshold("schema", "PATCH_CHUNK_ROWS", 2, "more patches of a resident leaf are a new chunk", in_format=True),
-    Threshold("schema", "PATCH_SHARD_ROWS", 4, "more patches of a resident leaf are a new shard", in_format=True),
-    Threshold("schema", "LARGE_PATCH_SHARD_ROWS", 2, "more patches of a large leaf are a new shard", in_format=True),
-    Threshold("schema", "INFO_CHUNK_ROWS", 32, "more bytes of facts are a new chunk", in_format=True),
-    Threshold("schema", "INFO_SHARD_ROWS", 128, "more bytes of facts are a new shard", in_format=True),
-    Threshold("schema", "LATER_CHUNK_ROWS", 64, "more bytes of values written later are a new chunk", in_format=True),
-    Threshold("schema", "LATER_SHARD_ROWS", 256, "more bytes of values written later are a new shard", in_format=True),
-    Threshold("store_spec", "ITEMS_CHUNK_BYTES", 32, "more items of ragged rows are a new chunk"),
-    Threshold("store_spec", "ITEMS_SHARD_BYTES", 128, "more items of ragged rows are a new shard"),
+    Threshold("schema.ring", "FIRST_LENGTH", 16, "a ring with more ids grows"),
+    Threshold("schema.ring", "FIRST_VALUES", 32, "a ring of wide rows begins shorter"),
+    Threshold("schema.spec", "CHUNK_BYTES", 64, "a wide row's chunk has fewer rows"),
+    Threshold("schema.spec", "MAX_CHUNK_ROWS", 4, "a narrow row's chunk has no more rows"),
+    Threshold("schema.spec", "DISK_CHUNK_ROWS", 4, "so has one of a narrow row that is reached on disk"),
+    Threshold("schema.spec", "SHARD_BYTES", 512, "a wide row's shard has fewer rows"),
+    Threshold("schema.spec", "MAX_SHARD_ROWS", 8, "a narrow row's shard has no more rows"),
+    Threshold("schema.spec", "MAX_SHARDS", 8, "a long window's shards have more rows"),
+    Threshold("schema.spec", "MAX_LONG_SHARD_ROWS", 32, "but no more than so many"),
+    Threshold("schema.spec", "LEAST_SHARD_ROWS", 2, "a short window's shards have no fewer rows"),
+    Threshold("schema.columns", "RESIDENT_ROW_BYTES", 64, "a column with larger rows is reached on disk"),
+    Threshold("schema.columns", "RESIDENT_COLUMN_BYTES", 2000, "a column with a larger window is reached on disk"),
+    Threshold("schema.columns", "PLACE_CHUNK_ROWS", 2, "the places of more patches are a new chunk", in_format=True),
+    Threshold("schema.columns", "PLACE_SHARD_ROWS", 8, "the places of more patches are a new shard", in_format=True),
+    Threshold("schema.columns", "PATCH_CHUNK_ROWS", 2, "more patches of a small leaf are a new chunk", in_format=True),
+    Threshold("schema.columns", "PATCH_SHARD_ROWS", 4, "more patches of a small leaf are a new shard", in_format=True),
+    Threshold("schema.columns", "LARGE_PATCH_SHARD_ROWS", 2, "patches of a large leaf are a new shard", in_format=True),
+    Threshold("schema.columns", "INFO_CHUNK_ROWS", 32, "more bytes of facts are a new chunk", in_format=True),
+    Threshold("schema.columns", "INFO_SHARD_ROWS", 128, "more bytes of facts are a new shard", in_format=True),
+    Threshold("schema.columns", "LATER_CHUNK_ROWS", 64, "more bytes of later values are a new chunk", in_format=True),
+    Threshold("schema.columns", "LATER_SHARD_ROWS", 256, "more bytes of later values are a new shard", in_format=True),
+    Threshold("schema.spec", "ITEMS_CHUNK_BYTES", 32, "more items of ragged rows are a new chunk"),
+    Threshold("schema.spec", "ITEMS_SHARD_BYTES", 128, "more items of ragged rows are a new shard"),
     Threshold("storage.handles", "MOST_FILES", 2, "the file that was used least recently is closed"),
     Threshold("storage.handles", "MOST_LOOKED_AT", 1, "a file is opened although all that were looked at are on loan"),
     Threshold("storage.local_files", "WRITE_BYTES", 30, "parts are written without being joined to more"),
