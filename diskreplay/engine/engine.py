@@ -28,7 +28,7 @@ from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.engine.later import LaterWriter
 from diskreplay.engine.pushes import Pushes
 from diskreplay.engine.ragged_rows import RaggedRows
-from diskreplay.engine.run import Run
+from diskreplay.engine.run import EngineOptions, cache_budget
 from diskreplay.engine.streams import Streams
 from diskreplay.errors import (
     ClosedError,
@@ -79,13 +79,14 @@ class Engine:
 
     Args:
         store: the store to open.
+        options: the user's, of :func:`~diskreplay.engine.run.engine_options`.
         stream: the stream to write; None for none.
         checkpoint: the checkpoint to go back to; the last commits if None.
         freedoms: the values that ``add`` takes against a rule.
         forget: a function, called with the number of a stream whose rows were taken back.
         only_written: True to open no other stream.
         capacity: the capacity to give the stream to write, if it has less.
-        run: the options of the open store.
+        reward_column: the column that is shown as the rewards; that of the rewards if None.
 
     Attributes:
         store, path, schema: the store, its directory and its columns.
@@ -113,7 +114,7 @@ class Engine:
     def __init__(
         self,
         store: Store,
-        run: Run,
+        options: EngineOptions,
         *,
         stream: str | None,
         checkpoint: Checkpoint | None = None,
@@ -121,17 +122,18 @@ class Engine:
         forget: Callable[[int], None] = lambda stream: None,
         only_written: bool = False,
         capacity: int | None = None,
+        reward_column: str | None = None,
     ) -> None:
         self.store = store
         self.path = store.path
         self.schema: Schema = store.schema
-        self.rng = np.random.Generator(np.random.PCG64(run.seed))
+        self.rng = np.random.Generator(np.random.PCG64(options["seed"]))
         if checkpoint:
             set_rng(self.rng, checkpoint.state, checkpoint.name)
-        self.forms = PADDED if run.ragged is None else run.ragged
+        self.forms = PADDED if options["ragged"] is None else options["ragged"]
         check_forms(self.forms, self.schema.ragged)
-        self._commit_rows = run.commit_rows
-        self._commit_seconds = run.commit_seconds
+        self._commit_rows = options["commit_rows"]
+        self._commit_seconds = options["commit_seconds"]
         self.lock = Lock(f"the buffer {store.path!r}")
         self.write_lock = Lock(f"the buffer {store.path!r}", then=self.lock)
         self.closed = False
@@ -145,12 +147,13 @@ class Engine:
         self.restored = checkpoint
         self.stays_at = checkpoint if stream is None else None
         self.logs: Mapping[str, ByteLog] = {}
-        self.streams = Streams(store, run.cache_budget(only_written), forget, only_written, run.reward_column or REWARD)
-        url = run.remote
+        cache_bytes = cache_budget(options, only_written)
+        self.streams = Streams(store, cache_bytes, forget, only_written, reward_column or REWARD)
+        url = options["remote"]
         try:
             pushing = None
             if url is not None and stream is not None:
-                pushing = pushes.prepare(store, stream, url, run.push_seconds)
+                pushing = pushes.prepare(store, stream, url, options["push_seconds"])
             self.pushes = Pushes(store.path, pushing)
             self.streams.open(stream, checkpoint, pushing.check_going_back if pushing else None, capacity)
             written = self.streams.written
