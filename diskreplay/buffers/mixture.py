@@ -78,7 +78,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
     Raises InputError where an argument is none of that, before anything is drawn.
     """
 
-    WALKED_BY = "mixture.sample(256) gives a batch of all parts; each of mixture.parts has items() and shuffled(256)"
+    _walked_by = "mixture.sample(256) gives a batch of all parts; each of mixture.parts has items() and shuffled(256)"
 
     def __init__(self, parts: Sequence[SampledBuffer[SomeBatch]], fractions: Sequence[float] | None = None) -> None:
         if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= MAX_PARTS:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers import multi_agent_layout as layout
 from diskreplay.buffers.multi_agent_view import AgentsView, MultiAgentBatch, MultiAgentRolloutBatch, fields_of_agents
-from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
+from diskreplay.buffers.on_policy import AGENTS_ROLLOUT, FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
 from diskreplay.buffers.opening import Asked
 from diskreplay.buffers.options import (
     AgentsCreateOptions,
@@ -21,7 +21,7 @@ from diskreplay.buffers.options import (
 )
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_share
-from diskreplay.engine.inputs import Freedoms
+from diskreplay.engine.inputs import InputExceptions
 from diskreplay.errors import InputError
 from diskreplay.reading.samples import Samples
 from diskreplay.sampling.window import Sampler
@@ -46,7 +46,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
     """
 
     _ragged = False
-    FREEDOMS = Freedoms(alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
+    _exceptions = InputExceptions(alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
 
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
@@ -174,8 +174,8 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
     Values, log-probabilities, advantages and returns are per agent, ``(n_agents,)``.
     """
 
-    KIND = "multi_agent_rollout"
-    FREEDOMS = Freedoms(unknown=FINAL_VALUE, alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
+    _kind = AGENTS_ROLLOUT
+    _exceptions = InputExceptions(unknown=FINAL_VALUE, alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
 
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any

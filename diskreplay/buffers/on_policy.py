@@ -23,7 +23,7 @@ from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_array, check_count, check_flag, check_share
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
-from diskreplay.engine.inputs import Freedoms, rounded
+from diskreplay.engine.inputs import InputExceptions, rounded
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.samples import Samples
@@ -40,6 +40,8 @@ SomeBatch = TypeVar("SomeBatch", bound=Arrays)
 
 VALUE, LOG_PROB, FINAL_VALUE = "value", "log_prob", "final_value"
 OWN_COLUMNS = (VALUE, LOG_PROB, FINAL_VALUE)
+ROLLOUT, AGENTS_ROLLOUT = "rollout", "multi_agent_rollout"
+"""The names of the rollout buffers' own settings among a store's."""
 EPSILON = 1e-8
 """The number that is added to the standard deviation by which advantages are divided."""
 
@@ -96,11 +98,12 @@ class Estimates:
 class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     """A store whose window is one rollout."""
 
-    KIND = "rollout"
-    """The name of this class's own settings among the store's."""
-    WALKED_BY = "buffer.minibatches(64) and buffer.episode_minibatches(8) give batches of all its steps, after finish()"
+    _kind = ROLLOUT
+    _walked_by = (
+        "buffer.minibatches(64) and buffer.episode_minibatches(8) give batches of all its steps, after finish()"
+    )
     _sampled = False
-    FREEDOMS = Freedoms(unknown=FINAL_VALUE)
+    _exceptions = InputExceptions(unknown=FINAL_VALUE)
 
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
@@ -115,7 +118,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     @classmethod
     def _stored_settings(cls, stored: Mapping[str, Any]) -> Mapping[str, Any]:
-        settings = stored.get(cls.KIND)
+        settings = stored.get(cls._kind)
         if not isinstance(settings, dict):
             raise NotAStoreError(f"the store was not made by {cls.__name__}; open it with the class that made it")
         return settings
@@ -138,7 +141,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             raise InputError(f"columns: {taken[0]!r} is a name of the rollout's own; choose another")
         columns = {**dict.fromkeys(OWN_COLUMNS, (value_shape, np.float32)), **columns}
         asked = {**options, "capacity": steps * num_envs, "num_envs": num_envs, "columns": columns}
-        return given, asked, {cls.KIND: {**own, **shares, "normalize_advantage": normalize}}
+        return given, asked, {cls._kind: {**own, **shares, "normalize_advantage": normalize}}
 
     @classmethod
     def _open_or_create(cls, path: PathLike, given: Sequence[Any], options: Mapping[str, Any]) -> Self:

@@ -21,7 +21,7 @@ from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_array
 from diskreplay.engine import checkpointing, forks, unclosed
 from diskreplay.engine.engine import Engine
-from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
+from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions
 from diskreplay.engine.run import DEFAULTS, EngineOptions
 from diskreplay.errors import CheckpointError, InputError, end_block
 from diskreplay.index.episodes import Episode, ends
@@ -57,8 +57,8 @@ class StoredBuffer(Openable, Subscripted):
         engine: the open store, for adapters of other libraries; see docs/architecture.md, "The engine's interface".
     """
 
-    FREEDOMS: Freedoms = NO_FREEDOMS
-    """The freedoms of ``add``."""
+    _exceptions: InputExceptions = NO_EXCEPTIONS
+    """The values that ``add`` takes against a rule."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         if not (args and isinstance(args[0], Store)):
@@ -85,7 +85,7 @@ class StoredBuffer(Openable, Subscripted):
         to write is to have, if it has less. ``reward_column``: the column that is shown as the rewards.
         """
         self.engine = Engine(
-            store, run, stream=stream, checkpoint=checkpoint, freedoms=self.FREEDOMS, forget=forget,
+            store, run, stream=stream, checkpoint=checkpoint, exceptions=self._exceptions, forget=forget,
             only_written=only_written, capacity=capacity, reward_column=reward_column,
         )  # fmt: skip
         forks.watch(self.engine)

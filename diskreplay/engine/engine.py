@@ -24,7 +24,7 @@ from diskreplay.engine.appender import Appender
 from diskreplay.engine.facts import annotate, begin
 from diskreplay.engine.generator import rng_to_json, set_rng
 from diskreplay.engine.hooks import Companion, Hook, State
-from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
+from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions
 from diskreplay.engine.later import LaterWriter
 from diskreplay.engine.pushes import Pushes
 from diskreplay.engine.ragged_rows import RaggedRows
@@ -82,7 +82,7 @@ class Engine:
         options: the user's, of :func:`~diskreplay.engine.run.engine_options`.
         stream: the stream to write; None for none.
         checkpoint: the checkpoint to go back to; the last commits if None.
-        freedoms: the values that ``add`` takes against a rule.
+        exceptions: the values that ``add`` takes against a rule.
         forget: a function, called with the number of a stream whose rows were taken back.
         only_written: True to open no other stream.
         capacity: the capacity to give the stream to write, if it has less.
@@ -118,7 +118,7 @@ class Engine:
         *,
         stream: str | None,
         checkpoint: Checkpoint | None = None,
-        freedoms: Freedoms = NO_FREEDOMS,
+        exceptions: InputExceptions = NO_EXCEPTIONS,
         forget: Callable[[int], None] = lambda stream: None,
         only_written: bool = False,
         capacity: int | None = None,
@@ -164,7 +164,7 @@ class Engine:
                 read = functools.partial(written.read_span, lock=self.lock)
                 ragged = RaggedRows(store.schema, items, log.num_envs, read) if items else None
                 self.appender = Appender(
-                    store.schema, self.streams.writer, log, written.facts, change, freedoms, ragged
+                    store.schema, self.streams.writer, log, written.facts, change, exceptions, ragged
                 )
                 self.appender.resume(written.pending())
                 self.later = LaterWriter(store.schema, written, change)

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Iterator
 
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.engine.inputs import Freedoms
+from diskreplay.engine.inputs import InputExceptions
 from diskreplay.errors import CorruptionError, OpenError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format, Holds
@@ -34,7 +34,7 @@ class Copy(ReplayBuffer):
     Versions before this one did not look at discrete spaces, and a rollout may hold NaN in a store that refuses it.
     """
 
-    FREEDOMS = Freedoms(anything=True)
+    _exceptions = InputExceptions(anything=True)
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
