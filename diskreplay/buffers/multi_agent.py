@@ -34,11 +34,6 @@ from diskreplay.views.view import View
 Array = NDArray[Any]
 
 
-def _check_view(view: View[Any] | None) -> None:
-    if isinstance(view, DeltaTimestamps):
-        raise InputError("several agents' batches have no windows by time: give a Sequence in place of DeltaTimestamps")
-
-
 class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch]):
     """A replay buffer of ``n_agents`` agents, made by :meth:`create` or :meth:`open`, else as :class:`ReplayBuffer`.
 
@@ -117,8 +112,8 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
 
         NotAStoreError where the store is not of this class.
         """
-        shown = {"num_envs": num_envs, "capacity": capacity, "view": view, "sampler": sampler}
-        return cls._open(path, {**options, **shown})
+        more = {"num_envs": num_envs, "capacity": capacity, "view": view, "sampler": sampler}
+        return cls._open(path, {**options, **more})
 
     @classmethod
     def _asked(cls, given: Sequence[Any], options: Mapping[str, Any], *more: Any, **own: Any) -> Asked:
@@ -126,15 +121,15 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         return spaces, options, {layout.KEY: agents.to_json()}
 
     @classmethod
-    def _kept(cls, schema: Schema, told: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-        _check_view(options["view"])
-        return super()._kept(schema, told, options)
-
-    @classmethod
-    def _check(cls, stored: Mapping[str, Any], schema: Schema, path: PathLike, options: Mapping[str, Any]) -> None:
+    def _kept(
+        cls, schema: Schema, stored: Mapping[str, Any], options: Mapping[str, Any], path: PathLike | None = None
+    ) -> dict[str, Any]:
         layout.from_json(stored.get(layout.KEY))
-        _check_view(options["view"])
-        super()._check(stored, schema, path, options)
+        if isinstance(options["view"], DeltaTimestamps):
+            raise InputError(
+                "several agents' batches have no windows by time: give a Sequence in place of DeltaTimestamps"
+            )
+        return super()._kept(schema, stored, options, path)
 
     def _showing(self, view: View[Any]) -> AgentsView:
         return AgentsView(view, self._agents)

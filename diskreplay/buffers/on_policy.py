@@ -102,7 +102,6 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     _walked_by = (
         "buffer.minibatches(64) and buffer.episode_minibatches(8) give batches of all its steps, after finish()"
     )
-    _sampled = False
     _exceptions = InputExceptions(unknown=FINAL_VALUE)
 
     def __init__(
@@ -124,8 +123,9 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return settings
 
     @classmethod
-    def _check(cls, stored: Mapping[str, Any], *more: Any) -> None:
+    def _kept(cls, schema: Any, stored: Mapping[str, Any], *more: Any) -> dict[str, Any]:
         cls._stored_settings(stored)
+        return {}
 
     @classmethod
     def _asked(

@@ -26,8 +26,6 @@ from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store, newest
 
 Asked = tuple[Sequence[Any], Mapping[str, Any], dict[str, Any]]
 """The spaces and options of a new store, and the settings that its class keeps in it."""
-SHOWN = ("view", "sampler")
-"""The options that the constructor of a buffer takes which is sampled from."""
 OPENING: dict[str, Any] = {**OPEN_DEFAULTS, "num_envs": None, "capacity": None, "reward_column": None}
 """The options of ``open`` that a class's own may not have, or a call leaves out."""
 APPEND = "a"
@@ -41,8 +39,8 @@ OPEN_ATTEMPTS = 50
 class Openable:
     """The making and opening of a class's stores; what is particular about it is in what it overrides."""
 
-    _sampled: ClassVar[bool] = True
-    """True if a sampler draws from it, and a view shows it; else its store is one rollout, of one length."""
+    _shown: ClassVar[tuple[str, ...]] = ()
+    """The options for a view and a sampler, which its constructor takes, too; empty for a rollout, of one length."""
     _ragged: ClassVar[bool] = False
     """True if it takes ragged columns."""
 
@@ -56,13 +54,15 @@ class Openable:
         return given, options, {}
 
     @classmethod
-    def _kept(cls, schema: Schema, told: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a new store keeps of the options in its settings, beside those that are ``told``."""
-        return {}
+    def _kept(
+        cls, schema: Schema, stored: Mapping[str, Any], options: Mapping[str, Any], path: PathLike | None = None
+    ) -> dict[str, Any]:
+        """Return what a store keeps of what is shown of it, beside the settings that are ``stored``.
 
-    @classmethod
-    def _check(cls, stored: Mapping[str, Any], schema: Schema, path: PathLike, options: Mapping[str, Any]) -> None:
-        """Raise NotAStoreError if the settings are another class's, InputError if options do not go with them."""
+        Raises NotAStoreError if these are another class's, InputError if options do not go with them. ``path`` is None
+        for a store that is not made yet.
+        """
+        raise NotImplementedError
 
     @classmethod
     def _create(cls, path: PathLike, given: Sequence[Any], options: Mapping[str, Any]) -> Self:
@@ -70,7 +70,6 @@ class Openable:
         spaces, options, settings = cls._asked(given, options)
         run, schema = engine_options(options), build(*spaces, **options)
         cls._check_ragged(schema, run)
-        shown = {name: options[name] for name in SHOWN if cls._sampled}
         told = {**settings, **provenance.setting(options["provenance"])}
         kept = {**cls._kept(schema, told, options), **told}
         if is_url(path):
@@ -86,14 +85,13 @@ class Openable:
 
         files = options["files"] or LocalFiles()
         store = Store.create(full_path(path), files, schema, kept, stream, claim=claim)
-        return cls(store, stream=stream, run=run, **shown)
+        return cls(store, stream=stream, run=run, **{name: options[name] for name in cls._shown})
 
     @classmethod
     def _open(cls, path: PathLike, options: Mapping[str, Any]) -> Self:
         """Return a buffer over the store that is there."""
         run, options = engine_options(options), {**OPENING, **options}
-        shown = {name: options[name] for name in SHOWN if cls._sampled}
-        shown |= {"capacity": options["capacity"], "reward_column": options["reward_column"]}
+        shown = {name: options[name] for name in ("capacity", "reward_column", *cls._shown)}
         left = OPEN_ATTEMPTS if (options["checkpoint"], options["mode"]) == (LATEST, "r") else 1
         while True:
             store, stream, cut = cls._found(path, options, run)
@@ -122,7 +120,7 @@ class Openable:
             except StoreExistsError:  # another process was first
                 if not there():
                     raise
-        sizes = {name: getattr(schema, name) if cls._sampled else None for name in ("num_envs", "capacity")}
+        sizes = {name: getattr(schema, name) if cls._shown else None for name in ("num_envs", "capacity")}
         return cls._open(path, {**options, **sizes, "or_last_commit": True})
 
     @classmethod
@@ -133,7 +131,7 @@ class Openable:
         mode, checkpoint, url, stream = options["mode"], options["checkpoint"], run["remote"], options["stream"]
         num_envs, capacity, reward_column = options["num_envs"], options["capacity"], options["reward_column"]
         take_over = check_flag("take_over", options["take_over"])
-        modes = ("r", "r+", APPEND) if cls._sampled else ("r", "r+")
+        modes = ("r", "r+", APPEND) if cls._shown else ("r", "r+")
         if mode not in modes:
             raise InputError(f"mode must be {' or '.join(map(repr, modes))}, got {mode!r}")
         if mode == APPEND and checkpoint is not None:
@@ -156,7 +154,7 @@ class Openable:
             cls._check_ragged(schema, run)
             if reward_column is not None:
                 rewards.check_column(schema, reward_column)
-            cls._check(stored, schema, path, options)
+            cls._kept(schema, stored, options, path)
 
         full, files = place(path, options["files"], options["mirror"], options["mirror_bytes"])
         try:

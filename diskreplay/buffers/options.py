@@ -35,8 +35,8 @@ class WindowOptions(TypedDict, total=False):
     """The window of a new store that is sampled from, and its sampler.
 
     Attributes:
-        capacity: transitions (rows x environments) that can be sampled; older ones are evicted, and their disk
-            space is given back shard by shard.
+        capacity: transitions (rows x environments) that can be sampled; older ones are evicted, and their disk space is
+            given back shard by shard.
         num_envs: environments that step in lockstep.
         sampler: the sampler, which chooses the transitions of a sample: ``Uniform()``, as if None, ``Recent(...)``,
             ``Proportional(...)``, ``RankBased(...)``, ``SamplerMixture(...)`` or an object of your own class
@@ -56,8 +56,8 @@ class RolloutOptions(TypedDict, total=False):
     Attributes:
         steps: the steps of each environment until the rollout is full.
         gamma: discount factor, 0 to 1.
-        gae_lambda: the lambda of generalised advantage estimation (Schulman et al. 2016), 0 to 1; 1 gives
-            discounted returns.
+        gae_lambda: the lambda of generalised advantage estimation (Schulman et al. 2016), 0 to 1; 1 gives discounted
+            returns.
         normalize_advantage: give each minibatch's advantages mean 0 and standard deviation 1.
     """
 
@@ -128,9 +128,9 @@ class AgentsRolloutCreateOptions(
     """The options of :meth:`diskreplay.MultiAgentRolloutBuffer.create`.
 
     Attributes:
-        td_lambda: 0 to 1: returns are TD(lambda) targets of the values given, as COMA's critic learns them
-            (Foerster et al. 2018, "Counterfactual Multi-Agent Policy Gradients"), and advantages are returns less
-            values; None for generalised advantage estimation.
+        td_lambda: 0 to 1: returns are TD(lambda) targets of the values given, as COMA's critic learns them (Foerster et
+            al. 2018, "Counterfactual Multi-Agent Policy Gradients"), and advantages are returns less values; None for
+            generalised advantage estimation.
     """
 
     td_lambda: float | None
@@ -140,15 +140,15 @@ class OpenOptions(EngineOptions, total=False):
     """The options of any store that is opened.
 
     Attributes:
-        mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing;
-            "a" to write one stream of many: only its rows are opened and sampled, so that memory and time to
-            open do not grow with those of the others.
+        mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing; "a" to
+            write one stream of many: only its rows are opened and sampled, so that memory and time to open do not grow
+            with those of the others.
         stream: the stream to write, the store's first if None; a new name makes a new stream, for another process.
             Ignored with mode "r".
-        checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the
-            rows of ``stream`` after it are discarded, unless a later checkpoint needs them. "latest" is, unless
-            one has that name, the newest that a writer of ``stream`` made; with mode "r" the newest that a reader
-            of a URL made, and where there is none the newest of all.
+        checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the rows
+            of ``stream`` after it are discarded, unless a later checkpoint needs them. "latest" is, unless one has that
+            name, the newest that a writer of ``stream`` made; with mode "r" the newest that a reader of a URL made, and
+            where there is none the newest of all.
         or_last_commit: True to open at the last commit if there is no checkpoint "latest" yet.
         take_over: True to first commit and close another buffer of this process that writes the stream, so that a
             notebook's cell can be run again. Other processes, and mode "r", are not concerned.
@@ -175,8 +175,8 @@ class ReplayOpenOptions(OpenOptions, total=False):
         reward_column: a column of the user's own, or a later one, of one real number a step, such as ``relabel``
             writes: every view shows its values as ``reward``, and those that were recorded as
             ``extra["recorded_reward"]``; a column of that name stays. ``episodes`` has the recorded returns.
-            InputError, with their number, if transitions have no finite value; a batch with one that was added
-            since raises it, too, so that a learner can ``write`` values of new steps and train on them.
+            InputError, with their number, if transitions have no finite value; a batch with one that was added since
+            raises it, too, so that a learner can ``write`` values of new steps and train on them.
     """
 
     reward_column: str | None

@@ -125,8 +125,8 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             LockedError: when another writer holds the stream.
             CorruptionError: when what was committed cannot be read.
         """
-        shown = {"num_envs": num_envs, "capacity": capacity, "view": view, "sampler": sampler}
-        return cls._open(path, {**options, **shown})
+        more = {"num_envs": num_envs, "capacity": capacity, "view": view, "sampler": sampler}
+        return cls._open(path, {**options, **more})
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,

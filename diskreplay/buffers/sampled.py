@@ -44,6 +44,7 @@ Made = TypeVar("Made")
 class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     """A store that is sampled from; the classes over this one say what ``add`` takes."""
 
+    _shown = ("view", "sampler")
     _ragged = True
 
     def __init__(
@@ -96,15 +97,13 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     """The method that opens a store at a commit or a checkpoint; see :meth:`diskreplay.ReplayBuffer.open`."""
 
     @classmethod
-    def _kept(cls, schema: Schema, told: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-        owners.check_free(options["sampler"], None)
-        view, sampler = settings(schema, told, options["view"], options["sampler"])
+    def _kept(
+        cls, schema: Schema, stored: Mapping[str, Any], options: Mapping[str, Any], path: PathLike | None = None
+    ) -> dict[str, Any]:
+        store = None if path is None else owners.store_key(schema, named(path))
+        owners.check_free(options["sampler"], store, path is not None and options["take_over"])
+        view, sampler = settings(schema, stored, options["view"], options["sampler"])
         return {"view": view.to_json(), "sampler": sampler_facts(sampler)}
-
-    @classmethod
-    def _check(cls, stored: Mapping[str, Any], schema: Schema, path: PathLike, options: Mapping[str, Any]) -> None:
-        owners.check_free(options["sampler"], owners.store_key(schema, named(path)), options["take_over"])
-        settings(schema, stored, options["view"], options["sampler"])
 
     def _showing(self, view: View[Any]) -> View[SomeBatch]:
         """Return the view that makes the batches: ``view``, or one over it."""

@@ -39,21 +39,21 @@ class EngineOptions(TypedDict, total=False):
     """The options of an open store.
 
     Attributes:
-        cache_bytes: RAM for frames and other large values that were read, of which frames that are like each other
-            take a tenth of their size. If None, what the window needs, at most a sixteenth of the memory of the
-            machine, or of the control group, or 256 MB where that is more; 64 MB with ``mode="a"``; never more than
-            a quarter of what this process may still take.
-        commit_rows, commit_seconds: ``add`` commits after so many rows, or so many seconds. A process that is
-            killed loses what it added after that.
+        cache_bytes: RAM for frames and other large values that were read, of which frames that are like each other take
+            a tenth of their size. If None, what the window needs, at most a sixteenth of the memory of the machine, or
+            of the control group, or 256 MB where that is more; 64 MB with ``mode="a"``; never more than a quarter of
+            what this process may still take.
+        commit_rows, commit_seconds: ``add`` commits after so many rows, or so many seconds. A process that is killed
+            loses what it added after that.
         seed: the seed of the sampler's random generator; from the system's entropy if None. It is not used with a
             checkpoint, which has its own random state.
-        remote: URL that the store is pushed to in the background (``s3://bucket/name``); see ``docs/remote.md``.
-            Where ``create`` makes the store, nothing may be there; ``open_or_create`` joins a store that is, with a
-            stream of its own.
+        remote: URL that the store is pushed to in the background (``s3://bucket/name``); see ``docs/remote.md``. Where
+            ``create`` makes the store, nothing may be there; ``open_or_create`` joins a store that is, with a stream of
+            its own.
         push_seconds: between the beginnings of two pushes; ``push`` and ``close`` do not wait for it.
-        ragged: how batches show ragged values, all, or by column: ``Pad(...)``, to the longest if nothing else is
-            said, as :class:`~diskreplay.Padded`, or "lists" as :class:`~diskreplay.Lists`. None refuses a store
-            that has some.
+        ragged: how batches show ragged values, all, or by column: ``Pad(...)``, to the longest if nothing else is said,
+            as :class:`~diskreplay.Padded`, or "lists" as :class:`~diskreplay.Lists`. None refuses a store that has
+            some.
     """
 
     cache_bytes: int | None
@@ -73,13 +73,12 @@ DEFAULTS: EngineOptions = {
 
 def engine_options(options: Mapping[str, Any]) -> EngineOptions:
     """Return those of a call's options that are an engine's, defaults too; raise InputError for a wrong one."""
-    given: Any = {name: options.get(name, default) for name, default in DEFAULTS.items()}
-    found: EngineOptions = given
+    found: Any = {name: options.get(name, default) for name, default in DEFAULTS.items()}
     if found["cache_bytes"] is not None:
         check_count("cache_bytes", found["cache_bytes"], least=0)
     check_count("commit_rows", found["commit_rows"])
     for name, least in (("commit_seconds", "above 0"), ("push_seconds", "from 0 on")):
-        seconds = given[name]
+        seconds = found[name]
         number = isinstance(seconds, int | float | np.integer | np.floating)
         if not number or not (seconds > 0 or (seconds == 0 and name == "push_seconds")):
             raise InputError(f"{name} must be a number {least}, got {seconds!r}")
@@ -89,7 +88,7 @@ def engine_options(options: Mapping[str, Any]) -> EngineOptions:
         checked_url(found["remote"])
     if found["seed"] is not None:
         check_count("seed", found["seed"], least=0, most=1 << 128)
-    return found
+    return found  # type: ignore[no-any-return]
 
 
 def cache_budget(options: EngineOptions, only_written: bool) -> int:

@@ -60,16 +60,16 @@ class FrameOptions(TypedDict, total=False):
 
     Attributes:
         frame_stack: frames of an observation, for every leaf or by name of the leaf. Frames are stored once.
-        stack_axis: the axis of given observations that holds the stack: 0, -1, or None if they are single frames,
-            which are stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it, and
-            raises SchemaError where one has three or four times as many, as stacked colour frames do.
+        stack_axis: the axis of given observations that holds the stack: 0, -1, or None if they are single frames, which
+            are stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it, and raises
+            SchemaError where one has three or four times as many, as stacked colour frames do.
         stack_padding: the padding of single frames at an episode's start: "zero", or "reset" for the first frame
             repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
         reward_dtype: float32, as most learners want it, or another floating point type.
-        video: the columns that hold video, with the facts of each: ``{"camera": Video("av1", 640, 480)}``. Such
-            a leaf of the observation, or column, has the shape ``(height, width, 3)`` and dtype uint8. ``add``
-            takes the records of its packets, from the key frame on (:mod:`diskreplay.video`), and a batch shows
-            pictures, decoded by PyAV: ``pip install 'diskreplay[video]'``. Only with one environment.
+        video: the columns that hold video, with the facts of each: ``{"camera": Video("av1", 640, 480)}``. Such a leaf
+            of the observation, or column, has the shape ``(height, width, 3)`` and dtype uint8. ``add`` takes the
+            records of its packets, from the key frame on (:mod:`diskreplay.video`), and a batch shows pictures, decoded
+            by PyAV: ``pip install 'diskreplay[video]'``. Only with one environment.
     """
 
     frame_stack: int | Mapping[str, int]
@@ -83,22 +83,19 @@ class ColumnOptions(TypedDict, total=False):
     """The options that a new store keeps, for one agent or several.
 
     Attributes:
-        columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space. With a first
-            axis of None it has another length in each step, as values of Text, Sequence and Graph spaces have.
+        columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space. With a first axis of None
+            it has another length in each step, as values of Text, Sequence and Graph spaces have.
         later: columns, in the same form, whose values :meth:`write` gives to steps after they were added, such as
             recurrent states.
         codec: "lz4hc", "lz4", "zstd" (with a level: "lz4hc:5") or "none"; for the observations, or by column.
-        chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from a row's bytes if
-            None.
-        finite: refuse NaN and infinity in observations, actions and columns, as always in rewards; the store keeps
-            it.
-        continuity: the rule by which a step goes on with the episode of the one before it: "observations", where
-            its ``obs`` is bit for bit the ``next_obs`` of the step before, or "flags", which does not compare them,
-            for observations that are normalised or encoded anew for each call. A flag, :meth:`cut`,
-            :meth:`begin_episode` and a step that is not ``valid`` end an episode in both cases. The ``next_obs``
-            that was given is kept in both cases. Of stacked observations the older frames must still be those of
-            the steps before; and the first step after opening goes on only where its ``obs`` is the last
-            ``next_obs``. The store keeps it.
+        chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from a row's bytes if None.
+        finite: refuse NaN and infinity in observations, actions and columns, as always in rewards; the store keeps it.
+        continuity: the rule by which a step goes on with the episode of the one before it: "observations", where its
+            ``obs`` is bit for bit the ``next_obs`` of the step before, or "flags", which does not compare them, for
+            observations that are normalised or encoded anew for each call. A flag, :meth:`cut`, :meth:`begin_episode`
+            and a step that is not ``valid`` end an episode in both cases. The ``next_obs`` that was given is kept in
+            both cases. Of stacked observations the older frames must still be those of the steps before; and the first
+            step after opening goes on only where its ``obs`` is the last ``next_obs``. The store keeps it.
     """
 
     columns: Mapping[str, Any] | None
