@@ -116,7 +116,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         return cls._open(path, {**options, **more})
 
     @classmethod
-    def _asked(cls, given: Sequence[Any], options: Mapping[str, Any], *more: Any, **own: Any) -> Asked:
+    def _asked(cls, given: Sequence[Any], options: Mapping[str, Any]) -> Asked:
         agents, spaces, options = layout.lay_out(given, options)
         return spaces, options, {layout.KEY: agents.to_json()}
 

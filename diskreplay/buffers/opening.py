@@ -91,15 +91,15 @@ class Openable:
     def _open(cls, path: PathLike, options: Mapping[str, Any]) -> Self:
         """Return a buffer over the store that is there."""
         run, options = engine_options(options), {**OPENING, **options}
-        shown = {name: options[name] for name in ("capacity", "reward_column", *cls._shown)}
+        more = {name: options[name] for name in ("capacity", "reward_column", *cls._shown)}
+        more["only_written"] = options["mode"] == APPEND
         left = OPEN_ATTEMPTS if (options["checkpoint"], options["mode"]) == (LATEST, "r") else 1
         while True:
             store, stream, cut = cls._found(path, options, run)
             left -= 1
             try:
                 with store.reading(cut):
-                    only_written = options["mode"] == APPEND
-                    return cls(store, stream=stream, checkpoint=cut, run=run, only_written=only_written, **shown)
+                    return cls(store, stream=stream, checkpoint=cut, run=run, **more)
             except CheckpointError:  # its writer may have made a newer one since, and dropped this one
                 if not left or cut is None or store.has(cut):
                     raise
@@ -168,9 +168,7 @@ class Openable:
                 raise
             store, stream = joined, None
         stream = written_stream(store, mode, stream)
-        cut = None
-        if checkpoint is not None:
-            cut = find_checkpoint(store, checkpoint, stream, options["or_last_commit"])
+        cut = None if checkpoint is None else find_checkpoint(store, checkpoint, stream, options["or_last_commit"])
         check({**store.settings, **(cut.state if cut else {})}, store.schema)
         if reward_column is not None:
             commits = cut.cut if cut else store.newest_commits()

@@ -147,8 +147,9 @@ class Engine:
         self.restored = checkpoint
         self.stays_at = checkpoint if stream is None else None
         self.logs: Mapping[str, ByteLog] = {}
-        cache_bytes = cache_budget(options, only_written)
-        self.streams = Streams(store, cache_bytes, forget, only_written, reward_column or REWARD)
+        self.streams = Streams(
+            store, cache_budget(options, only_written), forget, only_written, reward_column or REWARD
+        )
         url = options["remote"]
         try:
             pushing = None
