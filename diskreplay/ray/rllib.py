@@ -30,7 +30,7 @@ from diskreplay.compat.stores import OPEN_OPTIONS, check_checkpoint, closed_on_f
 from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError
 from diskreplay.ray import episode_reads
 from diskreplay.ray.episode_writes import Chunk, Lanes, chunk_of, write
-from diskreplay.ray.episodes import Episodes, Held, Piece
+from diskreplay.ray.episodes import Episodes, Held
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Sampler
@@ -99,7 +99,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             raise InputError(f"an algorithm writes to a directory, got {path!r}")
         self._place = Location(path, self)
         self._store: ReplayBuffer | None = None
-        self._index = Episodes(self._num_envs)
+        self._index = Episodes()
         self._lanes = Lanes(self._num_envs)
         self._last_sampled_indices: list[int] = []
         if self._place.exists:
@@ -139,12 +139,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._take(store)
 
     def _restore(self, store: ReplayBuffer, facts: Mapping[str, Any]) -> None:
-        pieces = [
-            (str(e.facts["id"]), int(e.facts["number"]), Piece(e.env, e.start, int(e.facts["t"]), e.length))
-            for e in store.episodes
-            if {"id", "number", "t"} <= e.facts.keys() and e.complete_start
-        ]
-        self._index = Episodes(self._num_envs, pieces, facts.get("evicted", 0))
+        self._index = Episodes(store, facts.get("evicted", 0))
         self._num_timesteps_added = facts.get("added", self._index.steps)
         self.sampled_timesteps = facts.get("sampled", 0)
         self._lanes = Lanes(self._num_envs)
@@ -255,7 +250,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._drawn_in_vain = 0
         for _ in range(ROUNDS):
             ids, weights = draw(store, count - len(found))
-            for place, id, weight in zip(self._index.at(ids), ids.tolist(), weights.tolist(), strict=True):
+            for place, id, weight in zip(self._index.at(store, ids), ids.tolist(), weights.tolist(), strict=True):
                 if place is not None and fits(*place):
                     found.append((*place, id, weight))
                 elif place is not None:
@@ -454,7 +449,7 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
         if weight is not None and self._store is not None:
             end = self._store.engine.appender.log.end
             ids = np.arange(before * self._num_envs, end * self._num_envs)
-            new = np.array([place is not None for place in self._index.at(ids)], bool)
+            new = np.array([place is not None for place in self._index.at(self._store, ids)], bool)
             self._store.update_priorities(ids[new], np.full(new.sum(), weight))
 
     def sample(
