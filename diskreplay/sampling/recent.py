@@ -177,7 +177,6 @@ class Recent:
         return fresh(windows, held, self.by, self.within, self)
 
     def _draws_fresh(self, rng: np.random.Generator, ranges: Ranges, held: list[Window]) -> Draw:
-        """Return how to draw ids of some ranges in the windows ``held``."""
         if self.half_life is None:
             return lambda count: ranges.at(rng.integers(ranges.count, size=count))
         stride, length = ranges.stride, ranges.length
@@ -194,7 +193,6 @@ class Recent:
         return draw
 
     def _draws(self, rng: np.random.Generator, held: list[Window]) -> Draw:
-        """Return how to draw ids of all rows of the windows ``held``."""
         masses = np.array([self._total(window) for window in held])
         ends = np.cumsum(masses) / masses.sum()
 
@@ -225,7 +223,6 @@ class Recent:
         return math.log(2) * envs / self.half_life
 
     def _total(self, window: Window) -> float:
-        """Return the mass of all ids of a window."""
         first, stop, _, envs = window
         if self.half_life is None:
             return float(stop - first)
