@@ -126,7 +126,6 @@ class InfoColumns:
         return filled
 
     def _given(self, info: Any, name: str, num_envs: int) -> tuple[NDArray[Any], Mask]:
-        """Return the values of a key of infos, one for each environment, and who has one."""
         if isinstance(info, Mapping):
             given: Any = [None] * num_envs if name not in info else arrays(name, info[name])
             mask: Any = (
