@@ -164,7 +164,6 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
         return tasks
 
     def _shared(self, parallelism: int) -> list[list[EpisodeSpan]]:
-        """Return the rows of each task."""
         ends: dict[int, list[int]] = collections.defaultdict(list)
         for part in self._parts:
             ends[part.stream] += part.start, part.stop
@@ -203,7 +202,6 @@ class _ReadTask:
             yield BlockAccessor.batch_to_block({name: {**ours, **values}[name] for name in self.columns})
 
     def _check_timelines(self, now: Mapping[str, Commit]) -> None:
-        """Raise StateError if a stream may have other rows by now than those that were planned."""
         for name, timeline, _ in self.commits:
             if name not in now or now[name].timeline != timeline:
                 raise StateError(
@@ -221,7 +219,6 @@ def _kept_open(commits: tuple[tuple[str, int, int], ...], *store: Any) -> Replay
 def _selected(
     every: list[Episode], streams: Mapping[int, str], wanted: slice | Sequence[int] | str | None
 ) -> list[tuple[int, Episode]]:
-    """Return the wanted episodes with their numbers, in their order."""
     if wanted is not None and not isinstance(wanted, str | slice):
         wanted = tuple(map(int, wanted))
     selection = Selection(where=wanted) if isinstance(wanted, str) else Selection(wanted)

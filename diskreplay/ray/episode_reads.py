@@ -76,7 +76,6 @@ def transitions(
 
 
 def _ends(store: ReplayBuffer, first: Ids, last: Ids) -> tuple[Any, Any, Any, dict[str, Array]]:
-    """Return observations and actions of the first steps, next observations and flags of the last ones."""
     schema = store.schema
     leaves = [column.name for column in schema.obs_columns]
     now, then = (
@@ -110,7 +109,6 @@ def rows(store: ReplayBuffer, wanted: Sequence[Sequence[tuple[Held, int, int]]])
 
 
 def _part(store: ReplayBuffer, held: Held, t: int, count: int) -> dict[str, Any]:
-    """Return ``count`` observations of an episode from step ``t`` on, and what belongs to them."""
     whole = steps(store, held, max(0, t - 1), min(len(held), t + count))
     back = min(t, 1)
     ends = t + count == len(held) + 1

@@ -112,11 +112,9 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     @property
     def _rows(self) -> int:
-        """The number of rows of the store's window."""
         return -(-ROOM * self.capacity // self._num_envs)
 
     def _open(self, checkpoint: str | None) -> None:
-        """Open the store that is there, and find its episodes."""
         opening = {name: self._options[name] for name in OPEN_OPTIONS if name in self._options}
         # A checkpoint's own sampler comes with its priorities, whatever beta it was at.
         sampler = self._sampler() if checkpoint is None else None
@@ -146,7 +144,6 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._last_sampled_indices = []
 
     def _create(self, first: SingleAgentEpisode, chunk: Chunk) -> ReplayBuffer:
-        """Make the store for what the first episode has."""
         given = (first.observation_space, first.action_space)
         space, actions = (
             _plain(chosen or recorded) or _space_of(values)
@@ -284,7 +281,6 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return [episode.to_numpy() for episode in found] if to_numpy else found
 
     def _steps_of(self, size: int, n_step: int | tuple[int, int]) -> list[int]:
-        """Return how many steps each transition is to have."""
         if not isinstance(n_step, tuple):
             return [check_count("n_step", n_step)] * size
         store = self._store
@@ -414,7 +410,6 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._open(name)
 
     def _check_sampler(self, store: ReplayBuffer, checkpoint: str | None) -> None:
-        """Raise InputError if a checkpoint is of a buffer that draws in another way."""
         if type(store.sampler) is not type(self._sampler()):
             raise InputError(f"the checkpoint {checkpoint!r} is of a buffer with {store.sampler!r}")
 
@@ -481,7 +476,6 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
 
 
 def _plain(space: Any) -> Any:
-    """Return a space that a store takes, or None for anything else."""
     return space if isinstance(space, gymnasium.Space) else None
 
 
@@ -496,7 +490,6 @@ def _space_of(values: Any) -> gymnasium.Space[Any]:
 
 
 def _each(what: str, count: float) -> dict[str, dict[str, float]]:
-    """Return RLlib's metrics by agent and module, of each of which there is one."""
     return {f"agent_to_num_{what}": {DEFAULT_AGENT_ID: count}, f"module_to_num_{what}": {DEFAULT_MODULE_ID: count}}
 
 
