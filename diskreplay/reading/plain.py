@@ -65,7 +65,6 @@ def fill(
 
 
 def _lend(table: ColumnTable, shards: list[list[int]]) -> list[Loan] | None:
-    """Return loans of the files of streams and shards, or None if a file is not open."""
     if not shards:  # as mostly, when all is cached
         return []
     columns = table.columns
