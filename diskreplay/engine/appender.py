@@ -119,15 +119,15 @@ class Appender:
         row = self.arguments.row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
         self.check(1)
         if self._ragged is not None:
-            pending = self._take_up(self._ragged)
+            pending = self._seed_newest(self._ragged)
             with self.change:
                 row = self._ragged.place(row, pending)
         self.add_row(row)
 
-    def _take_up(self, ragged: RaggedRows) -> bool:
+    def _seed_newest(self, ragged: RaggedRows) -> bool:
         """Make the pending observations the newest values of ragged columns, and tell whether there are any."""
         if self.log.pending:
-            ragged.take_up(self.buffers.pending())
+            ragged.seed_newest(self.buffers.pending())
         return self.log.pending
 
     def steps(self, values: Row) -> Steps:
@@ -137,7 +137,7 @@ class Appender:
 
     def _placed(self, ragged: RaggedRows, values: Row) -> Row:
         """Append the items of many checked steps, and return the steps with their spans."""
-        pending = self._take_up(ragged)
+        pending = self._seed_newest(ragged)
         placed: list[Row] = []
         count = len(values.terminated)
         for at in range(0, count, PLACED_STEPS):
