@@ -71,7 +71,7 @@ class Recent:
     within: float | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in self._given() if name not in ("by", "within")]
+        given = [name for name in self._arguments() if name not in ("by", "within")]
         if len(given) > 1 or (not given and self.by is None):
             raise InputError(
                 f"Recent takes one of newest, fraction and half_life, got {' and '.join(given) or 'none'}; with by, "
@@ -97,9 +97,9 @@ class Recent:
             object.__setattr__(self, "half_life", half_life)
 
     def __repr__(self) -> str:
-        return f"Recent({', '.join(f'{name}={value!r}' for name, value in self._given().items())})"
+        return f"Recent({', '.join(f'{name}={value!r}' for name, value in self._arguments().items())})"
 
-    def _given(self) -> dict[str, Any]:
+    def _arguments(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def sample(
@@ -152,7 +152,7 @@ class Recent:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "Recent", **self._given()}
+        return {"kind": "Recent", **self._arguments()}
 
     def _narrowed(self, windows: Windows) -> list[Window]:
         """Return the windows that hold rows, cut to those that may be drawn."""

@@ -355,7 +355,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
     def _observation(self, observation: Any) -> list[Array]:
         if self._preprocessor is not None:
             observation = self._preprocessor.process_observation(observation)
-        return self._reader.layout.given(observation)
+        return self._reader.layout.as_stored(observation)
 
     def _add(self, step: NewestStep, following: list[Array], terminated: bool, truncated: bool) -> None:
         tree = self.store.schema.obs_tree
