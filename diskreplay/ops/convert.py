@@ -1,7 +1,8 @@
 """Datasets out of stores and into them, in any format of :mod:`diskreplay.formats`.
 
 1. What a format cannot hold is found before anything is written, and refused unless it is allowed.
-2. A dataset is written beside its name and renamed; a fresh store too. An interrupt or an error leaves nothing.
+2. A dataset is written beside its name and renamed; a fresh store too. An interrupt or an error leaves nothing, and
+   what a kill left goes when the same is written again.
 3. Rows that are added to a store that exists are taken back after an error: it goes back to a checkpoint made before.
 4. Steps are read ahead in a thread while others are written.
 5. While something is written, signals that ask to end are noted, and acted on between two blocks of steps: no library
@@ -34,7 +35,6 @@ from diskreplay.formats.core.recorder import Added, add_facts, add_steps, withou
 from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selection, open_selected
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import Copy
-from diskreplay.ops import resuming
 from diskreplay.ops.checkpoints import IMPORT_MARK, unfinished_imports
 from diskreplay.ops.envs import make
 from diskreplay.ops.result import Result
@@ -111,7 +111,6 @@ class Imported(Result):
         seconds: the seconds that the import took.
         notes: what the import took for granted, a sentence each.
         unfinished: checkpoints that killed imports into the store left.
-        resumed: transitions that an import of the same which was killed had added, and which stayed.
         differing: transitions whose next observation is not that of the next one of their episode. They are kept as the
             source has them; with any, the continuity of a new store is "flags".
     """
@@ -128,7 +127,6 @@ class Imported(Result):
     seconds: float
     notes: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
-    resumed: int = 0
     differing: int = 0
 
 
@@ -297,16 +295,14 @@ def import_dataset(
     with opened(source, format, target, choice) as (name, found):
         wanted = dataclasses.replace(found, layout=given(found.layout, observation_space, action_space, frame_stack))
         with stoppable(progress) as report:
-            fresh = not append and capacity is None
-            mark = None if isinstance(source, Source) or not fresh else resuming.mark_of(pathlib.Path(source), wanted)
-            stream, added, evicted, resumed = store_source(
-                wanted, target, append, capacity, report, Copy if name == "store" else ReplayBuffer, mark
+            stream, added, evicted = store_source(
+                wanted, target, append, capacity, report, Copy if name == "store" else ReplayBuffer
             )
     return Imported(
         str(target), name, stream, added.steps, added.episodes, evicted, found.steps - added.steps,
         found.names.unread(), bytes_of(target), time.perf_counter() - started,
         found.notes if append else notes(found, observation_space, action_space),
-        tuple(unfinished_imports(target)) if append else (), resumed, added.differing,
+        tuple(unfinished_imports(target)) if append else (), added.differing,
     )  # fmt: skip
 
 
@@ -350,37 +346,27 @@ def opened(
 
 def store_source(
     source: Source, target: pathlib.Path, append: bool = False, capacity: int | None = None,
-    progress: Progress | None = None, kind: type[ReplayBuffer] = ReplayBuffer, mark: str | None = None,
-) -> tuple[str, Added, int, int]:  # fmt: skip
-    """Put a source into a new store, or an old one; return the stream, what was added, and steps evicted and resumed.
-
-    ``kind`` is what takes the steps into a new store; ``mark`` says which killed import it goes on with.
-    """
+    progress: Progress | None = None, kind: type[ReplayBuffer] = ReplayBuffer,
+) -> tuple[str, Added, int]:  # fmt: skip
+    """Put a source into a new store, by a buffer of ``kind``, or an old one; return stream, steps added and evicted."""
     if capacity is not None:
         check_count("capacity", capacity)
-    room, resumed = max(1, source.steps), 0
+    room = max(1, source.steps)
     newest = Newest(source, counted(source, progress).blocks, capacity)
     if append:
         stream, added, evicted = appended(source, target, room, capacity, newest)
     else:
-        rest = resuming.Rest(dataclasses.replace(source, blocks=newest.blocks), mark)
-        with replacing(target, "directory", goes_on=rest.goes_on) as temporary:
-            if temporary.exists():
-                made = kind.open(temporary, **PLAIN)
-            else:
-                if mark is not None:
-                    (temporary.parent / resuming.MARK).write_text(mark)
-                options = {**source.layout.create_arguments(), "continuity": "flags"}
-                made = kind.create(temporary, **options, capacity=capacity or room)
-            with made as buffer:
-                with prefetched(rest.blocks) as steps:
-                    added = rest.done + add_steps(buffer, steps, goes_on=rest.goes_on_within)
+        with replacing(target, "directory") as temporary:
+            options = {**source.layout.create_arguments(), "continuity": "flags"}
+            with kind.create(temporary, **options, capacity=capacity or room) as buffer:
+                with prefetched(newest.blocks) as steps:
+                    added = add_steps(buffer, steps)
                 add_facts(buffer, source.facts, (added + newest.left).episodes)
                 evicted = added.steps - len(buffer.engine.appender.log)
             if not added.differing and source.layout.continuity == "observations":
                 Store(str(temporary), LocalFiles()).write_continuity("observations")
-            stream, resumed = FIRST_STREAM, rest.done.steps
-    return stream, added + newest.left, evicted + newest.left.steps, resumed
+            stream = FIRST_STREAM
+    return stream, added + newest.left, evicted + newest.left.steps
 
 
 class Newest:

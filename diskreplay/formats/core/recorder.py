@@ -46,21 +46,18 @@ class Added:
         return Added(self.steps + other.steps, self.episodes + other.episodes, self.differing + other.differing)
 
 
-def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, goes_on: bool = False) -> Added:
+def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions]) -> Added:
     """Add steps to a buffer that was just opened, with a stream of one environment, and return what was added.
 
     Args:
         buffer: open for writing.
         blocks: the blocks of steps.
-        goes_on: True if the first step goes on in the stream's newest episode, and does not begin one.
 
     Raises what :meth:`ReplayBuffer.add` raises; the steps before stay. What looks like a mistake was made by another
     program, if it is one: nothing is said of it.
     """
     layout, appender = Layout.of(buffer.schema, stacked=True), buffer.engine.appender
-    if goes_on:
-        appender.go_on()
-    count, begins = 0, not goes_on
+    count, begins = 0, True
     for steps in blocks:
         ends = np.flatnonzero(steps.last & ~(steps.terminated | steps.truncated)) + 1
         for start, stop in itertools.pairwise(sorted({0, *ends.tolist(), len(steps)})):
