@@ -45,27 +45,23 @@ def replacing(
     if target.is_symlink():
         target = _led_to(target)
         check_target(target, kind, overwrite, recognise)
-    with _room_for(target):
-        yield from _replacing(target, kind, overwrite, recognise)
-
-
-def _replacing(target: pathlib.Path, kind: str, overwrite: bool, recognise: Recognise | None) -> Iterator[pathlib.Path]:
     files, parent, name = LocalFiles(), str(target.parent), target.name
-    temporaries.sweep(files, parent, name)
-    folder, lock = temporaries.take(files, parent, name)
-    temporary = pathlib.Path(folder, target.name)
-    try:
-        yield temporary
-        _sync(temporary)
-        check_target(target, kind, overwrite, recognise)
-        if kind == "directory" and target.exists():
-            _exchange(temporary, target)
-        else:
-            temporary.replace(target)
-        files.sync_dir(parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        lock.release()
+    with _room_for(target):
+        temporaries.sweep(files, parent, name)
+        folder, lock = temporaries.take(files, parent, name)
+        temporary = pathlib.Path(folder, name)
+        try:
+            yield temporary
+            _sync(temporary)
+            check_target(target, kind, overwrite, recognise)
+            if kind == "directory" and target.exists():
+                _exchange(temporary, target)
+            else:
+                temporary.replace(target)
+            files.sync_dir(parent)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
 
 
 @contextlib.contextmanager
