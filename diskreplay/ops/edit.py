@@ -205,11 +205,10 @@ def without(whole: SelectedStore, left: Mapping[Any, Mask], allow_loss: bool) ->
 
 def copy_later(part: SelectedStore, ids: Ids, buffer: ReplayBuffer) -> None:
     """Write what was written later to the steps ``ids`` of a store to the steps of a copy, in their order."""
-    new = np.arange(len(ids))
     count = max(1, BLOCK_BYTES // sum(column.item_bytes for column in part.schema.later))
     for start in range(0, len(ids), count):
         found = part.written_later(ids[start : start + count])
         for column in part.schema.later:
             known = found[column.name + KNOWN]
-            buffer.write(column.name, new[start : start + count][known], found[column.name][known])
+            buffer.write(column.name, start + np.flatnonzero(known), found[column.name][known])
         buffer.commit()
