@@ -285,7 +285,9 @@ def import_dataset(
         frames == "decoded",
     )  # fmt: skip
     with opened(source, format, target, choice) as (name, found):
-        wanted = dataclasses.replace(found, layout=overridden(found.layout, observation_space, action_space, frame_stack))
+        wanted = dataclasses.replace(
+            found, layout=overridden(found.layout, observation_space, action_space, frame_stack)
+        )
         with stoppable(progress) as report:
             if capacity is not None:
                 check_count("capacity", capacity)
