@@ -8,22 +8,23 @@ of its arguments may differ from those that a state was made with is for its ``r
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from diskreplay.sampling.composed import with_parts
 from diskreplay.sampling.priorities import Priorities
 from diskreplay.sampling.window import Sampler
 
+WORD = re.compile(r"\B(?=[A-Z])")
+
 
 def named(name: str) -> Callable[..., Sampler]:
     """Return the class of a name; raise KeyError if there is none."""
-    home = re.sub(r"\B(?=[A-Z])", "_", name).lower()
     with contextlib.suppress(ModuleNotFoundError, AttributeError):
-        kind: Callable[..., Sampler] = getattr(importlib.import_module(f"{__package__}.{home}"), name)
+        kind: Callable[..., Sampler] = getattr(import_module(f"{__package__}.{WORD.sub('_', name).lower()}"), name)
         if "to_json" in vars(kind):
             return kind
     raise KeyError(name)
@@ -33,10 +34,8 @@ def from_json(stored: Mapping[str, Any]) -> Sampler:
     """Return the sampler of a document by ``to_json``; raise KeyError, TypeError or ValueError for an unknown kind."""
     kind = named(stored["kind"])
     given = {name: stored[name] for name in inspect.signature(kind).parameters if name in stored}
-    if "samplers" in given:
-        given["samplers"] = [from_json(part) for part in given["samplers"]]
-    if "sampler" in given:
-        given["sampler"] = from_json(given["sampler"])
+    for name in given.keys() & {"sampler", "samplers"}:
+        given[name] = from_json(given[name]) if name == "sampler" else list(map(from_json, given[name]))
     return kind(**given)
 
 
