@@ -61,7 +61,6 @@ def opened(
 
 
 def _capacity(path: PathLike, options: EitherOptions) -> int:
-    """Return the capacity of the stream that is there, or that a new one gets."""
     store = found(path, options["files"] or LocalFiles())
     if store is None:
         return CAPACITY
