@@ -54,7 +54,7 @@ from diskreplay.storage.commit import check_size
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 COMMIT_BYTES = 64 << 20
 """The most encoded bytes that may wait in RAM for a commit."""
@@ -398,33 +398,31 @@ class Engine:
 
     # Reading
 
-    def read(self, draft: Callable[..., Made], *args: Any) -> Made:
+    def read(self, draft: Callable[..., T], *args: Any) -> T:
         """Call ``draft(*args, reads)``, which draws a batch, with the lock held; then read its data without the lock.
 
         If another process has changed the data meanwhile, refresh and draw again.
         """
         return self._finish([], draft, args, blocks.empty)
 
-    def begin(self, draft: Callable[..., Made], *args: Any, empty: Empty = blocks.empty) -> Callable[[], Made]:
+    def begin(self, draft: Callable[..., T], *args: Any, empty: Empty = blocks.empty) -> Callable[[], T]:
         """Draw a batch as :meth:`read` does, start its downloads, and return a function that finishes the read.
 
         ``empty`` is a function such as ``numpy.empty``, which makes the batch's large arrays.
         """
-        drawn: list[tuple[Reads, Made]] = []
+        drawn: list[tuple[Reads, T]] = []
         with self.store.reading(self.stays_at), contextlib.suppress(CorruptionError):  # what is returned tries again
             drawn.append(self._draw(draft, args, empty))
             drawn[0][0].begin()
         return functools.partial(self._finish, drawn, draft, args, empty)
 
-    def _draw(self, draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, Made]:
+    def _draw(self, draft: Callable[..., T], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, T]:
         with self.lock:
             self.check_open()
             reads = Reads(empty, self.streams.tables, self.forms, self.streams.reward)
             return reads, draft(*args, reads)
 
-    def _finish(
-        self, drawn: list[tuple[Reads, Made]], draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty
-    ) -> Made:
+    def _finish(self, drawn: list[tuple[Reads, T]], draft: Callable[..., T], args: tuple[Any, ...], empty: Empty) -> T:
         any_commit = True  # a newer commit alone is a reason to try again once: data that then fails is damaged
         while True:
             try:

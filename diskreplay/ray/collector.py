@@ -231,14 +231,12 @@ class Collector:
         self._obs = next_obs
 
     def _begin(self) -> None:
-        """Reset all environments."""
         seed, self._seed = self._seed, None
         self._obs, _ = self._envs.reset(seed=seed)
         self._resetting[:] = False
         self._returns[:], self._lengths[:] = 0.0, 0
 
     def _checked(self, actions: Any) -> Any:
-        """Return the actions; raise InputError if they are not one for each environment."""
         space = self._envs.single_action_space
         if space.shape is None:  # a Dict or a Tuple
             return actions
@@ -252,7 +250,6 @@ class Collector:
         return actions
 
     def _path(self, stream: str) -> str:
-        """Return the path of the store with a stream, on this node."""
         return self.store if self._url is None else str(self._directory / stream)
 
     def _those_before(self, prefix: str) -> set[str]:

@@ -268,7 +268,6 @@ class Collectors:
             raise self._supervisor.failure
 
     def _may_sample(self, count: int) -> bool:
-        """Tell whether ``count`` transitions may be sampled, and count them if so."""
         if self._limiter is not None:
             try:
                 self._limiter.wait_to_sample(count, timeout=0)
@@ -285,7 +284,6 @@ class Collectors:
         self._seen_at = time.monotonic()
 
     def _wait(self, seen: int, seconds: float) -> None:
-        """Wait until something was committed, a collector has failed for good, or the time is over."""
         supervisor = self._supervisor
         with supervisor.changed:
             supervisor.changed.wait_for(
@@ -312,7 +310,6 @@ class Collectors:
         return steps if alone and self._waiting else 0
 
     def _committed(self, stream: str) -> int:
-        """Return the number of transitions that a stream ever held, by its commit record."""
         store = self.buffer.engine.store
         with contextlib.suppress(RemoteError):
             store.files.refresh()

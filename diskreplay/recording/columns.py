@@ -100,13 +100,13 @@ class InfoColumns:
                 warn_outside(UNSEEN.format(unseen), MisuseWarning)
 
     def _values(self, info: Mapping[str, Any], name: str, valid: Mask, finals: Mask) -> Any:
-        values, has = self._given(info, name, len(valid))
+        values, has = self._info_values(info, name, len(valid))
         if finals.any():
             if has.any() and "final_info" not in info and not self._told:
                 self._told = True
                 warn_outside(NO_FINALS.format(name), MisuseWarning)
             final = info.get("final_info")
-            last, there = self._given({} if final is None else final, name, len(valid))
+            last, there = self._info_values({} if final is None else final, name, len(valid))
             has = np.where(finals, there, has)
             if values.shape != last.shape:
                 values, last = (np.fromiter(one, object, len(valid)) for one in (values, last))
@@ -126,8 +126,7 @@ class InfoColumns:
             filled[has] = self._slots[name].check_steps(given, int(np.count_nonzero(has)))
         return filled
 
-    def _given(self, info: Any, name: str, num_envs: int) -> tuple[NDArray[Any], Mask]:
-        """Return the values of a key of infos, one for each environment, and who has one."""
+    def _info_values(self, info: Any, name: str, num_envs: int) -> tuple[NDArray[Any], Mask]:
         if isinstance(info, Mapping):
             given: Any = [None] * num_envs if name not in info else arrays(name, info[name])
             mask: Any = (

@@ -60,7 +60,6 @@ def opened(
 
 
 def _capacity(path: PathLike, options: Mapping[str, Any]) -> int:
-    """Return the capacity of the stream that is there, or that a new one gets."""
     store = found(path, options["files"] or LocalFiles())
     if store is None:
         return CAPACITY

@@ -223,7 +223,6 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise
 
     def _call(self, call: Callable[[], object]) -> None:
-        """Make a call of the buffer, or have the thread make it."""
         if self._queue is None:
             call()
         else:
@@ -255,7 +254,6 @@ class _Tally:
 
 
 def _check_video(columns: Any, background: bool) -> None:
-    """Raise InputError unless a thread can encode these columns."""
     if not background:
         raise InputError("video= needs background=True: a thread encodes the frames")
     if not isinstance(columns, Mapping):

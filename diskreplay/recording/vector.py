@@ -177,7 +177,6 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         return copy.deepcopy(list(value) if isinstance(value, tuple | np.ndarray) else value)
 
     def _mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
-        """Return which environments a reset is for, or None for all."""
         if options is None or "reset_mask" not in options:
             return None
         mask = np.array(check_array("reset_mask", options["reset_mask"]))
@@ -188,7 +187,6 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         return mask
 
     def _numbers(self, seed: Any) -> NDArray[np.int64]:
-        """Return the seed of each environment."""
         if not self._seeds or seed is None:
             return np.full(self.num_envs, NO_SEED, np.int64)
         if isinstance(seed, int | np.integer):
@@ -198,7 +196,6 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         return np.array([seed_number(one) for one in seed], np.int64)
 
     def _checked(self, info: Any) -> Mapping[str, Any]:
-        """Return the infos; raise InputError if the environments are seen to be in another mode than they say."""
         same = self.autoreset_mode is AutoresetMode.SAME_STEP
         infos = checked_info(info, needed=same or bool(self._columns.names))
         if not same and (finals := HIDDEN & infos.keys()):
@@ -210,7 +207,6 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
 
 
 def _single_spaces(envs: VectorEnv[Any, Any, Any]) -> tuple[Any, Any]:
-    """Return the spaces of one environment; raise InputError if the others are not those of ``num_envs``."""
     count = check_count("num_envs of envs", getattr(envs, "num_envs", None))
     spaces = []
     for name in ("observation_space", "action_space"):

@@ -183,7 +183,6 @@ def build(
 
 
 def _video(given: Any, observation_space: gymnasium.Space[Any]) -> dict[str, Video]:
-    """Return the facts of the video columns, by the columns' names; an observation leaf's may lack the ``obs/``."""
     given = {} if given is None else given
     if not isinstance(given, Mapping) or not all(isinstance(one, Video) for one in given.values()):
         raise InputError(f"video must be a mapping of columns to Video(...), got {given!r:.200}")
@@ -202,7 +201,6 @@ def _encoded(field: Field, video: Mapping[str, Video]) -> Field:
 
 
 def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
-    """Return the leaves of a space, as its values are given."""
     fields: list[Field] = [
         (key, *spaces.column_layout(leaf, key)) for key, leaf in spaces.named_leaves(space, name).items()
     ]
@@ -217,7 +215,6 @@ def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
 def _stacked(
     given: list[Field], frame_stack: int | Mapping[str, int], axis: Literal["auto", 0, -1] | None
 ) -> tuple[list[Stack], list[Field]]:
-    """Return the stack of each observation leaf, and the field of its single frames, which are what is stored."""
     stacks, fields = [], []
     for name, shape, dtype in given:
         stack, shape = _stack_of(name, shape, _frames_of(name, frame_stack), axis)
@@ -230,7 +227,6 @@ def _stacked(
 
 
 def _always(reward_dtype: Any) -> list[Field]:
-    """Return the columns that every store has beside observations and actions."""
     try:
         reward = np.dtype(reward_dtype)
     except TypeError as error:
@@ -242,7 +238,6 @@ def _always(reward_dtype: Any) -> list[Field]:
 
 
 def _extras(columns: Mapping[str, Any] | None, what: str) -> list[Field]:
-    """Return the user's own columns, of the argument ``what``."""
     if columns is not None and not isinstance(columns, Mapping):
         raise InputError(f"{what} must be a mapping of names to dtypes, got {columns!r}")
     return [_extra(name, value, what) for name, value in (columns or {}).items()]
@@ -307,18 +302,15 @@ def later_column(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], window
 
 
 def _longest(space: gymnasium.Space[Any], name: str) -> dict[str, int]:
-    """Return the most items of the ragged leaves of a space that have a most, by name."""
     found = {key: spaces.longest(leaf) for key, leaf in spaces.named_leaves(space, name).items()}
     return {key: most for key, most in found.items() if most is not None}
 
 
 def _power_of_two(value: int) -> int:
-    """Return the largest power of two that is not above ``value``."""
     return 1 << (value.bit_length() - 1)
 
 
 def _settings_of(name: str, obs_names: list[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of one column: a mapping names columns, anything else is meant for the observations."""
     return {
         what: setting.get(name) if isinstance(setting, Mapping) else setting if name in obs_names else None
         for what, setting in settings.items()
@@ -384,7 +376,6 @@ def _stack_of(
 
 
 def _extra(name: str, value: Any, what: str) -> Field:
-    """Return a user's column from a dtype, ``(shape, dtype)``, or a leaf space."""
     check_key(name, what)
     if name in RESERVED:
         raise SchemaError(f"{what}: {name!r} is a name of the store's own; choose another")
