@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from diskreplay.engine.arguments import Arguments, Row
 from diskreplay.engine.continuity import Break, OneEnvironment, SeveralEnvironments
-from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
+from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions
 from diskreplay.engine.leaves import ObsLeaf, split
 from diskreplay.engine.misuse import Watch
 from diskreplay.engine.ragged_rows import RaggedRows
@@ -51,7 +51,7 @@ class Appender:
     Args:
         schema, writer, log, facts: the parts of the stream.
         change: the block around a change, which keeps readers out.
-        freedoms: the values that :meth:`add` takes against a rule.
+        exceptions: the values that :meth:`add` takes against a rule.
         ragged: takes the items of ragged columns, if there are some.
 
     Attributes:
@@ -65,7 +65,7 @@ class Appender:
 
     def __init__(
         self, schema: Schema, writer: StreamWriter, log: StreamLog, facts: EpisodeFacts, change: Block,
-        freedoms: Freedoms = NO_FREEDOMS, ragged: RaggedRows | None = None,
+        exceptions: InputExceptions = NO_EXCEPTIONS, ragged: RaggedRows | None = None,
     ) -> None:  # fmt: skip
         num_envs = log.num_envs
         self.schema = schema
@@ -77,7 +77,7 @@ class Appender:
         self.num_envs = num_envs
         self._ragged = ragged
         self._leaves = [ObsLeaf(c, s, num_envs) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
-        self.arguments = Arguments(schema, self._leaves, num_envs, freedoms)
+        self.arguments = Arguments(schema, self._leaves, num_envs, exceptions)
         self.single_frames = not any(leaf.stacked for leaf in self._leaves)
         self.watch = Watch()
         self.buffers = RowBuffers(schema, writer, log)

@@ -22,9 +22,10 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from diskreplay.buffers.autoreset import AutoresetMode
-from diskreplay.buffers.options import RunOptions, shared
+from diskreplay.buffers.options import shared
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import arrays, check_count
+from diskreplay.engine.run import EngineOptions
 from diskreplay.errors import (
     ClosedError,
     CorruptionError,
@@ -102,7 +103,7 @@ class Collector:
     ``policy`` and ``ReplayBuffer.open`` raise.
     """
 
-    @shared(RunOptions)
+    @shared(EngineOptions)
     def __init__(
         self,
         store: str,
@@ -114,7 +115,7 @@ class Collector:
         name: str = "collector",
         version: int = 0,
         directory: PathLike | None = None,
-        **options: Unpack[RunOptions],
+        **options: Unpack[EngineOptions],
     ) -> None:
         self._url = checked_url(store) if is_url(store) else None
         if self._url is None and directory is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import arrays, first_axis
-from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms, column_slots
+from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions, column_slots
 from diskreplay.errors import InputError, MisuseWarning, warn_outside
 from diskreplay.schema.columns import Schema
 
@@ -42,8 +42,9 @@ class InfoColumns:
     def __init__(self, schema: Schema, seeds: bool, defaults: Mapping[str, Any] | None) -> None:
         if not isinstance(defaults, Mapping | None):
             raise InputError(f"defaults must be a mapping of columns to values, got {defaults!r:.100}")
-        rules, given = column_slots(schema, 1, NO_FREEDOMS), dict(defaults or {})
-        self._ragged, self._slots = schema.ragged, column_slots(schema, 1, Freedoms(anything=True))  # add looks for NaN
+        rules, given = column_slots(schema, 1, NO_EXCEPTIONS), dict(defaults or {})
+        self._ragged = schema.ragged
+        self._slots = column_slots(schema, 1, InputExceptions(anything=True))  # add looks for NaN
         self._defaults: dict[str, Any] = {}
         for column in schema.extra_columns:
             name = column.name

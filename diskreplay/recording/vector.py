@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from diskreplay.buffers.autoreset import HIDDEN, AutoresetMode, checked_info, final_observations
-from diskreplay.buffers.options import EitherOptions, shared
+from diskreplay.buffers.options import CreateOptions, shared
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import arrays, check_array, check_count
 from diskreplay.errors import InputError
@@ -51,7 +51,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
     Stable-Baselines3, which hides final observations or lacks columns.
     """
 
-    @shared(EitherOptions)
+    @shared(CreateOptions)
     def __init__(
         self,
         envs: VectorEnv[Any, Any, Any],
@@ -62,7 +62,9 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         sampler: Sampler | None = None,
         seeds: bool = False,
         defaults: Mapping[str, Any] | None = None,
-        **options: Unpack[EitherOptions],
+        checkpoint: str | None = None,
+        take_over: bool = False,
+        **options: Unpack[CreateOptions],
     ) -> None:
         if not isinstance(envs, VectorEnv):
             other = "; Record records single environments" if isinstance(envs, gymnasium.Env) else ""
@@ -77,8 +79,9 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         self.autoreset_mode = mode
         if options["video"] or (isinstance(path, ReplayBuffer) and path.schema.videos):
             raise InputError("VectorRecord cannot record video: use Record, with a stream for each environment")
+        opening = {**options, "checkpoint": checkpoint, "take_over": take_over}
         self.buffer, self._columns = opened(
-            envs, path, *spaces, envs.num_envs, capacity, view, sampler, seeds, defaults, options
+            envs, path, *spaces, envs.num_envs, capacity, view, sampler, seeds, defaults, opening
         )
         """The buffer that takes the steps."""
         self._seeds = bool(seeds)

@@ -36,7 +36,7 @@ from diskreplay.schema.columns import (
     Stack,
     Start,
 )  # fmt: skip
-from diskreplay.schema.spec import StoreSpec, build
+from diskreplay.schema.spec import build
 from diskreplay.video import Video
 
 Array = NDArray[Any]
@@ -221,7 +221,7 @@ class Layout:
         }
         for axis in (None, "auto", 0, -1):
             try:
-                if build(StoreSpec(**given, capacity=1, stack_axis=axis)).stacks == self.stacks:
+                if build(**given, capacity=1, stack_axis=axis).stacks == self.stacks:
                     return {**given, "stack_axis": axis, "provenance": self.provenance}
             except SchemaError:
                 raise
