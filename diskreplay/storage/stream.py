@@ -33,7 +33,7 @@ from diskreplay.storage.commit import NO_START, Commit, LimiterStart, Tail
 from diskreplay.storage.metadata import KnownDocuments
 from diskreplay.storage.pins import Pins
 
-MAX_UNSYNCED = 64
+MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
 TEMPORARY_STREAM = ".tmp-stream-"

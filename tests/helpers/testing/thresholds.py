@@ -57,7 +57,6 @@ THRESHOLDS = (
     Threshold("schema.spec", "ITEMS_CHUNK_BYTES", 32, "more items of ragged rows are a new chunk"),
     Threshold("schema.spec", "ITEMS_SHARD_BYTES", 128, "more items of ragged rows are a new shard"),
     Threshold("storage.handles", "MOST_FILES", 2, "the file that was used least recently is closed"),
-    Threshold("storage.handles", "MOST_LOOKED_AT", 1, "a file is opened although all that were looked at are on loan"),
     Threshold("storage.local_files", "WRITE_BYTES", 30, "parts are written without being joined to more"),
     Threshold("engine.continuity", "LARGE_BYTES", 1, "an observation is compared in place"),
     Threshold("storage.stream", "MAX_UNSYNCED", 1, "a commit syncs files before it opens others"),
