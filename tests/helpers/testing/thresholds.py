@@ -61,7 +61,6 @@ THRESHOLDS = (
     Threshold("engine.continuity", "LARGE_BYTES", 1, "an observation is compared in place"),
     Threshold("storage.stream", "MAX_UNSYNCED", 1, "a commit syncs files before it opens others"),
     Threshold("storage.metadata", "INDENTED_BYTES", 64, "a larger document is one line"),
-    Threshold("storage.stamps", "SETTLED_NS", 60_000_000, "a document is known by its stamp, without its bytes"),
     Threshold("storage.column", "GROUPS_A_TASK", 2, "a chunk's environments are compressed by several tasks"),
     Threshold("storage.column", "MAX_BACKLOG_BYTES", 100, "adding waits for the compression of older chunks"),
     Threshold("storage.column", "HURRY_BYTES", -1, "what is added is compressed lightly"),
