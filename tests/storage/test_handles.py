@@ -224,7 +224,8 @@ import diskreplay as dr
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
 rng = np.random.default_rng(0)
-box, frames = spaces.Box(0, 255, (16,), np.uint8), rng.integers(256, size=(128, 8, 16)).astype(np.uint8)
+box = spaces.Box(0, 255, (1100,), np.uint8)  # not kept in RAM
+frames = rng.integers(256, size=(128, 8, 1100)).astype(np.uint8)
 with dr.ReplayBuffer.create(
     sys.argv[1], spaces.Dict({str(leaf): box for leaf in range(8)}), spaces.Discrete(2), capacity=128, chunk_rows=1,
     shard_rows=2, cache_bytes=0, seed=0,
