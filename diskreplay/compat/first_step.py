@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.compat import given
 from diskreplay.compat.disk_array import DiskArray, Shape
@@ -191,13 +192,8 @@ class FirstStepRing:
         if self.store is not None:
             self.store.clear()
 
-    def close(self) -> None:
-        """Commit, and give the store to the next writer."""
-        if self.store is not None:
-            self.store.close()
 
-
-class OnRing:
+class OnRing(OverStores):
     """A buffer whose rows are those of a :class:`FirstStepRing`, its attribute ``_ring``."""
 
     _ring: FirstStepRing
@@ -209,10 +205,6 @@ class OnRing:
     @property
     def pos(self) -> int:
         return self._ring.pos
-
-    def close(self) -> None:
-        """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
-        self._ring.close()
 
 
 class OnVectorRing(OnRing):

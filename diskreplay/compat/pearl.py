@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat import given
@@ -204,7 +205,7 @@ class BaseBuffer(ABC):
         return map_arrays(lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device), values)
 
 
-class _DiskBuffer(BaseBuffer):
+class _DiskBuffer(OverStores, BaseBuffer):
     """A buffer whose rows are in a ``diskreplay.ReplayBuffer``, its attribute ``store``."""
 
     def __init__(
@@ -260,10 +261,6 @@ class _DiskBuffer(BaseBuffer):
     @property
     def dones(self) -> DiskArray:
         return self._array(lambda batch: batch.terminated, (1,), np.float32)
-
-    def close(self) -> None:
-        """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
-        self.store.close()
 
     def reset(self) -> None:
         """Forget all trajectories."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, BinaryIO, Never
+from typing import Any, Never
 
 import numpy as np
 import torch
@@ -25,9 +25,9 @@ from torchrl.data.replay_buffers.writers import (
     TensorDictRoundRobinWriter,
 )
 
+from diskreplay.buffers.checkpointed import Checkpointed
 from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.buffers.stored import Restored
 from diskreplay.checks import check_array, check_count
 from diskreplay.compat.given import numbers, rewards
 from diskreplay.compat.keeper import newest_checkpoint
@@ -39,7 +39,7 @@ from diskreplay.compat.torchrl import storage_checkpoints
 from diskreplay.compat.torchrl.tensor_layout import TORCHRL, TensorLayout, layout_of, stored_layout
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
 from diskreplay.engine.run import CACHE_BYTES
-from diskreplay.errors import CheckpointError, DiskReplayError, InputError, ReadOnlyError, StateError
+from diskreplay.errors import DiskReplayError, InputError, ReadOnlyError, StateError
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema.ids import Ids
 from diskreplay.storage.attachments import Given
@@ -176,7 +176,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
     register_load_hook = register_save_hook
 
 
-class DiskReplayStorage(DiskStorage):
+class DiskReplayStorage(Checkpointed, DiskStorage):
     """A storage for torchrl's ``ReplayBuffer`` and ``TensorDictReplayBuffer``, with its rows in a store on disk.
 
     Takes tensordicts; the first one says which leaves there are, with which shapes and dtypes. Observations are stored
@@ -206,6 +206,7 @@ class DiskReplayStorage(DiskStorage):
 
     _default_checkpointer = storage_checkpoints.Checkpointer
     making: str | None = None
+    _added = "row"
 
     def __init__(
         self,
@@ -311,16 +312,6 @@ class DiskReplayStorage(DiskStorage):
             if isinstance(writer, RoundRobinWriter):
                 writer._cursor = pos
         self._bump_mutation_revision()
-
-    def commit(self) -> None:
-        """Make the rows durable."""
-        if self.store is not None:
-            self.store.commit()
-
-    def close(self) -> None:
-        """Commit, and give the store to the next writer; from then on the storage refuses every call."""
-        if self.store is not None:
-            self.store.close()
 
     # What torchrl asks of a storage
 
@@ -439,24 +430,11 @@ class DiskReplayStorage(DiskStorage):
 
         Raises InputError before the first row.
         """
-        if self.store is None:
-            raise InputError("there is nothing to make a checkpoint of; add a row first")
         self.making = name
         try:
-            self.store.checkpoint(name, metadata, attachments=attachments, keep=keep)
+            super().checkpoint(name, metadata, attachments=attachments, keep=keep)
         finally:
             self.making = None
-
-    @property
-    def restored(self) -> Restored | None:
-        """The checkpoint that the store was opened at, its name and metadata, or None if it was opened at none."""
-        return None if self.store is None else self.store.restored
-
-    def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
-        """Open a file that a checkpoint took along, as ``diskreplay.ReplayBuffer.attachment``."""
-        if self.store is None:
-            raise CheckpointError("there is no checkpoint before the first row; add one")
-        return self.store.attachment(name, checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
         """Make a checkpoint of the store, and return its name and where the store is, or the rows of a temporary one.

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
 
+from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_array, check_count
@@ -28,7 +29,7 @@ from diskreplay.schema.spaces import unbounded
 Array = NDArray[Any]
 
 
-class DiskBuffer:
+class DiskBuffer(OverStores):
     """The part of a buffer that is a store.
 
     Attributes:
@@ -67,9 +68,8 @@ class DiskBuffer:
         """Make everything durable, also what is in RAM."""
         self._keeper.save()
 
-    def close(self) -> None:
-        """Commit, and give the store to the next writer."""
-        self.engine.close()
+    def _written(self) -> tuple[SampledBuffer[Any]]:
+        return (self.engine,)
 
 
 class OneAgentBuffer(DiskBuffer, Buffer):
