@@ -57,7 +57,8 @@ class Checkpointed(OverStores):
             name, metadata, attachments, keep: as in ``checkpoint`` of a buffer. The first store has the attachments.
 
         Raises InputError or CheckpointError for a bad name, metadata, attachment or ``keep``, with nothing changed, and
-        what a function for an attachment and ``commit`` of a buffer raise; InputError before the first step.
+        what a function for an attachment and ``commit`` of a buffer raise. InputError before the first step, and
+        ReadOnlyError where no store is written.
         """
         stores = self._written()
         if not stores:

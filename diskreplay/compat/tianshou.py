@@ -7,7 +7,7 @@ base class draws the batches and walks along episodes, so that with the same see
    has its own ring (``docs/design/0024-tianshou.md``). The first step makes them, and says what observations look like.
 2. Observations are read from disk. What Tianshou walks along (rewards, flags, actions) is in RAM too, in the base
    class's arrays; they are filled from the stores when these are opened, or when an interrupted call left them behind.
-3. A position of an environment's ring is translated into the id of a transition by :class:`~positions.RingPositions`.
+3. A position of an environment's ring is translated into the id of a transition by a :class:`~.compat.ring.Ring`.
 """
 
 from __future__ import annotations
@@ -39,16 +39,22 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("diskreplay.compat.tianshou needs Tianshou 2: pip install 'tianshou>=2,<3'") from error
 
 from diskreplay.buffers.checkpointed import Checkpointed
-from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_array, check_count
 from diskreplay.compat import given
-from diskreplay.compat.keeper import Keeper, RamState, newest_checkpoint
+from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.location import Location
-from diskreplay.compat.positions import RingPositions
+from diskreplay.compat.ring import Ring
 from diskreplay.compat.rows import column, read_pairs, window
-from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpoint, closed_on_failure, open_or_create
+from diskreplay.compat.stores import (
+    CREATE_OPTIONS,
+    OPEN_OPTIONS,
+    check_checkpoint,
+    closed_on_failure,
+    named_checkpoint,
+    open_or_create,
+)
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import CheckpointError, InputError, SamplerWarning, warn_outside
 from diskreplay.schema.columns import REWARD, TERMINATED, TRUNCATED
@@ -100,7 +106,7 @@ class _Env:
         restored: True if what is in RAM goes on from what was kept of these rows.
     """
 
-    def __init__(self, store: Store, ring: RingPositions, restored: bool) -> None:
+    def __init__(self, store: Store, ring: Ring, restored: bool) -> None:
         self.store, self.ring, self.restored = store, ring, restored
         self.left = window(store).end
 
@@ -247,8 +253,7 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
                 f"the store at {str(path)!r} has more than buffer_num={buffer_num} environments; give their "
                 "number, or another path"
             )
-        if checkpoint == LATEST:
-            checkpoint = newest_checkpoint(self._places)
+        checkpoint = named_checkpoint(self._places, checkpoint)
         if checkpoint is not None:
             named = [set(check_checkpoint(place, checkpoint)) for place in self._places]
             whole = set.intersection(*named)

@@ -26,15 +26,13 @@ from torchrl.data.replay_buffers.writers import (
 )
 
 from diskreplay.buffers.checkpointed import Checkpointed
-from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_array, check_count
 from diskreplay.compat.given import numbers, rewards
-from diskreplay.compat.keeper import newest_checkpoint
 from diskreplay.compat.location import Location, close_with
-from diskreplay.compat.positions import RingPositions
+from diskreplay.compat.ring import Ring
 from diskreplay.compat.rows import window
-from diskreplay.compat.stores import OPEN_OPTIONS, TAKE_OVER, check_ring, closed_on_failure
+from diskreplay.compat.stores import OPEN_OPTIONS, TAKE_OVER, check_ring, closed_on_failure, named_checkpoint
 from diskreplay.compat.torchrl import storage_checkpoints
 from diskreplay.compat.torchrl.tensor_layout import TORCHRL, TensorLayout, layout_of, stored_layout
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
@@ -225,14 +223,11 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
         self._frame_stack = dict(frame_stack or {})
         self._options = {"cache_bytes": cache_bytes, **options}
         self._rows: TensorDictReader | None = None
-        self._ring: RingPositions | None = None
+        self._ring: Ring | None = None
         self._place = Location(path, self)
-        if checkpoint == LATEST:
-            checkpoint = newest_checkpoint([self._place])
+        checkpoint = named_checkpoint([self._place], checkpoint)
         if self._place.exists:
             self.open_store(checkpoint)
-        elif checkpoint is not None:
-            raise InputError(f"there is no store, and so no checkpoint {checkpoint!r}, at {self._place.path!r}")
 
     # The store
 
@@ -300,7 +295,9 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
 
     def _take(self, store: Store, layout: TensorLayout, pos: int | None) -> None:
         close_with(self, store)
-        self._ring = RingPositions.of_rows(store, pos)
+        self._ring = Ring(store)
+        if pos is not None:
+            self._ring.turn(pos)
         self._rows = TensorDictReader(store, layout, self.device)
 
     def _look_at_end(self) -> None:
@@ -456,9 +453,8 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
 
     def restart(self, pos: int) -> None:
         """Put the next row in slot ``pos`` after the first rows were written."""
-        store = self.store
-        if store is not None:
-            self._ring = RingPositions.of_rows(store, pos)
+        if self._ring is not None:
+            self._ring.turn(pos)
         self._look_at_end()
 
     def __getstate__(self) -> dict[str, Any]:
