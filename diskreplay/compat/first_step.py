@@ -134,15 +134,10 @@ class FirstStepBuffer(OverStores):
             return
         if self.store is None:
             self._make(stacks_seen(self._images, steps[0][0], steps[0][3]))
-        store: Any = self.store
-        self._ring.look()
-        if store.num_envs == 1:
+        if self._making[0]["num_envs"] == 1:
             first = operator.itemgetter(0)
             steps = [tuple([map_arrays(first, part) for part in step]) for step in steps]
-        if len(steps) == 1:
-            store.add(*steps[0])
-        else:
-            store.extend(*(given.stacked(parts) for parts in zip(*steps, strict=True)))
+        self._ring.add(steps)
 
 
 class VectorBuffer(FirstStepBuffer):

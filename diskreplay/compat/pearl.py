@@ -207,6 +207,8 @@ class BaseBuffer(ABC):
 class _DiskBuffer(OverStores, BaseBuffer):
     """A buffer whose rows are in a ``diskreplay.ReplayBuffer``, its attribute ``store``."""
 
+    _kind: type[Any] = Trajectories
+
     def __init__(
         self,
         env: Any,
@@ -266,18 +268,14 @@ class _DiskBuffer(OverStores, BaseBuffer):
         All lead with ``num_envs`` where there are several. Raises InputError, with nothing added, for other shapes and
         for rewards that are not finite.
         """
-        step = self._checked(observation, action, reward, next_observation, done)
-        self._ring.look()
-        self.store.add(*step)
+        self._ring.add([self._checked(observation, action, reward, next_observation, done)])
 
     def add_batch_trajectories(
         self, observations: Any, actions: Any, rewards: Any, next_observations: Any, dones: Any
     ) -> None:
         """Add several trajectories at once, with their number as first axis; errors are :meth:`add_trajectory`'s."""
-        steps = [self._checked(*step) for step in _by_step(observations, actions, rewards, next_observations, dones)]
-        if steps:
-            self._ring.look()
-            self.store.extend(*(given.stacked(parts) for parts in zip(*steps, strict=True)))
+        steps = _by_step(observations, actions, rewards, next_observations, dones)
+        self._ring.add([self._checked(*step) for step in steps])
 
     def _checked(self, observation: Any, action: Any, reward: Any, next_observation: Any, done: Any) -> tuple[Any, ...]:
         """Return the arguments of ``store.add`` for one trajectory of each environment."""
@@ -343,13 +341,10 @@ class _DiskBuffer(OverStores, BaseBuffer):
                 return array
             return array.reshape(len(ids) // self.num_envs, self.num_envs, *array.shape[1:]).swapaxes(0, 1)
 
-        return self._kind()(**self._transform(map_arrays(shaped, fields), dtype))
+        return self._kind(**self._transform(map_arrays(shaped, fields), dtype))
 
     def _batch(self, ids: NDArray[np.int64], recorded: bool) -> Batch:
         return self.store.get(ids)
-
-    def _kind(self) -> Any:
-        return Trajectories
 
 
 class ReplayBuffer(_DiskBuffer):
@@ -396,6 +391,8 @@ class HERBuffer(_DiskBuffer):
         her_ratio: probability that a trajectory is relabelled.
         desired_goals, next_achieved_goals: ``(*batch_shape, *goal_shape)``.
     """
+
+    _kind = DictTrajectories
 
     def __init__(
         self,
@@ -450,9 +447,6 @@ class HERBuffer(_DiskBuffer):
             raise NotEnoughDataError(f"the buffer holds {held} trajectories, {len(ids)} were asked for; add more")
         weights = np.ones(len(ids), np.float32)
         return store.view.draft(store.schema, store.engine.streams.all, ids, weights, store.engine.rng, reads)
-
-    def _kind(self) -> Any:
-        return DictTrajectories
 
 
 def _layout(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.compat.disk_array import DiskArray, Shape
+from diskreplay.compat.given import stacked
 from diskreplay.compat.rows import RowWindow, ids_of, rows_of_window, single_steps, window
 from diskreplay.schema.ids import Ids
 
@@ -183,6 +184,15 @@ class Ring:
         """Return the positions of entries."""
         self.look()
         return (entries - self._origin) % self.size
+
+    def add(self, steps: Sequence[tuple[Any, ...]]) -> None:
+        """Add rows; ``steps`` are arguments of the store's ``add``, all checked."""
+        store: Any = self.store
+        self.look()
+        if len(steps) == 1:
+            store.add(*steps[0])
+        elif steps:
+            store.extend(*(stacked(parts) for parts in zip(*steps, strict=True)))
 
     # Fields
 

@@ -200,7 +200,8 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
 
     def _get_samples(self, batch_inds: NDArray[np.int64], env: Any = None) -> Any:
         env_indices = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))
-        return self._tensors(self._batch(batch_inds, env_indices), env)
+        store, (rows, _) = self._filled(), self._ring.entries(batch_inds)
+        return self._tensors(store.get(ids_of(store, rows, env_indices)), env)
 
     def _tensors(self, batch: Batch, env: Any) -> Any:
         self.index, self.weight = batch.index, batch.weight
@@ -239,12 +240,6 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
                 "episodes"
             )
         self.store.cut()
-
-    def _batch(self, positions: NDArray[np.int64], envs: NDArray[np.int64]) -> Batch:
-        """Return the transitions at positions of the ring."""
-        store = self._filled()
-        rows, _ = self._ring.entries(positions)
-        return store.get(ids_of(store, rows, envs))
 
 
 def _joined(batches: list[Batch]) -> Batch:
