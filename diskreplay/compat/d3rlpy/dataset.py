@@ -21,6 +21,7 @@ from d3rlpy.dataset import io as d3rlpy_io
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import arrays, check_array, check_count
@@ -46,7 +47,7 @@ CACHE_BYTES = DefaultBytes(64 << 20)
 Array = NDArray[Any]
 
 
-class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not followed by mypy
+class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not followed by mypy
     """d3rlpy's ``ReplayBuffer`` over a store: ``fit`` reads any store, and with ``limit``, ``fit_online`` writes one.
 
     Draws come from numpy's global generator, as d3rlpy's do: where both hold the same transitions, the same seed draws
@@ -361,14 +362,6 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         tree = self.store.schema.obs_tree
         obs, next_obs = unflatten(tree, step.obs), unflatten(tree, following)
         self.store.add(obs, step.action, step.reward, next_obs, terminated, truncated)
-
-    def commit(self) -> None:
-        """Make all transitions durable."""
-        self.store.commit()
-
-    def close(self) -> None:
-        """Commit, and give the store to the next writer; a step that is no transition yet is dropped."""
-        self.store.close()
 
     # d3rlpy's files
 

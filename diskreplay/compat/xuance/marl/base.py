@@ -21,9 +21,9 @@ from diskreplay.buffers.options import DEFAULTS
 from diskreplay.checks import check_count
 from diskreplay.compat.disk_array import Shape, fit
 from diskreplay.compat.location import Location
+from diskreplay.compat.ring import Field
 from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, open_or_create
 from diskreplay.compat.xuance.disk_buffer import DiskBuffer
-from diskreplay.compat.xuance.fields import Field
 from diskreplay.compat.xuance.memory import Buffer, checked_shape
 from diskreplay.errors import InputError
 from diskreplay.schema.spaces import unbounded
