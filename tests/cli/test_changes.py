@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from cli.test_datasets import facts, failure, interrupted, said
 from formats.roundtrip import store
+from helpers.diff import diff
 
 import diskreplay as dr
-from diskreplay.ops.diff import diff
 
 REWARDS = """
 import numpy as np

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.diff import diff
 from helpers.effort import SAMPLED, stride
 from helpers.forking import dies
 
@@ -19,7 +20,6 @@ from diskreplay.errors import InputError
 from diskreplay.formats.arrays import from_arrays
 from diskreplay.formats.core import flat, transitions
 from diskreplay.ops.convert import Imported, export, import_dataset
-from diskreplay.ops.diff import diff
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 

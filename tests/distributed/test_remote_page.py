@@ -53,7 +53,7 @@ def command(environment: dict[str, str], *words: str, status: int = 0) -> str:
 
 
 def same(environment: dict[str, str], one: str, other: str) -> bool:
-    program = "import sys; from diskreplay.ops.diff import diff; print(diff(*sys.argv[1:]))"
+    program = "import sys; from helpers.diff import diff; print(diff(*sys.argv[1:]))"
     return run(environment, "-c", program, one, other) == "None\n"
 
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from formats.roundtrip import refused
 from gymnasium import spaces
+from helpers.diff import diff
 from helpers.forking import dies
 
 import diskreplay as dr
@@ -30,7 +31,6 @@ from diskreplay.formats.selection import Selection
 from diskreplay.ops import resuming
 from diskreplay.ops.combine import merge
 from diskreplay.ops.convert import export, import_dataset
-from diskreplay.ops.diff import diff
 from diskreplay.ops.edit import edit
 from diskreplay.ops.verify import verify
 from diskreplay.recording.video_encoding import VideoEncoder, as_a_guest
