@@ -37,7 +37,7 @@ from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
 
-LAYOUT = "observation_space action_space columns ragged_columns video reward_dtype stacks padding".split()
+LAYOUT = "observation_space", "action_space", "columns", "ragged_columns", "video", "reward_dtype", "stacks", "padding"
 EPISODES = 64
 """The number of episodes whose first stacks are compared at once."""
 NONE = "none"
