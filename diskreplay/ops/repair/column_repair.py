@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine, copy_bytes
 from diskreplay.ops.repair.index import ShardIndex, indexes
-from diskreplay.ops.verify_patches import ValueReader
+from diskreplay.ops.verify_rows import ValueReader
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Tail
