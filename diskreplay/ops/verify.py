@@ -48,12 +48,12 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.state import restore_sampler, settings
 from diskreplay.engine.generator import set_rng
-from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError, FormatVersionError
+from diskreplay.errors import CheckpointError, DiskReplayError, FormatVersionError
 from diskreplay.index.log import StreamLog
 from diskreplay.ops.problems import DAMAGE, Findings, Problem
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify_chunks import ColumnCheck
-from diskreplay.ops.verify_rows import RowCheck
+from diskreplay.ops.verify_rows import UNREADABLE, RowCheck
 from diskreplay.reading.bytelog import CONTENTS, read_records
 from diskreplay.remote.place import place
 from diskreplay.schema.columns import LOGS, Schema
@@ -140,7 +140,7 @@ def check_log(path: str, reader: ColumnReader, schema: Schema, view: Commit, fou
             content.take(record)
     except ValueError as error:
         found.add(f"{content.what} cannot be read: {error}", **place)
-    except (CorruptionError, *DAMAGE):
+    except UNREADABLE:
         return
     else:
         for problem in content.problems():

@@ -119,7 +119,7 @@ class ColumnCheck:
                 begins[index] = min(span.begin, begins.get(index, span.begin))
         entries = [self._entries(shard, begin, end, committed, size) for (committed, end), begin in begins.items()]
         if any(map(len, entries)):
-            self._chunks(shard, np.unique(np.concatenate(entries), axis=0))
+            self._chunks(shard, entries[0] if len(entries) == 1 else np.unique(np.concatenate(entries), axis=0))
 
     def _entries(self, shard: int, begin: int, end: int, committed: int, size: int) -> Entries:
         """Return the chunks of the index that ends at byte ``committed`` of ``size``, of a commit's rows."""
