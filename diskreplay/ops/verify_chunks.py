@@ -182,7 +182,6 @@ class ColumnCheck:
                 self.report(f"chunk {chunk} of {envs}: {problem}", shard, offset, rows)
 
     def _wrong(self, chunk: int, end: int) -> str | None:
-        """Return what is wrong with the decoded values, or None."""
         if self.column.dtype.kind == "b" and (self._values.view(np.uint8) > 1).any():
             return "a boolean is neither 0 nor 1"
         if self.column.name == REWARD and not np.isfinite(self._values).all():

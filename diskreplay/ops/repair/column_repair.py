@@ -230,7 +230,6 @@ class ColumnRepair:
         return tail
 
     def _replaced(self, shard: int, new: Array | None, end: int) -> dict[tuple[int, int], Array]:
-        """Return the new values of chunks, by chunk and group."""
         found = {}
         rows, each = self.column.chunk_rows, self.reader.group_envs
         for chunk in self._chunks(shard, end):
