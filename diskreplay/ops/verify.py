@@ -316,7 +316,6 @@ class _StoreCheck:
             row, patch = seen.get(view.timeline, (view.end, view.patch_end))
             check = RowCheck(self.store.readers(name, view), self.schema, view, self.found, (row, patch))
             check.run()
-            check.spans()
             seen[view.timeline] = min(row, check.first), min(patch, view.patch_begin)
             for path, reader in self.store.log_readers(name, view).items():
                 check_log(path, reader, self.schema, view, self.found)

@@ -95,7 +95,7 @@ class RowCheck:
         """The positions of patches of next observations of rows that the next row continues."""
 
     def run(self) -> None:
-        """Check all rules but the last."""
+        """Check all rules."""
         places: Array | None = None
         with contextlib.suppress(*UNREADABLE):
             places = self._loaded(PLACES).read_rows(self.commit.patch_begin, self.commit.patch_end)[:, 0]
@@ -106,9 +106,6 @@ class RowCheck:
             self._explained(places)
             self._commit(places)
             self._next_obs(places)
-
-    def spans(self) -> None:
-        """Check that the spans of ragged columns are among the items."""
         for name in self.schema.ragged:
             for path in (name, f"{PATCH_TABLE}/{name}"):
                 with contextlib.suppress(*UNREADABLE):
@@ -116,6 +113,7 @@ class RowCheck:
                         self._spans(name, path)
 
     def _spans(self, name: str, path: str) -> None:
+        """Check rule 8, of rows or patches."""
         ragged, reader = self.schema.ragged[name], self._loaded(path)
         needed = self.commit.span(path, self.schema.context)
         held = self.commit.log_span(ragged.items.name)
