@@ -250,8 +250,6 @@ def import_(
         f"{path}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} from "
         f"{result.format}, {text.size(result.stored_bytes)} on disk, in {result.seconds:.1f} s"
     )
-    if result.resumed:
-        click.echo(f"went on after {text.plural(result.resumed, 'transition')} of an import that was killed")
     if result.evicted:
         click.echo(f"evicted: the oldest {text.plural(result.evicted, 'transition')}, for which there is no room")
     if result.dropped:
@@ -341,7 +339,6 @@ def split(
 
 
 def _facts(facts: dict[str, Any]) -> str:
-    """Return facts as JSON, on one line, empty if there are none."""
     return text.as_json(facts) if facts else ""
 
 
@@ -417,7 +414,6 @@ def head(path: str, rows: int, episode: int | None, as_json: bool) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Return a value of a table, with arrays of more than a few elements by their shape and range."""
     import numpy as np
 
     if isinstance(value, np.ndarray) and value.size > 8:

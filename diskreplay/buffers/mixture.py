@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from diskreplay.buffers.joining import Joint
 from diskreplay.buffers.loader import Loader, endless, loading
 from diskreplay.buffers.opening import find_checkpoint, written_stream
-from diskreplay.buffers.options import Opening, of
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer, once_marked
@@ -79,7 +78,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
     Raises InputError where an argument is none of that, before anything is drawn.
     """
 
-    WALKED_BY = "mixture.sample(256) gives a batch of all parts; each of mixture.parts has items() and shuffled(256)"
+    _walked_by = "mixture.sample(256) gives a batch of all parts; each of mixture.parts has items() and shuffled(256)"
 
     def __init__(self, parts: Sequence[SampledBuffer[SomeBatch]], fractions: Sequence[float] | None = None) -> None:
         if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= MAX_PARTS:
@@ -549,6 +548,10 @@ def _store(path: str, options: Mapping[str, Any]) -> Store:
     return Store(*place(path, options.get("files"), options.get("mirror"), options.get("mirror_bytes")))
 
 
+def _stream(store: Store, options: Mapping[str, Any]) -> str | None:
+    return written_stream(store, options.get("mode", "r+"), options.get("stream"))
+
+
 def _key(store: Store) -> str:
     return store_key(store.schema, store.path)
 
@@ -563,7 +566,7 @@ def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_comm
     path, options = written[0]
     keeper = _store(path, options)
     return find_checkpoint(
-        keeper, name, written_stream(keeper, of(Opening, options)), or_last_commit, lambda one: GIVEN in _held(one),
+        keeper, name, _stream(keeper, options), or_last_commit, lambda one: GIVEN in _held(one),
         "the mixture that is kept in",
     )  # fmt: skip
 
@@ -572,7 +575,7 @@ def _check_going_back(written: Sequence[tuple[str, dict[str, Any]]], name: str) 
     """Raise what stands against going back in any part, before the first part has gone back."""
     for path, options in written:
         store = _store(path, options)
-        stream = written_stream(store, of(Opening, options))
+        stream = _stream(store, options)
         if stream is not None and store.has_stream(stream) and not options.get("take_over"):  # which frees the lock
             pushes.check_going_back(store, stream, store.checkpoint(name), options.get("remote"))
 

@@ -341,7 +341,6 @@ def _ring(
     path: PathLike | None, checkpoint: str | None, frame_stack: FrameStack, facts: Mapping[str, Any],
     settings: Mapping[str, Any], options: Mapping[str, Any],
 ) -> FirstStepRing:  # fmt: skip
-    """Return the ring of a buffer; arguments as of the buffer and of :class:`~.first_step.FirstStepRing`."""
     hold = Hold(path)
     if checkpoint == LATEST:
         checkpoint = newest_checkpoint([hold.place])
@@ -356,7 +355,6 @@ def _sampler(store: Store) -> Proportional:
 
 
 def _shape(what: str, space: spaces.Space[Any]) -> tuple[int, ...]:
-    """Return the shape of a space's arrays; raise InputError if the space is nested."""
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise InputError(f"{what} must be Box, Discrete, MultiDiscrete or MultiBinary, got {space}")
     assert space.shape is not None

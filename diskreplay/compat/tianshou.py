@@ -326,7 +326,6 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 stack.push(store)
 
     def _open(self, made_for: Any, checkpoint: str | None = None) -> None:
-        """Open the stores, and make those that are missing, for the spaces ``made_for`` or those of the others."""
         opened: list[_Env] = []
         with contextlib.ExitStack() as failing:
             for number, place in enumerate(self._places):
@@ -443,7 +442,6 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         return added
 
     def _checked(self, batch: Any, count: int) -> dict[str, Any]:
-        """Return what the stores take of a batch of ``count`` steps, ``(count, ...)`` by key."""
         raw = {key: batch[key] for key in NEEDED}
         if self._save_only_last_obs:
             for key in ON_DISK:
@@ -552,7 +550,6 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         return _batch(self._transitions(check_array("index", index), frames)[key])
 
     def _transitions(self, index: Array, frames: int | None = None) -> dict[str, Any]:
-        """Return ``obs`` and ``obs_next`` at positions, ``(*index.shape, [frames,] *obs_shape)``, zeros elsewhere."""
         if not self._envs:
             raise AttributeError("obs: the buffer is empty; add some steps")
         if index.dtype == np.bool_:
@@ -687,7 +684,6 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
 
 
 def _space(key: str, value: Any) -> spaces.Space[Any]:
-    """Return the space of values ``(n, *shape)``; raise InputError if there is none."""
     if isinstance(value, Batch | Mapping):
         if key == "act" or not len(value.keys()):
             raise InputError(
@@ -718,7 +714,6 @@ def _fitted(key: str, value: Any, space: spaces.Space[Any], count: int) -> Any:
 
 
 def _as_given(found: Any, space: spaces.Space[Any]) -> Any:
-    """Return arrays from the store with the types that were added."""
     if isinstance(space, spaces.Dict):
         return {name: _as_given(found[name], part) for name, part in space.spaces.items()}
     return found.astype(_leaf_dtype(space), copy=False)
@@ -733,7 +728,6 @@ def _moved_on(obs: Any, obs_next: Any, axis: int) -> Any:
 
 
 def _batch(value: Any) -> Any:
-    """Return nested arrays as Tianshou has them."""
     return Batch(value) if isinstance(value, dict) else value
 
 
@@ -745,14 +739,12 @@ def _zeros(space: spaces.Space[Any], count: int) -> Any:
 
 
 def _joined(values: Mapping[str, Any]) -> Any:
-    """Return a Batch of values as they are."""
     found = Batch()
     found.__dict__.update({key: _batch(value) for key, value in values.items()})
     return found
 
 
 def _newest_frames(key: str, value: Any) -> Any:
-    """Return the newest frame of stacks ``(n, frames, ...)``; raise InputError if there is none."""
     try:
         return value[:, -1]
     except (IndexError, TypeError) as error:
@@ -760,7 +752,6 @@ def _newest_frames(key: str, value: Any) -> Any:
 
 
 def _check_lengths(key: str, value: Any, count: int) -> None:
-    """Raise InputError if an array does not lead with ``count``."""
     if isinstance(value, Batch):
         for name in value.get_keys():
             _check_lengths(f"{key}.{name}", value[name], count)

@@ -173,7 +173,6 @@ def _located(
 
 
 def _from_cache(cache: ChunkCache, cached: CachedColumn, pieces: NDArray[np.int64], out: Target) -> NDArray[np.int64]:
-    """Copy the pieces whose chunk is in the cache, and return the others."""
     slots = cached.find(pieces[4], pieces[5])
     hits = slots >= 0
     count = np.count_nonzero(hits)
@@ -289,13 +288,11 @@ def _run(plan: Plan, cache: ChunkCache) -> None:
 
 
 def _with_sources(plan: Plan, begin: int, end: int) -> Iterator[Piece]:
-    """Yield the pieces ``begin`` to ``end``, each with the place of its chunk."""
     for position, piece in enumerate(plan.pieces[:, begin:end].T.tolist(), begin):
         yield *piece, plan.places[position]
 
 
 def _end_of_chunk(pieces: NDArray[np.int64], at: int) -> int:
-    """Return one past the last piece in the same chunk as piece ``at``."""
     stop = at + 1
     while stop < pieces.shape[1] and (pieces[4:7, stop] == pieces[4:7, at]).all():
         stop += 1
@@ -303,7 +300,6 @@ def _end_of_chunk(pieces: NDArray[np.int64], at: int) -> int:
 
 
 def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
-    """Read, decode and copy some of the pieces in Python."""
     column, out, codec = plan.column, plan.out, plan.column.column.codec
     at, offset = (-1, -1, -1), 0
     admits = cache.admits(column)

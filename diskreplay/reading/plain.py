@@ -57,15 +57,14 @@ def fill(
     loans, patch_loans = _lend(rows, opened[:of_rows]), _lend(patches, opened[of_rows:])
     if loans is None or patch_loans is None:
         return None
-    _take_up(reads, rows, out, found, (0, *ends[:3]), loans)
+    _copy_cached(reads, rows, out, found, (0, *ends[:3]), loans)
     if ends[5] > ends[2]:
-        _take_up(reads, patches, out, found, ends[2:], patch_loans)
+        _copy_cached(reads, patches, out, found, ends[2:], patch_loans)
     here: Ids = short
     return here
 
 
 def _lend(table: ColumnTable, shards: list[list[int]]) -> list[Loan] | None:
-    """Return loans of the files of streams and shards, or None if a file is not open."""
     if not shards:  # as mostly, when all is cached
         return []
     columns = table.columns
@@ -87,7 +86,7 @@ def _lend_anew(opened: list[PooledFile | None]) -> list[Loan] | None:
     return loans if len(loans) == len(opened) else None
 
 
-def _take_up(
+def _copy_cached(
     reads: Reads, table: ColumnTable, out: Target, found: Ids, parts: tuple[int, ...], loans: list[Loan]
 ) -> None:
     """Copy the pieces that are cached or wait for a commit, and note those on disk in ``reads``.
@@ -107,4 +106,4 @@ def _take_up(
         located = Locations(loans, np.ascontiguousarray(found[7:, begin:read]))
         full_chunks = table.facts[:, FULL].tolist()
         pieces = np.ascontiguousarray(found[:7, begin:read])
-        reads.take_up(Plan(table.columns, full_chunks, out, encoded, pieces, located), table.cache)
+        reads.add_plan(Plan(table.columns, full_chunks, out, encoded, pieces, located), table.cache)

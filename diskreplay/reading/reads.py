@@ -62,9 +62,9 @@ class Reads:
 
     def fetch(self, column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> None:
         """Copy what is in RAM of the requests, and note the plan for the rest; the caller holds the lock."""
-        self.take_up(gather.plan(column, requests, out, cache), cache)
+        self.add_plan(gather.plan(column, requests, out, cache), cache)
 
-    def take_up(self, plan: gather.Plan, cache: ChunkCache) -> None:
+    def add_plan(self, plan: gather.Plan, cache: ChunkCache) -> None:
         """Note a plan, which :meth:`finish` reads."""
         self._on_disk = True
         if not plan.empty:

@@ -117,7 +117,6 @@ class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3
         self._open(Hold(path), checkpoint)
 
     def _open(self, hold: Hold, checkpoint: str | None = None) -> None:
-        """Open the store if there is one, else make it if it is already known what is stacked."""
         facts = {
             "observation_space": self.observation_space, "action_space": self._stored_actions,
             "num_envs": self.n_envs, "capacity": self.buffer_size * self.n_envs,
@@ -208,7 +207,6 @@ class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3
         self._ring.add([self._checked(*step) for step in given.by_step({name: arguments[name] for name in names})])
 
     def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Any, ...]:
-        """Return the arguments of ``store.add`` for one step; all lead with ``n_envs``."""
         return self._ring.checked(obs, next_obs, action, reward, done, infos, self.action_space)
 
     @uninterrupted
@@ -309,7 +307,6 @@ class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3
         return array(self.obs_shape, space)
 
     def _batch(self, positions: NDArray[np.int64], envs: NDArray[np.int64]) -> Batch:
-        """Return the transitions at positions of the ring."""
         store = self._ring.filled()
         assert self._ring.positions is not None
         rows, _ = self._ring.positions.entries(positions)

@@ -125,7 +125,6 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         return reader
 
     def _slots(self, index: Any) -> Ids:
-        """Return the slots that are named, counted from 0; raise IndexError if one holds nothing."""
         if isinstance(index, tuple):
             if len(index) != 1:
                 raise InputError(f"the storage has one axis: give one integer, mask or slice, got {len(index)} of them")

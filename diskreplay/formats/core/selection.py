@@ -133,6 +133,12 @@ class SelectedStore:
         """The chosen episodes, in the order in which they are read."""
         return [episode for _, episode in self._chosen]
 
+    def numbered(self) -> dict[int, Episode]:
+        """Return the chosen episodes by their numbers, in the order of these."""
+        chosen = set(map(place_of, self.episodes))
+        every = enumerate(episode for rows in self.streams for episode in rows.episodes)
+        return {number: episode for number, episode in every if place_of(episode) in chosen}
+
     @property
     def steps(self) -> int:
         return sum(episode.length for _, episode in self._chosen)
@@ -229,7 +235,6 @@ class SelectedStore:
             yield from rows.blocks(env, spans)
 
     def _stacked_blocks(self) -> Iterator[Transitions]:
-        """Yield the steps with observations as ``ReplayBuffer.get`` gives them."""
         with ReplayBuffer.open(self.path, mode="r", view=Transition(), sampler=Uniform(), ragged="lists") as buffer:
             for rows, env, spans in self._spans():
                 ids = pack(rows.log.stream, rows.valid_rows(env, spans), env, rows.log.num_envs)
@@ -257,7 +262,6 @@ class SelectedStore:
             yield rows, env, spans
 
     def _starts(self) -> list[int]:
-        """Return the start code of each chosen episode."""
         return [int(rows.log.take(START, np.array([e.start]), np.array([e.env]))[0]) for rows, e in self._chosen]
 
     def own_next_obs(self, between: Callable[[], object] = lambda: None) -> int:
@@ -271,7 +275,6 @@ class SelectedStore:
         return total
 
     def _final_obs(self, between: Callable[[], object]) -> int:
-        """Count episodes whose final observation is another than that of their last step."""
         found = 0
         for rows, episode in self._chosen:
             between()
