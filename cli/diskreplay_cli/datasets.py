@@ -14,7 +14,7 @@ import click
 
 from diskreplay import formats
 from diskreplay_cli import output, text
-from diskreplay_cli.errors import FAILED, Interrupted
+from diskreplay_cli.errors import Interrupted
 
 loss_option = click.option("--allow-loss", is_flag=True, help="Write what can be held; count what is lost.")
 where_option = click.option(
@@ -423,23 +423,4 @@ def _cell(value: Any) -> str:
     return text.number(float(value)) if isinstance(value, np.floating) and np.isfinite(value) else str(value)
 
 
-@click.command()
-@click.argument("one", type=click.Path())
-@click.argument("other", type=click.Path())
-@output.json_option
-def diff(one: str, other: str, as_json: bool) -> int:
-    """Find the first difference of the stores at ONE and OTHER.
-
-    The exit status is 1 when there is one. Episodes are compared bit for bit, in order, then the facts of them, then
-    what was written to steps later; how they are spread over streams, environments and chunks does not count.
-    """
-    from diskreplay.ops.diff import diff as run
-
-    with counting("comparing") as update:
-        found = run(one, other, progress=update)
-    if not output.printed_json({"same": found is None, "difference": found and found.to_json()}, as_json):
-        click.echo("no difference" if found is None else str(found))
-    return 0 if found is None else FAILED
-
-
-COMMANDS = (export, import_, formats_, merge, split, episodes, head, diff)
+COMMANDS = (export, import_, formats_, merge, split, episodes, head)

@@ -20,8 +20,6 @@ import click
 from diskreplay.errors import DiskReplayError, MisuseWarning, RemoteWarning
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
-ANSWERS = "verify", "diff"
-"""The commands whose status is their answer."""
 
 
 class Interrupted(click.Abort):
@@ -81,7 +79,7 @@ class OneLineErrors(click.Group):
             # The reader of our output went away, as `head` does; nothing more can be said, at exit neither.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(_unheard(args))
-        except SystemExit:  # of click itself, which says 1 where a reader went away: that is a difference, or a problem
+        except SystemExit:  # of click itself, which says 1 where a reader went away: that is a problem
             sys.exit(_unheard(args))
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx else self.name
@@ -96,9 +94,9 @@ class OneLineErrors(click.Group):
 
 
 def _unheard(args: Sequence[str] | None) -> int:
-    """Return the status of a command whose reader went away, as `head` does: it has what it wanted, or no answer."""
+    """Return the status of a command whose reader went away, as `head` does; the status of `verify` is its answer."""
     command = next((one for one in (sys.argv[1:] if args is None else args) if not one.startswith("-")), "")
-    return MISUSED if command in ANSWERS else 0
+    return MISUSED if command == "verify" else 0
 
 
 def fail(text: str, status: int = MISUSED) -> None:

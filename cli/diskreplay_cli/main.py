@@ -32,7 +32,7 @@ def main(context: click.Context) -> int:
     """Replay data of reinforcement learning on disk: record, look at, check, export.
 
     A store is one directory, a Zarr v3 hierarchy. Commands that only read work while another process writes the store.
-    Exit status: 0 success, 1 verify found a problem or diff a difference, 2 an error, 130 interrupted.
+    Exit status: 0 success, 1 verify found a problem, 2 an error, 130 interrupted.
     """
     if context.invoked_subcommand is not None:
         return 0

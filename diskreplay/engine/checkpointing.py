@@ -160,7 +160,6 @@ def outdated(engine: Engine, wanted: Wanted, counts: Callable[[Checkpoint], bool
 def _cut(
     engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable[[], State]
 ) -> tuple[Checkpoint, dict[str, NDArray[Any]]]:
-    """Return a checkpoint of this moment, and its arrays."""
     with engine.lock:
         engine.check_open()
         (state, arrays), (facts, values), cut = engine.state(), beside(), engine.streams.commits

@@ -191,7 +191,6 @@ def _where(mask: Mask) -> list[int]:
 
 
 def _same(a: Array, b: Array) -> bool:
-    """Tell whether two values are equal bit for bit."""
     # Copies that are this large are given fresh memory by the system, which takes longer than to compare them.
     return bool(same_rows(a[None], b[None])[0]) if b.nbytes >= LARGE_BYTES else a.tobytes() == b.tobytes()
 

@@ -61,7 +61,6 @@ def _before() -> None:
 
 
 def _locks(engine: Engine) -> list[Any]:
-    """Return the locks that guard what an engine has in RAM."""
     return [engine.lock, engine.streams.cache.lock]
 
 

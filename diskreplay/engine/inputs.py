@@ -248,7 +248,6 @@ class ItemsSlot:
         return [self.check(*one) for one in zip(self._rows(values, steps, "steps"), each, strict=True)]
 
     def _rows(self, given: Any, count: int, what: str) -> Sequence[Any]:
-        """Return rows one by one."""
         if isinstance(given, Lists | Padded):
             given = rows_of(given, self.name)
         given = arrays(self.name, given)
@@ -259,7 +258,6 @@ class ItemsSlot:
         return list(given)
 
     def _row(self, value: Any, counts: bool) -> Array:
-        """Return one row."""
         shape, dtype = self._item.value_shape, self._item.dtype
         value = arrays(self.name, value)
         if self._video is not None:

@@ -134,7 +134,6 @@ class EpisodeFacts:
         return found if found is not None or complete else self._reaching({env}, row).get(env)
 
     def _reaching(self, envs: Set[int], row: int) -> dict[int, Noted]:
-        """Return, by environment, the noted facts of the episodes that contain a row."""
         return {
             one.env: one
             for one in self._noted.values()

@@ -174,7 +174,6 @@ class Where:
         )
 
     def _name(self, node: ast.expr) -> str:
-        """Return the name on the left of a comparison, or alone."""
         name, inner = "", node
         while isinstance(inner, ast.Attribute):
             name, inner = f".{inner.attr}{name}", inner.value

@@ -121,7 +121,6 @@ def clear(folder: pathlib.Path) -> None:
 
 
 def _sampling_speed(buffer: ReplayBuffer) -> list[str]:
-    """Return the median time of a batch, for two sizes."""
     lines = []
     for size in (32, 256):
         times = []
@@ -135,7 +134,6 @@ def _sampling_speed(buffer: ReplayBuffer) -> list[str]:
 
 
 def _same(one: Batch, other: Batch) -> bool:
-    """Tell whether two batches of plain arrays are the same, bit for bit."""
     names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "discount", "index", "weight")
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
 

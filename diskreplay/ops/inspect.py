@@ -338,7 +338,6 @@ def _column_facts(store: Store, folder: str, path: str, column: Column, span: Sp
 
 
 def _merge(known: ColumnFacts | None, more: ColumnFacts) -> ColumnFacts:
-    """Return a column's facts with those of another stream added."""
     if known is None:
         return more
     added = {name: getattr(known, name) + getattr(more, name) for name in ("files", "raw_bytes", "stored_bytes")}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from diskreplay.errors import CorruptionError, DiskReplayError, ReadFailedError
 from diskreplay.ops.result import Result
 
 DAMAGE = (CorruptionError, ReadFailedError)
 """The errors of reading a damaged store; what is not a file in a file's place cannot be read."""
+
+Read = TypeVar("Read")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +56,16 @@ class Findings:
 
     def add(self, what: str, **place: Any) -> None:
         self.problems.append(Problem(what, **place))
+
+    def read(self, what: str, read: Callable[[], Read], **place: Any) -> Read | None:
+        """Return what ``read`` returns, or None where there is no such file, or a damaged one, which is a problem."""
+        try:
+            return read()
+        except (FileNotFoundError, NotADirectoryError):
+            self.add(f"{what} is missing", **place)
+        except DAMAGE as error:
+            self.add(str(error), **place)
+        return None
 
     def take(self, error: DiskReplayError, **place: Any) -> None:
         """Add an error of the engine as a problem, and take what it does not name from ``place``."""

@@ -229,6 +229,5 @@ class _Recording:
 
 
 def _is_empty_directory(path: str) -> bool:
-    """Tell whether a path is an empty directory, in which a store can be made."""
     folder = pathlib.Path(path)
     return folder.is_dir() and not any(folder.iterdir())

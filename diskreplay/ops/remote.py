@@ -166,7 +166,6 @@ def gc(
 
 
 def _keys(store: Store) -> Iterator[str]:
-    """Yield the keys of the documents and shards that a copy has."""
     yield metadata.NAME
     yield f"{STREAMS}/{metadata.NAME}"
     yield f"{CHECKPOINTS}/{metadata.NAME}"
@@ -185,7 +184,6 @@ def _keys(store: Store) -> Iterator[str]:
 
 
 def _copy(files: RemoteFiles, key: str, target: pathlib.Path) -> int:
-    """Copy an object into a file, and return its number of bytes."""
     path = f"{files.url}/{key}"
     target.parent.mkdir(parents=True, exist_ok=True)
     if key.endswith(f"/{metadata.NAME}") or key == metadata.NAME:

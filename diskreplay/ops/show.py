@@ -175,7 +175,6 @@ class _Pictures:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The width and height of a picture."""
         return self.width * self.scale, self.height * self.scale
 
     def __iter__(self) -> Iterator[Image.Image]:
@@ -208,7 +207,6 @@ def _frames(rows: LogRows, episode: Episode, leaf: Column, steps: NDArray[np.int
 
 
 def _sheet(pictures: _Pictures, target: pathlib.Path, overwrite: bool) -> tuple[int, int]:
-    """Write the pictures side by side, and return the width and height of the sheet."""
     width, height = pictures.size
     fitting = max(1, (SHEET_PIXELS + GAP_PIXELS) // (width + GAP_PIXELS))
     most = min(len(pictures), max(fitting, math.ceil(math.sqrt(len(pictures) / 2))))
@@ -225,7 +223,6 @@ def _sheet(pictures: _Pictures, target: pathlib.Path, overwrite: bool) -> tuple[
 
 
 def _animation(pictures: _Pictures, target: pathlib.Path, overwrite: bool, fps: float) -> tuple[int, int]:
-    """Write the pictures one after the other, and return their width and height."""
     each = iter(pictures)
     first = next(each)
     _save(first, target, overwrite, save_all=True, append_images=each, duration=round(1000 / fps), loop=0)

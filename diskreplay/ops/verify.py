@@ -12,7 +12,7 @@ Of each stream:
 4. Every array's ``zarr.json`` is the one that its column must have, and its shape covers the commit's rows.
 5. Every shard, index and chunk of every row of the window and its context is there and whole
    (:mod:`diskreplay.ops.verify_chunks`).
-6. Rows and patches agree with each other (:mod:`diskreplay.ops.verify_rows`, :mod:`diskreplay.ops.verify_patches`).
+6. Rows and patches agree with each other (:mod:`diskreplay.ops.verify_rows`).
 
 Of each checkpoint:
 
@@ -38,9 +38,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import pathlib
+import operator
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,19 +48,18 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.state import restore_sampler, settings
 from diskreplay.engine.generator import set_rng
-from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError, FormatVersionError
+from diskreplay.errors import CheckpointError, DiskReplayError, FormatVersionError
 from diskreplay.index.log import StreamLog
 from diskreplay.ops.problems import DAMAGE, Findings, Problem
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify_chunks import ColumnCheck
-from diskreplay.ops.verify_patches import check_patches
-from diskreplay.ops.verify_rows import RowCheck, check_spans
+from diskreplay.ops.verify_rows import UNREADABLE, RowCheck
 from diskreplay.reading.bytelog import CONTENTS, read_records
 from diskreplay.remote.place import place
-from diskreplay.schema.columns import LOGS, PLACES, START, VALID, Schema
+from diskreplay.schema.columns import LOGS, Schema
 from diskreplay.storage import attachments, kept, metadata, stream
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import Commit, Span, is_patch
+from diskreplay.storage.commit import Commit
 from diskreplay.storage.files import Files, translate_reads
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
@@ -122,9 +121,9 @@ def check_checkpoint(store: Store, name: str, commits: dict[str, Commit], found:
     checker.commits = commits
     checker.read_checkpoint(name)
     for of, cut in checker.cuts.get(name, {}).items():
-        if of in commits and checker.before(cut, commits[of]):
-            for check, spans in checker.columns(of, [cut]):
-                check.run(spans)
+        if of in commits and _before(cut, commits[of]):
+            for check in checker.columns(of, [cut]):
+                check.run()
             checker.rows(of, [cut])
 
 
@@ -141,7 +140,7 @@ def check_log(path: str, reader: ColumnReader, schema: Schema, view: Commit, fou
             content.take(record)
     except ValueError as error:
         found.add(f"{content.what} cannot be read: {error}", **place)
-    except (CorruptionError, *DAMAGE):
+    except UNREADABLE:
         return
     else:
         for problem in content.problems():
@@ -169,6 +168,14 @@ def _check_sampler(store: Store, checkpoint: Checkpoint, arrays: dict[str, NDArr
         restore_sampler(sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
 
 
+def _before(cut: Commit, newest: Commit) -> bool:
+    """Tell whether a stream can have been at ``cut`` before ``newest``."""
+    same = (cut.stream, cut.num_envs) == (newest.stream, newest.num_envs)
+    counts = operator.attrgetter("begin", "end", "patch_begin", "patch_end")
+    earlier = (cut.timeline, cut.sequence) <= (newest.timeline, newest.sequence)
+    return same and earlier and all(map(operator.le, counts(cut), counts(newest)))
+
+
 class _StoreCheck:
     def __init__(self, store: Store, found: Findings, progress: Progress | None) -> None:
         self.store = store
@@ -176,22 +183,26 @@ class _StoreCheck:
         self.found = found
         self.progress = progress
         self.commits: dict[str, Commit] = {}
+        self.numbers: dict[int, str] = {}
         self.cuts: dict[str, dict[str, Commit]] = {}
         self._done = 0
         self._total = 0
 
     def run(self) -> None:
         self._groups([self.store.path, self._path(STREAMS), self._path(CHECKPOINTS)])
-        self._read_streams()
-        self._read_checkpoints()
-        checks = {name: self.columns(name, self._views(name)) for name in self.commits}
+        for name in metadata.nodes(self.store.files, self._path(STREAMS)):
+            self._read_stream(name)
+        for name in metadata.nodes(self.store.files, self._path(CHECKPOINTS)):
+            self.read_checkpoint(name)
+        views = {name: self._views(name) for name in self.commits}
+        checks = {name: self.columns(name, of) for name, of in views.items()}
         if self.progress:
-            self._total = sum(self._size(check, spans) for columns in checks.values() for check, spans in columns)
+            self._total = sum(check.size for columns in checks.values() for check in columns)
         for name, columns in checks.items():
             before = len(self.found.problems)
-            for check, spans in columns:
-                check.run(spans)
-            self.rows(name, self._views(name))
+            for check in columns:
+                check.run()
+            self.rows(name, views[name])
             self._forgive(name, before)
 
     def _path(self, *parts: str) -> str:
@@ -203,49 +214,38 @@ class _StoreCheck:
             self.progress(min(self._done, self._total), self._total)
 
     def _groups(self, folders: Sequence[str], name: str | None = None) -> None:
+        files = self.store.files
         for folder in folders:
-            file = f"{folder}/{metadata.NAME}"
-            try:
-                metadata.check_no_link(self.store.files, *([] if folder == self.store.path else [folder]))
-                document = metadata.read(self.store.files, folder)
-            except (FileNotFoundError, NotADirectoryError):
-                self.found.add("the group's metadata is missing", stream=name, file=file)
-            except DAMAGE as error:
-                self.found.add(str(error), stream=name, file=file)
-            else:
-                if document.get("zarr_format") != 3 or document.get("node_type") != "group":
-                    self.found.add("it does not describe a Zarr v3 group", stream=name, file=file)
 
-    def _listed(self, folder: str) -> Iterator[str]:
-        yield from metadata.nodes(self.store.files, self._path(folder))
+            def read(folder: str = folder) -> dict[str, Any]:
+                metadata.check_no_link(files, *([] if folder == self.store.path else [folder]))
+                return metadata.read(files, folder)
 
-    def _read_streams(self) -> None:
-        numbers: dict[int, str] = {}
-        for name in self._listed(STREAMS):
-            folder = self.store.stream_path(name)
-            file = f"{folder}/{metadata.NAME}"
-            try:
-                commit = Commit.from_json(metadata.read_attributes(self.store.files, folder), file)
-            except (FileNotFoundError, NotADirectoryError):
-                self.found.add("the stream's commit record is missing", stream=name, file=file)
-                continue
-            except DAMAGE as error:
-                self.found.add(str(error), stream=name, file=file)
-                continue
-            if commit.stream in numbers:
-                self.found.add(
-                    f"its number {commit.stream} is that of {numbers[commit.stream]!r} too", stream=name, file=file
-                )
-            numbers[commit.stream] = name
-            self.commits[name] = commit
-            self._record(name, commit, file)
-            try:
-                check_kept(self.store, name)
-            except DiskReplayError as error:
-                self.found.take(error, stream=name)
-            paths = [*self.schema.arrays, *(path for path in LOGS if path in commit.tails)]
-            parents = {str(pathlib.PurePosixPath(path).parent) for path in paths} - {"."}
-            self._groups([f"{folder}/{parent}" for parent in sorted(parents)], name)
+            place = {"stream": name, "file": f"{folder}/{metadata.NAME}"}
+            document = self.found.read("the group's metadata", read, **place)
+            if document and (document.get("zarr_format") != 3 or document.get("node_type") != "group"):
+                self.found.add("it does not describe a Zarr v3 group", **place)
+
+    def _read_stream(self, name: str) -> None:
+        files, folder = self.store.files, self.store.stream_path(name)
+        place = {"stream": name, "file": f"{folder}/{metadata.NAME}"}
+
+        def read() -> Commit:
+            return Commit.from_json(metadata.read_attributes(files, folder), place["file"])
+
+        commit = self.found.read("the stream's commit record", read, **place)
+        if commit is None:
+            return
+        if (other := self.numbers.setdefault(commit.stream, name)) != name:
+            self.found.add(f"its number {commit.stream} is that of {other!r} too", **place)
+        self.commits[name] = commit
+        self._record(name, commit, place["file"])
+        try:
+            check_kept(self.store, name)
+        except DiskReplayError as error:
+            self.found.take(error, stream=name)
+        above = {path.rpartition("/")[0] for path in LOGS if path in commit.tails} - {""}
+        self._groups([f"{folder}/{group}" for group in sorted({*stream.groups(self.schema), *above})], name)
 
     def _record(self, name: str, commit: Commit, file: str) -> None:
         """Check rules 2 and 3, of a stream's commit or of a checkpoint's cut."""
@@ -260,10 +260,6 @@ class _StoreCheck:
                     f"{span.end} rows it is shard {(span.end - 1) // column.shard_rows}",
                     stream=name, column=path, file=file,
                 )  # fmt: skip
-
-    def _read_checkpoints(self) -> None:
-        for name in self._listed(CHECKPOINTS):
-            self.read_checkpoint(name)
 
     def read_checkpoint(self, name: str) -> None:
         """Check rules 7 and 8, without what the cut pins."""
@@ -283,7 +279,7 @@ class _StoreCheck:
             if newest is None:
                 if of not in self.store.files.list(self._path(STREAMS)):
                     self.found.add(f"the checkpoint names the stream {of!r}, which does not exist", file=file)
-            elif not (self.before(commit, newest) or self.before(commit, self.store.newest_commit(of))):
+            elif not (_before(commit, newest) or _before(commit, self.store.newest_commit(of))):
                 self.found.add(
                     f"the checkpoint's cut of rows {commit.begin} to {commit.end} does not come before the "
                     f"stream's commit of rows {newest.begin} to {newest.end}",
@@ -299,88 +295,30 @@ class _StoreCheck:
             attachments.verify(self.store.files, self._path(CHECKPOINTS, checkpoint.name), attachment)
         _check_sampler(self.store, checkpoint, arrays)
 
-    @staticmethod
-    def before(cut: Commit, newest: Commit) -> bool:
-        """Tell whether a stream can have been at ``cut`` before ``newest``."""
-        return (
-            (cut.stream, cut.num_envs) == (newest.stream, newest.num_envs)
-            and cut.timeline <= newest.timeline
-            and (cut.timeline < newest.timeline or cut.sequence <= newest.sequence)
-            and cut.begin <= newest.begin
-            and cut.end <= newest.end
-            and cut.patch_begin <= newest.patch_begin
-            and cut.patch_end <= newest.patch_end
-        )
-
     def _views(self, name: str) -> list[Commit]:
         """Return the stream's commit, and the cuts that can be checked with it."""
         newest = self.commits[name]
         cuts = [cut[name] for cut in self.cuts.values() if name in cut]
-        return [newest, *(cut for cut in cuts if self.before(cut, newest))]
+        return [newest, *(cut for cut in cuts if _before(cut, newest))]
 
-    def columns(self, name: str, views: Sequence[Commit]) -> list[tuple[ColumnCheck, list[Span]]]:
-        """Return a check of each column, and what the views need of it: of a log, those that have it."""
+    def columns(self, name: str, views: Sequence[Commit]) -> list[ColumnCheck]:
+        """Return a check of what views need of each column: of a log, those views that have it."""
         having = {path: [view for view in views if path in view.tails] for path in self.schema.logs}
         readers = self.store.readers(name, views[0])
         readers |= {path: self.store.log_readers(name, of[0])[path] for path, of in having.items() if of}
-        return [
-            (ColumnCheck(reader, path, self.found, self._tick), self._spans(path, having.get(path, views)))
-            for path, reader in readers.items()
-        ]
-
-    def _spans(self, path: str, views: Sequence[Commit]) -> list[Span]:
-        return [view.span(path, self.schema.context) for view in views]
-
-    def _size(self, check: ColumnCheck, spans: list[Span]) -> int:
-        return sum(self.store.files.size(check.reader.shard_path(shard)) or 0 for shard in check.shards(spans))
+        spans = {path: [v.span(path, self.schema.context) for v in having.get(path, views)] for path in readers}
+        return [ColumnCheck(reader, path, spans[path], self.found, self._tick) for path, reader in readers.items()]
 
     def rows(self, name: str, views: Sequence[Commit]) -> None:
-        """Check rules 6, for each timeline as far as indexes of small columns can be read, 9 and 10."""
-        for timeline in sorted({view.timeline for view in views}, reverse=True):
-            self._rows(name, sorted((v for v in views if v.timeline == timeline), key=lambda v: v.end, reverse=True))
-        for view in views:
-            if self.schema.ragged:
-                check_spans(self.store.readers(name, view), self.schema, view, self.found)
+        """Check rules 6, 9 and 10 of views; rows and patches that several of a timeline have are checked once."""
+        seen: dict[int, tuple[int, int]] = {}
+        for view in sorted(views, key=lambda view: (view.timeline, view.end), reverse=True):
+            row, patch = seen.get(view.timeline, (view.end, view.patch_end))
+            check = RowCheck(self.store.readers(name, view), self.schema, view, self.found, (row, patch))
+            check.run()
+            seen[view.timeline] = min(row, check.first), min(patch, view.patch_begin)
             for path, reader in self.store.log_readers(name, view).items():
                 check_log(path, reader, self.schema, view, self.found)
-
-    def _rows(self, name: str, views: Sequence[Commit]) -> None:
-        """Check rule 6 for views of one timeline, the newest first."""
-        if not views[0].end:
-            return
-        readers = {check.path: check.reader for check, _ in self.columns(name, views) if check.path not in LOGS}
-        try:
-            for path, reader in readers.items():
-                if reader.column.resident:
-                    spans = self._spans(path, views)
-                    if not all(span.tail.size for span in spans):
-                        return  # found by the check of the record
-                    reader.load(min(span.begin for span in spans), spans[0].end, spans[0].tail)
-        except DAMAGE:
-            return  # found by the check of the files
-        rows = {path: reader for path, reader in readers.items() if not is_patch(path)}
-        RowCheck(name, rows, readers[PLACES], self.schema.context, self.found).run(views)
-        loaded = {path: reader for path, reader in readers.items() if reader.column.resident and len(views) == 1}
-        seen = views[0].patch_end
-        for view in views:  # each alone: between a checkpoint's rows and the window there may be none
-            self._patches(name, view, min(view.patch_end, seen), loaded)
-            seen = min(seen, view.patch_begin)
-
-    def _patches(self, name: str, view: Commit, stop: int, loaded: Mapping[str, ColumnReader]) -> None:
-        """Check rule 6 of the patches below ``stop`` against the rows that a view has; some columns are ``loaded``."""
-        if self.schema.continuity == "flags" or view.patch_begin >= stop:  # each row may have a next one of its own
-            return
-        leaves = [column.name for column in self.schema.obs_columns]
-        readers = {}
-        for path, reader in self.store.readers(name, view).items():
-            if path in (START, VALID, *leaves) or is_patch(path):
-                span = view.span(path, self.schema.context)
-                with contextlib.suppress(*DAMAGE):
-                    if path not in loaded:
-                        reader.load(span.begin, span.end, span.tail)
-                    readers[path] = loaded.get(path, reader)
-        if {START, VALID, PLACES} <= readers.keys():
-            check_patches(name, readers, leaves, (view.patch_begin, stop), view.end, self.found)
 
     def _forgive(self, name: str, first: int) -> None:
         """Forget problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""

@@ -13,6 +13,8 @@ last shard ends. Shard by shard:
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -30,12 +32,15 @@ Entries = NDArray[np.int64]
 
 
 class ColumnCheck:
-    """A check of one column; ``tick`` is called with bytes as they are read."""
+    """A check of one column, of which commits need ``spans``; ``tick`` is called with bytes as they are read."""
 
-    def __init__(self, reader: ColumnReader, path: str, found: Findings, tick: Callable[[int], None]) -> None:
+    def __init__(
+        self, reader: ColumnReader, path: str, spans: Sequence[Span], found: Findings, tick: Callable[[int], object]
+    ) -> None:
         self.reader = reader
         self.column = reader.column
         self.path = path
+        self.spans = [span for span in spans if span.end > span.begin]
         self.found = found
         self.tick = tick
         self._values = np.empty(reader.chunk_shape, self.column.dtype)
@@ -45,60 +50,54 @@ class ColumnCheck:
         file = self.reader.shard_path(shard)
         self.found.add(what, stream=self.reader.stream, column=self.path, rows=rows, file=file, offset=offset)
 
-    def shards(self, spans: Sequence[Span]) -> list[int]:
-        """Return the shards on disk that a span needs."""
-        needed = self._needed(spans)
-        there = {shard for shard, _ in self.reader.shards_on_disk()}
-        return sorted(shard for shard in there if any(first <= shard < stop for first, stop in needed))
+    def shards(self) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the shards on disk that a span needs, and ranges of those that are not there.
 
-    def _needed(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
-        """Return ranges of shards, not walked through: a damaged record may name any number of shards."""
-        rows = self.column.shard_rows
-        return [(s.begin // rows, (s.end - 1) // rows + 1) for s in spans if s.end > s.begin]
-
-    def _gaps(self, spans: Sequence[Span], there: Sequence[int]) -> list[tuple[int, int]]:
-        """Return ranges of shards that a span needs and that are not there."""
-        gaps = set()
-        for first, stop in self._needed(spans):
+        They are not walked through: a damaged record may name any number of shards.
+        """
+        rows, found, gaps = self.column.shard_rows, set[int](), set[tuple[int, int]]()
+        there = sorted(shard for shard, _ in self.reader.shards_on_disk())
+        for first, stop in {(span.begin // rows, (span.end - 1) // rows + 1) for span in self.spans}:
             inside = [shard for shard in there if first <= shard < stop]
-            edges = zip([first - 1, *inside], [*inside, stop], strict=True)
-            gaps |= {(before + 1, after) for before, after in edges if after > before + 1}
-        return sorted(gaps)
+            found.update(inside)
+            pairs = itertools.pairwise([first - 1, *inside, stop])
+            gaps |= {(before + 1, after) for before, after in pairs if after > before + 1}
+        return sorted(found), sorted(gaps)
 
-    def run(self, spans: Sequence[Span]) -> None:
+    @property
+    def size(self) -> int:
+        """The bytes of the files that are read."""
+        return sum(self.reader.files.size(self.reader.shard_path(shard)) or 0 for shard in self.shards()[0])
+
+    def run(self) -> None:
         """Check the array's metadata and every shard."""
         try:
             metadata.check_no_link(self.reader.files, self.reader.directory)
         except CorruptionError as error:
             self.found.take(error, stream=self.reader.stream, column=self.path)
             return
-        self._document(spans)
-        there = self.shards(spans)
-        for first, stop in self._gaps(spans, there):
+        self._document()
+        there, gaps = self.shards()
+        for first, stop in gaps:
             what = "the shard's file is missing" if stop == first + 1 else f"{stop - first} shards' files are missing"
             rows = self.column.shard_rows
             self.report(what, first, rows=(first * rows, stop * rows))
         for shard in there:
-            self._shard(shard, spans)
+            self._shard(shard)
 
-    def _document(self, spans: Sequence[Span]) -> None:
-        file = f"{self.reader.directory}/{metadata.NAME}"
-        place = {"stream": self.reader.stream, "column": self.path, "file": file}
-        try:
-            stored = metadata.read(self.reader.files, self.reader.directory)
-        except (FileNotFoundError, NotADirectoryError):
-            self.found.add("the array's metadata is missing", **place)
-            return
-        except DAMAGE as error:
-            self.found.add(str(error), **place)
+    def _document(self) -> None:
+        directory, shard_rows = self.reader.directory, self.column.shard_rows
+        place = {"stream": self.reader.stream, "column": self.path, "file": f"{directory}/{metadata.NAME}"}
+        read = functools.partial(metadata.read, self.reader.files, directory)
+        stored = self.found.read("the array's metadata", read, **place)
+        if stored is None:
             return
         shape = stored.get("shape")
         rows = shape[0] if isinstance(shape, list) and shape and type(shape[0]) is int else -1
-        least = max((-(-span.end // self.column.shard_rows) for span in spans), default=0) * self.column.shard_rows
-        if rows < least or rows % self.column.shard_rows:
+        least = max((-(-span.end // shard_rows) for span in self.spans), default=0) * shard_rows
+        if rows < least or rows % shard_rows:
             self.found.add(
-                f"the array has the shape {shape}; its rows must be a multiple of {self.column.shard_rows} "
-                f"and at least {least}",
+                f"the array has the shape {shape}; its rows must be a multiple of {shard_rows} and at least {least}",
                 **place,
             )
         expected = metadata.array_document(self.column, self.reader.num_envs, rows)
@@ -106,51 +105,56 @@ class ColumnCheck:
             if stored.get(key) != expected.get(key) and not (key == "shape" and rows < 0):
                 self.found.add(f"{key!r} is {stored.get(key)!r} instead of {expected.get(key)!r}", **place)
 
-    def _shard(self, shard: int, spans: Sequence[Span]) -> None:
+    def _shard(self, shard: int) -> None:
         first_row, stop_row = shard * self.column.shard_rows, (shard + 1) * self.column.shard_rows
-        here = [s for s in spans if s.begin < stop_row and s.end > first_row]
         size = self.reader.files.size(self.reader.shard_path(shard))
         if size is None:
             self.report("the shard's file is missing", shard)
             return
         # Where a file ends at an older commit's length, that commit's index is whole, and another's is missing.
-        sizes: dict[tuple[int, int], list[Span]] = {}
-        for span in here:
-            committed = span.tail.size if shard == span.tail.shard else size
-            sizes.setdefault((committed, min(span.end, stop_row)), []).append(span)
-        entries: list[Entries] = []
-        for (committed, end), of in sizes.items():
-            index = self._index(shard, committed, size, end)
-            if index is not None:
-                for span in of:
-                    self._complete(shard, index, span)
-                entries.append(self._entries(shard, index, of[0].end))
-                self._overlaps(shard, entries[-1], committed - self.reader.index_bytes)
-        if entries:
+        begins: dict[tuple[int, int], int] = {}
+        for span in self.spans:
+            if span.begin < stop_row and span.end > first_row:
+                index = span.tail.size if shard == span.tail.shard else size, min(span.end, stop_row)
+                begins[index] = min(span.begin, begins.get(index, span.begin))
+        entries = [self._entries(shard, begin, end, committed, size) for (committed, end), begin in begins.items()]
+        if any(map(len, entries)):
             self._chunks(shard, entries[0] if len(entries) == 1 else np.unique(np.concatenate(entries), axis=0))
 
-    def _index(self, shard: int, committed: int, size: int, end: int) -> Entries | None:
-        """Return the index that ends at byte ``committed``, ``(shard_chunks, groups, 2)``, or None."""
+    def _entries(self, shard: int, begin: int, end: int, committed: int, size: int) -> Entries:
+        """Return the chunks of the index that ends at byte ``committed`` of ``size``, of a commit's rows."""
+        none = np.empty((0, 5), np.int64)
         if committed > size:
             self.report(f"the file has {size} of its {committed} committed bytes", shard, size)
-            return None
+            return none
+        limit = committed - self.reader.index_bytes
         try:
-            return self.reader.read_index(shard, committed, end)
+            index = self.reader.read_index(shard, committed, end)
         except DAMAGE as error:
-            offset = max(0, committed - self.reader.index_bytes)
-            self.report(str(error.__cause__ or error), shard, offset)
-            return None
+            self.report(str(error.__cause__ or error), shard, max(0, limit))
+            return none
+        self._complete(shard, index, begin, end)
+        chunk, group = np.nonzero(index[:, :, 0] >= 0)
+        number = chunk + shard * self.reader.shard_chunks
+        last = np.where(number == end // self.column.chunk_rows, end, 0)
+        entries: Entries = np.stack([number, group, *index[chunk, group].T, last], axis=1)
+        ordered = entries[np.argsort(entries[:, 2], kind="stable")]
+        following = np.append(ordered[1:, 2], limit)
+        for at in np.flatnonzero(ordered[:, 2] + ordered[:, 3] > following):
+            number, of, offset, *_ = ordered[at].tolist()
+            self.report(f"chunk {number} of environment group {of} shares bytes with another", shard, offset)
+        return entries
 
-    def _complete(self, shard: int, index: Entries, span: Span) -> None:
-        """Report chunks that the span needs and that are missing, and chunks behind its end."""
+    def _complete(self, shard: int, index: Entries, begin: int, end: int) -> None:
+        """Report chunks that rows need and that are missing, and chunks behind their end."""
         first, rows = shard * self.reader.shard_chunks, self.column.chunk_rows
         numbers = np.arange(first, first + self.reader.shard_chunks)
-        needed = (numbers >= span.begin // rows) & (numbers <= (span.end - 1) // rows)
+        needed = (numbers >= begin // rows) & (numbers <= (end - 1) // rows)
         present = index[:, :, 0] >= 0
         for group in range(self.reader.groups):
             for what, bad in (
                 ("missing in the index", needed & ~present[:, group]),
-                ("in the index, but behind the last committed row", (numbers * rows >= span.end) & present[:, group]),
+                ("in the index, but behind the last committed row", (numbers * rows >= end) & present[:, group]),
             ):
                 if bad.any():
                     lost = numbers[bad]
@@ -158,46 +162,26 @@ class ColumnCheck:
                     extent = (int(lost[0]) * rows, (int(lost[-1]) + 1) * rows)
                     self.report(f"{at} of environment group {group}: {what}", shard, rows=extent)
 
-    def _entries(self, shard: int, index: Entries, end: int) -> Entries:
-        chunk, group = np.nonzero(index[:, :, 0] >= 0)
-        number = chunk + shard * self.reader.shard_chunks
-        last = np.where(number == end // self.column.chunk_rows, end, 0)
-        return np.stack([number, group, *index[chunk, group].T, last], axis=1)
-
-    def _overlaps(self, shard: int, entries: Entries, limit: int) -> None:
-        """Report chunks that share bytes with the next, or with the index."""
-        ordered = entries[np.argsort(entries[:, 2], kind="stable")]
-        ends = ordered[:, 2] + ordered[:, 3]
-        following = np.append(ordered[1:, 2], limit)
-        for at in np.flatnonzero(ends > following):
-            chunk, group, offset, *_ = ordered[at].tolist()
-            self.report(f"chunk {chunk} of environment group {group} shares bytes with another", shard, offset)
-
     def _chunks(self, shard: int, entries: Entries) -> None:
         """Read and decode chunks in the order of their places."""
-        handle = self.reader.handle(shard)
+        file = self.reader.handle(shard)
         for chunk, group, offset, size, end in entries[np.argsort(entries[:, 2], kind="stable")].tolist():
-            try:
-                data = handle.pread(size, offset)
-            except OSError as error:
-                self.report(f"chunk {chunk} cannot be read: {error}", shard, offset)
-                continue
             self.found.chunks += 1
-            self.found.bytes += len(data)
-            self.tick(len(data))
-            rows = (chunk * self.column.chunk_rows, (chunk + 1) * self.column.chunk_rows)
-            envs = f"environment {group}" if not self.column.resident else "all environments"
+            self.found.bytes += size
+            self.tick(size)
             try:
-                chunks.decode(self.column.codec, data, self._values)
+                chunks.decode(self.column.codec, file.pread(size, offset), self._values)
+                problem = self._wrong(chunk, end)
+            except OSError as error:
+                problem = f"it cannot be read: {error}"
             except chunks.DamagedError as error:
-                self.report(f"chunk {chunk} of {envs}: {error}", shard, offset, rows)
-                continue
-            problem = self._wrong(chunk, end)
+                problem = str(error)
             if problem:
+                rows = (chunk * self.column.chunk_rows, (chunk + 1) * self.column.chunk_rows)
+                envs = f"environment {group}" if not self.column.resident else "all environments"
                 self.report(f"chunk {chunk} of {envs}: {problem}", shard, offset, rows)
 
     def _wrong(self, chunk: int, end: int) -> str | None:
-        """Return what is wrong with the decoded values, or None."""
         if self.column.dtype.kind == "b" and (self._values.view(np.uint8) > 1).any():
             return "a boolean is neither 0 nor 1"
         if self.column.name == REWARD and not np.isfinite(self._values).all():

@@ -1,4 +1,4 @@
-"""The check of one stream's rows against each other: where runs begin, and what the patch table says of them.
+"""The check of one commit's rows against each other: where runs begin, and what the patch table says of them.
 
 1. ``start`` is one of the codes of :class:`diskreplay.schema.columns.Start`.
 2. A row continues the one before only where both are transitions and the one before did not end; the first row of all
@@ -9,59 +9,249 @@
 5. A row whose start is ``PATCHES`` has all offsets from -1 to ``-context``, and no other row has a negative one.
 6. A commit's patches belong to rows that it keeps, and those of its last row hold the next observation of every
    environment.
-7. The spans of ragged columns are among the items that a commit holds. In video columns the records between are whole,
+7. A patch of the next observation of a row equals the row that continues it.
+8. The spans of ragged columns are among the items that a commit holds. In video columns the records between are whole,
    and no span ends inside of one; nothing is decoded.
+
+What cannot be read is left out: :mod:`diskreplay.ops.verify_chunks` reports it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import video
+from diskreplay.errors import EvictedError
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.reading import ragged_reads
-from diskreplay.schema.columns import PATCH_TABLE, PLACE, PLACES, START, TERMINATED, TRUNCATED, VALID, Schema, Start
+from diskreplay.schema.columns import PATCH_TABLE, PLACES, START, TERMINATED, TRUNCATED, VALID, Schema, Start
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import Commit
+from diskreplay.storage.commit import Commit, is_patch
 from diskreplay.video import Video
 
 BLOCK_VALUES = 1 << 20
 """The number of values (rows times environments) that are looked at together."""
+UNREADABLE = (EvictedError, *DAMAGE)
 
 Array = NDArray[Any]
 
 
-def check_spans(readers: Mapping[str, ColumnReader], schema: Schema, commit: Commit, found: Findings) -> None:
-    """Check that the spans of ragged columns, of rows and patches that a commit needs, are among its items."""
-    for name, ragged in schema.ragged.items():
-        held = commit.log_span(ragged.items.name)
-        for path in (name, f"{PATCH_TABLE}/{name}"):
-            if (reader := readers.get(path)) is None:
-                continue
-            needed = commit.span(path, schema.context)
-            step = max(1, BLOCK_VALUES // reader.num_envs)
+class ValueReader:
+    """A reader of single values of a column, which keeps the last one's chunk.
+
+    Args:
+        reader: the reader of the column.
+        read: reads a chunk of a group into an array; as the reader does if None.
+    """
+
+    def __init__(self, reader: ColumnReader, read: Callable[[int, int, Array], object] | None = None) -> None:
+        self.reader = reader
+        self._read = reader.read_chunk if read is None else read
+        self._chunk = np.empty(reader.chunk_shape, reader.column.dtype)
+        self._at = -1, -1
+
+    def __call__(self, row: int, env: int = 0) -> Array:
+        """Return a row of one environment, ``(*shape,)``, with errors as reading."""
+        chunk, at = divmod(row, self.reader.column.chunk_rows)
+        group, of = divmod(env, self.reader.group_envs)
+        if self._at != (chunk, group):
+            self._at = -1, -1
+            self._read(chunk, group, self._chunk)
+            self._at = chunk, group
+        value: Array = self._chunk[at, of]
+        return value
+
+
+class RowCheck:
+    """A check of the rows and patches of a stream that a commit needs.
+
+    Args:
+        readers: those of the columns, by path, with nothing loaded.
+        seen: the first row and the first patch that a newer commit of the same timeline was checked with.
+    """
+
+    def __init__(
+        self, readers: Mapping[str, ColumnReader], schema: Schema, commit: Commit, found: Findings,
+        seen: tuple[int, int],
+    ) -> None:  # fmt: skip
+        self.readers = readers
+        self.schema = schema
+        self.commit = commit
+        self.found = found
+        self.first = commit.floor(schema.context)
+        # One more of each: it may not fit the one before.
+        self.stop = min(seen[0] + 1, commit.end)
+        self.own = max(0, seen[1] + 1 - commit.patch_begin)
+        self.missing: list[tuple[int, int, int]] = []
+        """Places of patches that rows promise, and that are not there."""
+        self.orphans: list[int] = []
+        """The positions of patches that the start codes of their rows do not tell of."""
+        self.continued: list[int] = []
+        """The positions of patches of next observations of rows that the next row continues."""
+
+    def run(self) -> None:
+        """Check all rules."""
+        places: Array | None = None
+        with contextlib.suppress(*UNREADABLE):
+            places = self._loaded(PLACES).read_rows(self.commit.patch_begin, self.commit.patch_end)[:, 0]
+        with contextlib.suppress(*UNREADABLE):
+            self._rows(np.empty((0, 3), np.int64) if places is None else places)
+        if places is not None:
+            self._places(places[: self.own])
+            self._explained(places)
+            self._commit(places)
+            self._next_obs(places)
+        for name in self.schema.ragged:
+            for path in (name, f"{PATCH_TABLE}/{name}"):
+                with contextlib.suppress(*UNREADABLE):
+                    if path in self.readers:
+                        self._spans(name, path)
+
+    def _spans(self, name: str, path: str) -> None:
+        """Check rule 8, of rows or patches."""
+        ragged, reader = self.schema.ragged[name], self._loaded(path)
+        needed = self.commit.span(path, self.schema.context)
+        held = self.commit.log_span(ragged.items.name)
+        step = max(1, BLOCK_VALUES // reader.num_envs)
+        for low in range(needed.begin, needed.end, step):
+            high = min(low + step, needed.end)
+            spans = reader.read_rows(low, high)
+            if is_patch(path):  # those of offset 1: a ragged leaf, which is not stacked, needs no other
+                spans = spans[self._loaded(PLACES).read_rows(low, high)[..., 2] == 1]
+            wrong = ragged_reads.wrong(ragged, spans, *held)
+            if wrong is None and ragged.video is not None:
+                wrong = _wrong_packets(ragged.video, spans.reshape(-1, 2), self._loaded(ragged.items.name))
+            if wrong is not None:
+                self.found.add(wrong, stream=reader.stream, column=path, rows=(low, high), file=reader.directory)
+
+    def _loaded(self, path: str) -> ColumnReader:
+        reader, span = self.readers[path], self.commit.span(path, self.schema.context)
+        if span.end > span.begin and not span.ends_in_tail(reader.column):  # found by the check of the record
+            raise EvictedError(f"the commit does not name the last shard of {path!r}")
+        reader.load(span.begin, span.end, span.tail)
+        return reader
+
+    def _rows(self, places: Array) -> None:
+        """Check rules 1 and 2, and collect what concerns both rows and patches."""
+        starts, valids = self._loaded(START), self._loaded(VALID)
+        num_envs, step = self.commit.num_envs, starts.column.chunk_rows
+        have = set(map(tuple, places[places[:, 2] < 0].tolist()))
+        before = np.full((1, num_envs), self.first == 0)
+        row, env, offset = places[: self.own].T
+        told_by = row + (offset == 1)  # the row whose start code says whether there is such a patch
+        order = np.argsort(told_by, kind="stable")
+        stop = min(max(self.stop, int(told_by.max(initial=-1)) + 1), self.commit.end)
+        for chunk in range(self.first // step, -(-stop // step)):
+            low, high = max(chunk * step, self.first), min((chunk + 1) * step, stop)
             try:
-                reader.load(needed.begin, needed.end, needed.tail)
-                if path != name:
-                    readers[PLACES].load(needed.begin, needed.end, commit.span(PLACES, schema.context).tail)
-                for low in range(needed.begin, needed.end, step):
-                    high = min(low + step, needed.end)
-                    spans = reader.read_rows(low, high)
-                    if path != name:  # those of offset 1: a ragged leaf, which is not stacked, needs no other
-                        spans = spans[readers[PLACES].read_rows(low, high)[..., 2] == 1]
-                    wrong = ragged_reads.wrong(ragged, spans, *held)
-                    if wrong is None and ragged.video is not None:
-                        items = readers[ragged.items.name]
-                        items.load(*held, commit.span(ragged.items.name, schema.context).tail)
-                        wrong = _wrong_packets(ragged.video, spans.reshape(-1, 2), items)
-                    if wrong is not None:
-                        found.add(wrong, stream=reader.stream, column=path, rows=(low, high), file=reader.directory)
-            except DAMAGE:  # found by the check of the files
+                start, valid = starts.read_rows(low, high), valids.read_rows(low, high)
+            except UNREADABLE:
+                before = np.zeros_like(before)
                 continue
+            ended = np.concatenate([before, ~valid])
+            for flag in (TERMINATED, TRUNCATED):
+                with contextlib.suppress(*UNREADABLE):
+                    ended[1:] |= self._loaded(flag).read_rows(low, high)
+            before = ended[-1:]
+            self._starts(low, start, valid, ended[:-1])
+            explained = (np.argwhere(start == Start.PATCHES) + np.array([low, 0])).tolist()
+            wanted = {(row, env, -back) for row, env in explained for back in range(1, self.schema.context + 1)}
+            self.missing += sorted(wanted - have)
+            first, last = np.searchsorted(told_by, [low, high], sorter=order)
+            here = order[first:last]
+            here = here[(env[here] >= 0) & (env[here] < num_envs)]
+            at, patch = (told_by[here] - low, env[here]), offset[here]
+            self.orphans += here[(patch < 0) & valid[at] & (start[at] != Start.PATCHES)].tolist()
+            self.continued += here[(patch == 1) & valid[at] & (start[at] == Start.CONTINUES)].tolist()
+
+    def _starts(self, low: int, start: Array, valid: Array, after_end: Array) -> None:
+        continues = start == Start.CONTINUES
+        for what, bad in (
+            ("its start code is none of 0 to 3", start > max(Start)),
+            ("it continues a row that ended or is no transition", continues & after_end),
+            ("it is no transition, but continues the row before", continues & ~valid),
+        ):
+            if bad.any():
+                rows, envs = np.nonzero(bad)
+                self._report(f"row {low + rows[0]} of environment {envs[0]}{_count(rows)}: {what}", START, low + rows)
+
+    def _places(self, places: Array) -> None:
+        """Check rules 3 and 4."""
+        row, env, offset = places.T
+        end, num_envs, context = self.commit.end, self.commit.num_envs, self.schema.context
+        before = np.roll(places, 1, axis=0)
+        follows = (row == before[:, 0]) & (env == before[:, 1]) & (before[:, 2] == offset - np.sign(offset))
+        follows[:1] = False
+        again = np.ones(len(places), bool)
+        again[np.unique(places, axis=0, return_index=True)[1]] = False
+        for what, bad in (
+            ("its row is before that of the patch before it", np.diff(row, prepend=row[:1]) < 0),
+            (f"its row is none of 0 to {end}", (row < 0) | (row >= end)),
+            (f"its environment is none of the {num_envs}", (env < 0) | (env >= num_envs)),
+            ("its offset is out of range", (offset == 0) | (offset < -context) | (offset > context + 1)),
+            ("it is there twice", again),
+            ("the patch before it in its stack is not the one before it in the table", (abs(offset) != 1) & ~follows),
+        ):
+            self._report_patches(what, np.flatnonzero(bad), places)
+
+    def _explained(self, places: Array) -> None:
+        """Check rule 5."""
+        if self.missing:
+            (row, env, offset), count = self.missing[0], len(self.missing)
+            what = f"its older frames are patches, but there is none of offset {offset} ({count} such)"
+            self._report(f"row {row} of environment {env} says that {what}", START, [one[0] for one in self.missing])
+        self._report_patches("its row does not say that it has patches", sorted(self.orphans), places)
+
+    def _commit(self, places: Array) -> None:
+        """Check rule 6."""
+        if self.commit.end == self.commit.begin:
+            return
+        end, row = self.commit.end, places[:, 0]
+        what = f"its row is none of the commit's rows {self.first} to {end}"
+        self._report_patches(what, np.flatnonzero((row < self.first) | (row >= end)), places)
+        newest = places[(row == end - 1) & (places[:, 2] == 1), 1]
+        missing = sorted(set(range(self.commit.num_envs)) - set(newest.tolist()))
+        if missing:
+            what = f"the last row {end - 1} of environment {missing[0]} has no next observation in the patch table"
+            self.found.add(what, stream=self.readers[PLACES].stream, column=PLACES, rows=(end - 1, end))
+
+    def _next_obs(self, places: Array) -> None:
+        """Check rule 7, unless each row may have a next observation of its own."""
+        columns = self.schema.obs_columns if self.continued and self.schema.continuity != "flags" else ()
+        order = sorted(self.continued, key=lambda at: (places[at, 1], places[at, 0]))
+        for leaf, path in ((column.name, f"{PATCH_TABLE}/{column.name}") for column in columns):
+            bad = []
+            with contextlib.suppress(*UNREADABLE):
+                rows, patches = ValueReader(self._loaded(leaf)), ValueReader(self._loaded(path))
+                for at in order:
+                    row, env = places[at, :2].tolist()
+                    with contextlib.suppress(*UNREADABLE):
+                        if rows(row + 1, env).tobytes() != patches(self.commit.patch_begin + at).tobytes():
+                            bad.append(at)
+            what = "the next row continues this one, but holds another frame"
+            self._report_patches(what, sorted(bad), places, path)
+
+    def _report_patches(self, what: str, bad: Sequence[int] | Array, places: Array, column: str = PLACES) -> None:
+        if len(bad):
+            row, env, offset = places[bad[0]].tolist()
+            first = self.commit.patch_begin
+            what = f"patch {first + bad[0]} (row {row}, environment {env}, offset {offset}){_count(bad)}: {what}"
+            self._report(what, column, first + np.asarray(bad))
+
+    def _report(self, what: str, path: str, rows: Sequence[int] | Array) -> None:
+        low, high = int(min(rows)), int(max(rows)) + 1
+        reader = self.readers[path]
+        file = reader.shard_path(int(rows[0]) // reader.column.shard_rows)
+        self.found.add(what, stream=reader.stream, column=path, rows=(low, high), file=file)
+
+
+def _count(bad: Sequence[int] | Array) -> str:
+    return f", the first of {len(bad)} such" if len(bad) > 1 else ""
 
 
 def _wrong_packets(facts: Video, spans: Array, items: ColumnReader) -> str | None:
@@ -83,151 +273,3 @@ def by_group(spans: Array) -> list[Array]:
     """Return the positions of spans ``(n, 2)`` that begin at one item, as those of a group of packets; longest last."""
     order = np.lexsort((spans[:, 1], spans[:, 0]))
     return np.split(order, np.flatnonzero(np.diff(spans[order, 0])) + 1) if len(order) else []
-
-
-class RowCheck:
-    """A check of the rows and patches of a stream; the check of the files sees damaged chunks."""
-
-    def __init__(self, stream: str, rows: dict[str, ColumnReader], place: ColumnReader, context: int, found: Findings):
-        self.stream = stream
-        self.rows = rows
-        self.place = place
-        self.context = context
-        self.found = found
-        self.num_envs = rows[START].num_envs
-        self._explained: list[Array] = []  # (n, 2) rows and environments whose start is PATCHES
-
-    def run(self, commits: Sequence[Commit]) -> None:
-        """Check the newest commit, then those of the checkpoints; the readers have their indexes loaded."""
-        newest = commits[0]
-        first = min(commit.floor(self.context) for commit in commits)
-        whole = self._starts(first, newest.end)
-        first_patch = min(commit.patch_begin for commit in commits)
-        try:
-            places = self.place.read_rows(first_patch, newest.patch_end)[:, 0]
-        except DAMAGE:
-            return
-        self._places(places, first_patch, newest.end)
-        explained = np.concatenate(self._explained) if self._explained else np.empty((0, 2), np.int64)
-        if whole:
-            self._explanations(places, first_patch, explained)
-        for commit in commits:
-            self._commit(places, first_patch, commit)
-
-    def report(self, what: str, column: str, rows: Array | list[int], file: str | None = None) -> None:
-        low, high = int(min(rows)), int(max(rows)) + 1
-        self.found.add(what, stream=self.stream, column=column, rows=(low, high), file=file)
-
-    def _starts(self, first: int, end: int) -> bool:
-        """Check rules 1 and 2, and return True if all rows could be read."""
-        step = max(1, BLOCK_VALUES // self.num_envs)
-        before: Array | None = np.ones((1, self.num_envs), bool) if first == 0 else None
-        whole = True
-        for low in range(first, end, step):
-            high = min(low + step, end)
-            try:
-                start, valid, terminated, truncated = (
-                    self.rows[name].read_rows(low, high) for name in (START, VALID, TERMINATED, TRUNCATED)
-                )
-            except DAMAGE:
-                before, whole = None, False
-                continue
-            self._block(low, start, valid, terminated | truncated | ~valid, before)
-            before = (terminated | truncated | ~valid)[-1:]
-        return whole
-
-    def _block(self, low: int, start: Array, valid: Array, ended: Array, before: Array | None) -> None:
-        known = before if before is not None else np.zeros((1, self.num_envs), bool)
-        after_end = np.concatenate([known, ended[:-1]])
-        continues = start == Start.CONTINUES
-        for what, bad in (
-            ("its start code is none of 0 to 3", start > max(Start)),
-            ("it continues a row that ended or is no transition", continues & after_end),
-            ("it is no transition, but continues the row before", continues & ~valid),
-        ):
-            if bad.any():
-                rows, envs = np.nonzero(bad)
-                count = f", the first of {len(rows)} such" if len(rows) > 1 else ""
-                file = self.rows[START].shard_path((low + int(rows[0])) // self.rows[START].column.shard_rows)
-                self.report(f"row {low + rows[0]} of environment {envs[0]}{count}: {what}", START, low + rows, file)
-        self._explained.append(np.argwhere(start == Start.PATCHES) + np.array([low, 0]))
-
-    def _places(self, places: Array, first_patch: int, end: int) -> None:
-        """Check rules 3 and 4."""
-        if not len(places):
-            return
-        row, env, offset = places.T
-        follows = np.zeros(len(places), bool)
-        same = (places[1:, :2] == places[:-1, :2]).all(axis=1)
-        follows[1:] = same & (offset[:-1] == offset[1:] - np.sign(offset[1:]))
-        first = (offset == 1) | (offset == -1)
-        _, index = np.unique(places, axis=0, return_index=True)
-        again = np.ones(len(places), bool)
-        again[index] = False
-        for what, bad in (
-            ("its row is before that of the patch before it", np.append(False, np.diff(row) < 0)),
-            (f"its row is none of 0 to {end}", (row < 0) | (row >= end)),
-            (f"its environment is none of the {self.num_envs}", (env < 0) | (env >= self.num_envs)),
-            ("its offset is out of range", (offset == 0) | (offset < -self.context) | (offset > self.context + 1)),
-            ("it is there twice", again),
-            ("the patch before it in its stack is not the one before it in the table", ~first & ~follows),
-        ):
-            self._report_patches(what, np.flatnonzero(bad), places, first_patch)
-
-    def _explanations(self, places: Array, first_patch: int, explained: Array) -> None:
-        """Check rule 5."""
-        have = places[places[:, 2] < 0]
-        wanted = [(*pair, -back) for pair in map(tuple, explained.tolist()) for back in range(1, self.context + 1)]
-        missing = set(wanted) - set(map(tuple, have.tolist()))
-        if missing:
-            row, env, offset = min(missing)
-            self.report(
-                f"row {row} of environment {env} says that its older frames are patches, but there is none of offset "
-                f"{offset} ({len(missing)} such)",
-                START, sorted({place[0] for place in missing}),
-            )  # fmt: skip
-        rows = set(map(tuple, explained.tolist()))
-        orphans = [
-            i
-            for i, (row, env, offset) in enumerate(places.tolist())
-            if offset < 0 and (row, env) not in rows and self._is_valid(row, env)
-        ]
-        self._report_patches("its row does not say that it has patches", orphans, places, first_patch)
-
-    def _is_valid(self, row: int, env: int) -> bool:
-        """Tell whether a row is a transition; a repair leaves patches of those that it gave up."""
-        reader = self.rows[VALID]
-        if not (0 <= row < reader.end and 0 <= env < self.num_envs):
-            return False
-        try:
-            return bool(reader.read_rows(row, row + 1)[0, env])
-        except DAMAGE:
-            return False
-
-    def _commit(self, places: Array, first_patch: int, commit: Commit) -> None:
-        """Check rule 6."""
-        if commit.end == commit.begin:
-            return
-        low, high = commit.patch_begin - first_patch, commit.patch_end - first_patch
-        part = places[low:high]
-        floor = commit.floor(self.context)
-        bad = np.flatnonzero((part[:, 0] < floor) | (part[:, 0] >= commit.end)) + low
-        self._report_patches(f"its row is none of the commit's rows {floor} to {commit.end}", bad, places, first_patch)
-        newest = part[(part[:, 0] == commit.end - 1) & (part[:, 2] == 1)]
-        missing = sorted(set(range(self.num_envs)) - set(newest[:, 1].tolist()))
-        if missing:
-            self.report(
-                f"the last row {commit.end - 1} of environment {missing[0]} has no next observation in the patch table",
-                f"patches/{PLACE}", [commit.end - 1],
-            )  # fmt: skip
-
-    def _report_patches(self, what: str, bad: Sequence[int] | Array, places: Array, first_patch: int) -> None:
-        if len(bad):
-            at = int(bad[0])
-            row, env, offset = places[at].tolist()
-            count = f", the first of {len(bad)} such" if len(bad) > 1 else ""
-            self.report(
-                f"patch {first_patch + at} (row {row}, environment {env}, offset {offset}){count}: {what}",
-                f"patches/{PLACE}", [first_patch + int(i) for i in bad],
-                self.place.shard_path((first_patch + at) // self.place.column.shard_rows),
-            )  # fmt: skip

@@ -300,7 +300,6 @@ def _shown(frame: Array) -> Array:
 
 
 def _blank(column: Column) -> NDArray[np.uint8]:
-    """Return a black picture of the size that the column's frames are shown in."""
     return to_pixels(_shown(np.zeros(column.shape, column.dtype)), 0, 1)
 
 

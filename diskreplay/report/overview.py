@@ -290,7 +290,6 @@ def _rewards(source: Snapshot) -> tuple[Distribution, ...]:
 
 
 def _actions(source: Snapshot) -> tuple[tuple[Distribution, ...], tuple[str, ...]]:
-    """Return the distributions of the actions, and the names of those without one."""
     found: list[Distribution] = []
     left: list[str] = []
     leaves = spaces.leaf_spaces(source.schema.action_space)

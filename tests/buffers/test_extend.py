@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.configs import CONFIGS, RAGGED, Config
+from helpers.diff import diff
 from helpers.effort import examples
 from helpers.model import KINDS, arguments
 from helpers.recording import Recording, reopen
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 import diskreplay as dr
 from diskreplay.errors import InputError
 from diskreplay.index.log import NEXT_PATCH
-from diskreplay.ops.diff import diff
 from diskreplay.ops.verify import verify
 from diskreplay.schema.spaces import flatten
 from diskreplay.views.batch import map_arrays

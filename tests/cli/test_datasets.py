@@ -333,21 +333,6 @@ def test_what_is_too_wide_for_the_terminal(path: str, monkeypatch: pytest.Monkey
     assert len(said("episodes", path).splitlines()) == 8
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_diff(path: str, tmp_path: pathlib.Path, as_json: bool) -> None:
-    store()(path)
-    store(lengths=[(5, (True, False)), (2, (True, False))])(str(tmp_path / "b"))
-    options = ["--json"] if as_json else []
-    same, other = run("diff", path, path, *options), run("diff", path, tmp_path / "b", *options)
-    assert (same.exit_code, other.exit_code) == (0, 1)
-    if as_json:
-        assert json.loads(same.stdout) == {"same": True, "difference": None}
-        assert json.loads(other.stdout)["difference"]["episode"] == 1
-    else:
-        assert same.stdout == "no difference\n"
-        assert other.stdout.startswith("episode 1, step 0: ")
-
-
 def test_errors_of_arguments_have_one_full_stop_at_most() -> None:
     assert "Missing argument 'PATH' (see" in failure("export")
 
@@ -367,7 +352,7 @@ def test_bars_leave_room_for_a_control_c(width: int) -> None:
     [
         ("import", "A"), ("import", "A", "B"), ("merge", "A"), ("merge", "A", "B"), ("split", "A"),
         ("split", "A", "--fraction", "2"), ("split", "A", "--fraction", "0.5"), ("head", "A"), ("episodes", "A"),
-        ("episodes", "A", "--sort", "colour"), ("diff", "A", "B"), ("diff", "A"), ("export", "A", "B", "--format", "x"),
+        ("episodes", "A", "--sort", "colour"), ("export", "A", "B", "--format", "x"),
         ("export", "A", "B"),
     ],
 )  # fmt: skip

@@ -70,7 +70,6 @@ def test_the_demo_is_clean_lines(tmp_path: pathlib.Path, columns: int) -> None:
         (("merge", "a.replay", "new.replay"), nothing, 0),
         (("split", "a.replay", "--fraction", 0.5), nothing, 0),
         (("edit", "a.replay", "new.replay", "--steps", 0), nothing, 0),
-        (("diff", "a.replay", "a.replay"), nothing, 0),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )

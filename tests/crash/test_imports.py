@@ -8,13 +8,13 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.diff import diff
 from helpers.effort import stride
 from helpers.forking import dies
 
 import diskreplay as dr
 from diskreplay.formats.core import flat, transitions
 from diskreplay.ops.convert import import_dataset
-from diskreplay.ops.diff import diff
 from diskreplay.ops.verify import verify
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.spaces import GraphInstance
+from helpers.diff import diff
 from helpers.testing import FaultyFiles
 
 import diskreplay as dr
@@ -18,7 +19,7 @@ from diskreplay.engine import appender
 from diskreplay.engine.appender import Appender
 from diskreplay.engine.ragged_rows import RaggedRows
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, ReadFailedError, SchemaError
-from diskreplay.ops import combine, compact, convert, diff
+from diskreplay.ops import combine, compact, convert
 from diskreplay.ops.verify import verify
 from diskreplay.schema import ragged
 
@@ -251,7 +252,7 @@ def test_stores_are_merged_split_and_compared(path: str, tmp_path: pathlib.Path)
                 rng.random(2) < 0.3, [False] * 2, tokens=[rng.integers(0, 9, rng.integers(0, 6)) for _ in range(2)],
                 points=[rng.random((rng.integers(0, 3), 3), np.float32) for _ in range(2)],
             )  # fmt: skip
-    before = diff.diff(path, path)
+    before = diff(path, path)
     compact.compact(path)
     assert before is None
     assert verify(path).ok
@@ -260,10 +261,10 @@ def test_stores_are_merged_split_and_compared(path: str, tmp_path: pathlib.Path)
     assert both.transitions == 2 * alone.transitions
     again = combine.merge(tmp_path / "again", [tmp_path / "alone"])
     assert again.transitions == alone.transitions
-    assert diff.diff(tmp_path / "alone", tmp_path / "again") is None
+    assert diff(tmp_path / "alone", tmp_path / "again") is None
     parts = combine.split(tmp_path / "both", [0.5], [tmp_path / "a", tmp_path / "b"])
     assert sum(part.transitions for part in parts) == both.transitions
-    found = diff.diff(tmp_path / "a", tmp_path / "b")
+    found = diff(tmp_path / "a", tmp_path / "b")
     assert found is not None
     for name in ("both", "alone", "a", "b"):
         assert verify(tmp_path / name).ok

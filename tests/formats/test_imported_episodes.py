@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from diskreplay_cli.main import main
 from formats.roundtrip import read
 from gymnasium.spaces import Box, Discrete
+from helpers.diff import diff
 from helpers.effort import examples
 from numpy.typing import NDArray
 
@@ -24,7 +25,6 @@ from diskreplay.formats.core import transitions
 from diskreplay.formats.core.transitions import Source
 from diskreplay.ops.combine import merge, split
 from diskreplay.ops.convert import Imported, export, import_dataset
-from diskreplay.ops.diff import diff
 from diskreplay.ops.edit import edit
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from formats.roundtrip import refused
 from gymnasium import spaces
+from helpers.diff import diff
 
 import diskreplay as dr
 from diskreplay import formats, video
@@ -26,7 +27,6 @@ from diskreplay.formats.files import lerobot_stats
 from diskreplay.formats.selection import Selection
 from diskreplay.ops.combine import merge
 from diskreplay.ops.convert import export, import_dataset
-from diskreplay.ops.diff import diff
 from diskreplay.ops.edit import edit
 from diskreplay.ops.verify import verify
 from diskreplay.recording.video_encoding import VideoEncoder, as_a_guest

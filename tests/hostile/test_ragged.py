@@ -116,6 +116,13 @@ def test_a_missing_document_of_items(tmp_path: pathlib.Path) -> None:
     assert any("ragged/tokens" in f"{problem.column} {problem.file}" for problem in verify(store).problems)
 
 
+def test_a_record_that_names_no_shard_of_spans(tmp_path: pathlib.Path) -> None:
+    """verify raised EvictedError."""
+    store = make(tmp_path / "a")
+    edit(store / "streams/0/zarr.json", lambda ours: ours["tails"].pop("tokens"), "streams/0")
+    assert any("says shard None as the last" in problem.what for problem in verify(store).problems)
+
+
 ROOTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "dtype": lambda schema: schema["ragged"][1].update(dtype="int64"),
     "no dtype": lambda schema: schema["ragged"][1].update(dtype="object"),

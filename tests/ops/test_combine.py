@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from formats.roundtrip import FRAME, check, given_stacks, moved_window, read, several_envs, several_streams, store
 from gymnasium import spaces
+from helpers.diff import diff
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError
@@ -17,7 +18,6 @@ from diskreplay.ops import combine
 from diskreplay.ops.combine import deal, merge, split
 from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
-from diskreplay.ops.diff import diff
 from diskreplay.ops.edit import edit
 from diskreplay.ops.verify import verify
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from formats.roundtrip import CASES, NESTED, moved_window, several_streams, store
 from gymnasium import spaces
+from helpers.diff import diff
 
 import diskreplay as dr
 from diskreplay.errors import InputError
 from diskreplay.ops.combine import merge
 from diskreplay.ops.convert import export, import_dataset
-from diskreplay.ops.diff import diff
 from diskreplay.ops.episodes import episodes, head
 from diskreplay.storage.column import ColumnReader
 

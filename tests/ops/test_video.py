@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from diskreplay_cli.main import main
 from gymnasium import spaces
+from helpers.diff import diff
 from helpers.packets import Clip, clip
 from PIL import Image, ImageSequence
 
@@ -24,7 +25,7 @@ from diskreplay import formats, video
 from diskreplay.errors import CorruptionError, InputError, OpenError
 from diskreplay.formats.core import log_rows
 from diskreplay.formats.core.log_rows import LogRows
-from diskreplay.ops import combine, compact, convert, diff, edit, episodes, inspect, resize
+from diskreplay.ops import combine, compact, convert, edit, episodes, inspect, resize
 from diskreplay.ops.show import GAP_PIXELS, show
 from diskreplay.ops.verify import verify
 from diskreplay.reading import decoding
@@ -129,12 +130,12 @@ def test_stores_are_merged_split_and_edited(path: str, tmp_path: pathlib.Path) -
     make(tmp_path / "plain", extra=False)
     with pytest.raises(InputError, match="has other video than"):
         combine.merge(tmp_path / "no", [tmp_path / "plain", tmp_path / "other"])
-    found = diff.diff(tmp_path / "plain", tmp_path / "other")
+    found = diff(tmp_path / "plain", tmp_path / "other")
     assert found is not None
     assert "video" in str(found)
-    assert diff.diff(path, path) is None
+    assert diff(path, path) is None
     make(tmp_path / "differs", clip(count=25, seed=3))
-    assert diff.diff(path, tmp_path / "differs") is not None
+    assert diff(path, tmp_path / "differs") is not None
 
 
 def test_stores_with_other_parameters_are_merged(path: str, tmp_path: pathlib.Path) -> None:

@@ -109,7 +109,7 @@ def test_an_address_with_credentials_is_repeated_by_no_error(
     "words",
     [
         ("inspect", "{}"), ("verify", "{}"), ("episodes", "{}"), ("head", "{}"), ("push", "{}", "s3://bucket/x"),
-        ("push", "a.replay", "{}"), ("pull", "{}", "b.replay"), ("gc", "{}"), ("compact", "{}"), ("diff", "{}", "{}"),
+        ("push", "a.replay", "{}"), ("pull", "{}", "b.replay"), ("gc", "{}"), ("compact", "{}"),
         ("export", "{}", "b.npz"), ("import", "{}", "b.replay"), ("checkpoints", "list", "{}"), ("report", "{}"),
         ("merge", "b.replay", "{}"), ("split", "{}", "0.5", "0.5"), ("edit", "{}", "b.replay", "--steps", "0"),
         ("edit", "a.replay", "{}", "--steps", "0"), ("relabel", "{}", "--reward", "math:sqrt"),

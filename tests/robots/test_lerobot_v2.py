@@ -9,11 +9,11 @@ import shutil
 import numpy as np
 import pytest
 from formats import lerobot_v2
+from helpers.diff import diff
 from robots.lerobot_datasets import opened
 
 import diskreplay as dr
 from diskreplay.ops.convert import import_dataset
-from diskreplay.ops.diff import diff
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr("sys.argv", ["convert"])

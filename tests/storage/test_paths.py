@@ -20,7 +20,6 @@ from diskreplay.compat.frames import ReplayBuffer
 from diskreplay.errors import InputError, StoreNotFoundError
 from diskreplay.ops.combine import merge, split
 from diskreplay.ops.convert import export, import_dataset
-from diskreplay.ops.diff import diff
 from diskreplay.ops.edit import edit
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.record import record
@@ -86,7 +85,6 @@ READ: dict[str, Callable[[], object]] = {
     "verify": lambda: verify("~/a.replay"),
     "inspect": lambda: inspect("~/a.replay"),
     "resize": lambda: resize("~/a.replay", 30),
-    "diff": lambda: diff("~/a.replay", "~/a.replay"),
     "a command": lambda: CliRunner().invoke(main, ["inspect", "~/a.replay"], catch_exceptions=False).exit_code or None,
 }
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine, copy_bytes
 from diskreplay.ops.repair.index import ShardIndex, indexes
-from diskreplay.ops.verify_patches import ValueReader
+from diskreplay.ops.verify_rows import ValueReader
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Tail
@@ -230,7 +230,6 @@ class ColumnRepair:
         return tail
 
     def _replaced(self, shard: int, new: Array | None, end: int) -> dict[tuple[int, int], Array]:
-        """Return the new values of chunks, by chunk and group."""
         found = {}
         rows, each = self.column.chunk_rows, self.reader.group_envs
         for chunk in self._chunks(shard, end):

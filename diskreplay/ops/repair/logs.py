@@ -34,7 +34,7 @@ def _lost(store: Store, name: str, commit: Commit, path: str) -> int:
     span = commit.span(path, store.schema.context)
     if span.begin > span.end or (span.end > span.begin and not span.ends_in_tail(reader.column)):
         return max(1, span.end - span.begin)
-    ColumnCheck(reader, path, found, lambda size: None).run([span])
+    ColumnCheck(reader, path, [span], found, lambda size: None).run()
     check_log(path, store.log_readers(name, commit)[path], store.schema, commit, found)
     return max(1, span.end - span.begin) if found.problems else 0
 

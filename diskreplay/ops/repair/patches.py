@@ -160,7 +160,6 @@ class PatchRepair:
             self._write_again(best)
 
     def _are_same(self, number: int, other: int) -> bool:
-        """Tell whether two patches have the same frames."""
         return all(
             self.shards[path].value(int(source[number]) + self.shards[path].first, 0).tobytes()
             == self.shards[path].value(int(source[other]) + self.shards[path].first, 0).tobytes()

@@ -254,7 +254,6 @@ class _StoreRepair:
         return False
 
     def _give_up(self, name: str) -> None:
-        """Move a stream aside."""
         path = self._path(STREAMS, name)
         nothing = self.files.kind(path) == "directory" and not self.files.list(path)
         if not nothing:

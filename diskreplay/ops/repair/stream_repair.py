@@ -165,7 +165,6 @@ class StreamRepair:
         return given_up, codes, changed, self._loss(gone, ~continues[window], patches)
 
     def _given_up(self, continues: Array, patches: PatchRepair) -> Array:
-        """Return the rows ``(rows, num_envs)`` that can no longer be sampled."""
         rows = [path for path in self.shards if not is_patch(path) and not spans_itself(path)]
         lost = np.any([self._lost(path) for path in rows], axis=0)
         patches.look(lost)
@@ -180,7 +179,6 @@ class StreamRepair:
         return found
 
     def _codes(self, start: Array, given_up: Array, continues: Array, patches: PatchRepair) -> Array:
-        """Return the start codes once these rows are given up."""
         codes = start.copy()
         codes[given_up & (continues | self._lost(START))] = Start.REPEAT
         codes[given_up & (start == Start.PATCHES) & patches.forgotten] = Start.ZEROS

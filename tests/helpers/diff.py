@@ -27,16 +27,17 @@ from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.selection import SelectedStore, open_selected
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Arrays, Source, Transitions, by_episode
 from diskreplay.index.episodes import Episode
-from diskreplay.ops.convert import PLAIN, counted
-from diskreplay.ops.signals import Progress
+from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import KNOWN
 from diskreplay.schema.ids import pack
 from diskreplay.schema.ragged import Lists
 from diskreplay.storage.paths import PathLike
+from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
 
+LAYOUT = "observation_space", "action_space", "columns", "ragged_columns", "video", "reward_dtype", "stacks", "padding"
 EPISODES = 64
 """The number of episodes whose first stacks are compared at once."""
 NONE = "none"
@@ -62,9 +63,6 @@ class Difference:
     step: int | None = None
     element: tuple[int, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "element": list(self.element)}
-
     def __str__(self) -> str:
         step = f", step {self.step}" if self.step is not None else ""
         place = f"episode {self.episode}{step}: " if self.episode is not None else ""
@@ -72,40 +70,18 @@ class Difference:
         return f"{place}{self.what}{element}: {self.one} and {self.other}"
 
 
-def diff(one: PathLike, other: PathLike, *, progress: Progress | None = None) -> Difference | None:
-    """Return the first difference of two stores, or None if there is none.
-
-    Args:
-        one, other: paths of stores.
-        progress: a function, called with the transitions done and in all.
-
-    Raises what opening and reading them raises.
-    """
+def diff(one: PathLike, other: PathLike) -> Difference | None:
     with open_selected(one) as a, open_selected(other) as b:
         mine, theirs = a.source(stacked=True), b.source(stacked=True)
-        found = _layouts(mine.layout, theirs.layout) or _columns_later(a, b)
-        if found is None:
-            found = _steps(counted(mine, progress), theirs)
+        found = _layouts(mine.layout, theirs.layout) or _columns_later(a, b) or _steps(mine, theirs)
         if found is None and (mine.steps, mine.episodes) != (theirs.steps, theirs.episodes):
             found = Difference("transitions", f"{mine.steps:,}", f"{theirs.steps:,}")
-        if found is None:
-            found = _facts(a, b) or _written_later(a, b)
-        if found is None and not mine.layout.stacked:
-            found = _first_stacks(a, b)
-        return found
+        found = found or _facts(a, b) or _written_later(a, b)
+        return _first_stacks(a, b) if found is None and not mine.layout.stacked else found
 
 
 def _layouts(one: Layout, other: Layout) -> Difference | None:
-    for what in (
-        "observation_space",
-        "action_space",
-        "columns",
-        "ragged_columns",
-        "video",
-        "reward_dtype",
-        "stacks",
-        "padding",
-    ):
+    for what in LAYOUT:
         mine, theirs = getattr(one, what), getattr(other, what)
         if mine != theirs:
             one_line, other_line = (" ".join(str(value).split()) for value in (mine, theirs))
@@ -132,7 +108,6 @@ def _steps(one: Source, other: Source) -> Difference | None:
 
 
 def _facts(one: SelectedStore, other: SelectedStore) -> Difference | None:
-    """Return the first episode for which facts differ, and the first such fact by name."""
     for at, (mine, theirs) in enumerate(zip(one.episodes, other.episodes, strict=True)):
         for name in sorted({*mine.facts, *theirs.facts}):
             a, b = (
@@ -145,7 +120,6 @@ def _facts(one: SelectedStore, other: SelectedStore) -> Difference | None:
 
 
 def _written_later(one: SelectedStore, other: SelectedStore) -> Difference | None:
-    """Return the first step to which another value was written later, and the first column that has one there."""
     row_bytes = sum(column.item_bytes for column in one.schema.later)
     if not row_bytes:
         return None
@@ -198,8 +172,7 @@ def _first_stacks(one: SelectedStore, other: SelectedStore) -> Difference | None
 
 
 def _stacks(part: SelectedStore, episodes: list[Episode], reach: int) -> dict[str, Array]:
-    """Return the stacked observations of the first steps of episodes."""
-    with ReplayBuffer.open(part.path, mode="r", ragged="lists", **PLAIN) as buffer:
+    with ReplayBuffer.open(part.path, mode="r", ragged="lists", view=Transition(), sampler=Uniform()) as buffer:
         envs = [stream["num_envs"] for stream in buffer.stats()["streams"].values()]
         ids = [
             pack(e.stream, row, e.env, envs[e.stream])
@@ -242,7 +215,6 @@ def _element(a: Array, b: Array) -> tuple[int, ...]:
 
 
 def _unequal(a: Array, b: Array) -> int | None:
-    """Return the first step in which two columns differ."""
     if isinstance(a, Lists):
         return next((at for at, (mine, theirs) in enumerate(zip(a, b, strict=True)) if _differ(mine, theirs)), None)
     unequal = (_bits(a) != _bits(b)).reshape(len(a), -1).any(axis=1)
@@ -250,7 +222,6 @@ def _unequal(a: Array, b: Array) -> int | None:
 
 
 def _differ(mine: Array, theirs: Array) -> bool:
-    """Tell whether two rows of a ragged column differ."""
     return len(mine) != len(theirs) or bool(np.any(_bits(mine) != _bits(theirs)))
 
 
