@@ -65,8 +65,8 @@ WAITING_ROWS = 64
 class Keeps(Protocol):
     """The interface of an object that saves, after the last commit, state for the next opening."""
 
-    def keep(self, engine: Engine) -> str:
-        """Save the state durably; return "", or the reason why it cannot be saved."""
+    def keep(self, engine: Engine, closing: bool) -> str:
+        """Save the state durably, and with ``closing`` close the engine first; return "", or why it cannot be saved."""
         raise NotImplementedError
 
 
@@ -388,9 +388,9 @@ class Engine:
             facts, arrays = {**facts, **more}, {**arrays, **values}
         return facts, arrays
 
-    def keep(self) -> str:
+    def keep(self, closing: bool = False) -> str:
         """Save the sampler's state, after a commit, for the next opening; return "", or the reason why it cannot."""
-        return "" if self.keeping is None else self.keeping.keep(self)
+        return "" if self.keeping is None else self.keeping.keep(self, closing)
 
     # Reading
 
@@ -476,7 +476,7 @@ class Engine:
                     with self.pushes.warned_later():
                         self._commit_last(self.streams.writer)
                 if not self.closed:
-                    not_kept = self.keep()
+                    not_kept = self.keep(closing=True)
             except DiskReplayError:
                 self.finish()
                 self.store.files.stop()
