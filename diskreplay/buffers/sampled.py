@@ -101,9 +101,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             engine.hooks.append(self.draws)
             self.keeping: Keeping | None = None
             if engine.streams.writer is not None:
-                self.keeping = engine.keeping = Keeping(
-                    engine, self.draws, engine.streams.writer, take=checkpoint is None
-                )  # fmt: skip
+                self.keeping = Keeping(engine, self.draws, engine.streams.writer, take=checkpoint is None)
+                engine.keeping = self.keeping.keep
         except BaseException:
             self.close()
             raise

@@ -14,7 +14,7 @@ import errno
 import functools
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,14 +62,6 @@ WAITING_ROWS = 64
 """The number of rows after which the waiting bytes are counted again."""
 
 
-class Keeps(Protocol):
-    """The interface of an object that saves, after the last commit, state for the next opening."""
-
-    def keep(self, engine: Engine, closing: bool) -> str:
-        """Save the state durably, and with ``closing`` close the engine first; return "", or why it cannot be saved."""
-        raise NotImplementedError
-
-
 class Engine:
     """One open store, to which one thread may add while several read.
 
@@ -96,7 +88,8 @@ class Engine:
         appender, later: these add rows, and write later values, if a stream is written.
         logs: the logs of bytes beside the rows of the written stream, by path.
         pushes: the pushes of the written stream.
-        hooks, companion, keeping: the objects whose state goes with the rows; see :mod:`diskreplay.engine.hooks`.
+        hooks, companion: the objects whose state goes with the rows; see :mod:`diskreplay.engine.hooks`.
+        keeping: a function of :meth:`keep`, called with this engine and ``closing``.
         restored: the checkpoint at which the store was opened.
         stays_at: the checkpoint at which a reader stays until a refresh. No writer can evict the rows that it pins.
         closed: True if files and locks were given back.
@@ -139,7 +132,7 @@ class Engine:
         self.refused = ""
         self.hooks: list[Hook] = []
         self.companion: Companion | None = None
-        self.keeping: Keeps | None = None
+        self.keeping: Callable[[Engine, bool], str] = lambda engine, closing: ""
         self.call_off: Callable[[], None] | None = None
         self.settle: Callable[[], None] = lambda: None
         self.restored = checkpoint
@@ -389,8 +382,11 @@ class Engine:
         return facts, arrays
 
     def keep(self, closing: bool = False) -> str:
-        """Save the sampler's state, after a commit, for the next opening; return "", or the reason why it cannot."""
-        return "" if self.keeping is None else self.keeping.keep(self, closing)
+        """Save the sampler's state, after a commit, for the next opening; return "", or the reason why it cannot.
+
+        With ``closing`` the engine is closed as soon as the state has been copied.
+        """
+        return self.keeping(self, closing)
 
     # Reading
 
