@@ -57,7 +57,7 @@ def measured(path: str, sampler: Any, steps: int, repeats: int) -> tuple[list[fl
             asked.append(seconds(sampler.state))
             buffer.update_priorities(buffer.items()[:1], [1.0])
             buffer.commit()
-            keep.append(seconds(buffer.engine.keep))
+            keep.append(seconds(buffer.engine.save_sampler))
         return [harness.median_ms(times) for times in (plain, checkpoint, keep, asked)], size
 
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers import copies, owners, shuffle
 from diskreplay.buffers.draws import Draws
-from diskreplay.buffers.keeping import Keeping
 from diskreplay.buffers.loader import MOST_BEGUN, Loader, begun_ahead, endless, loading
 from diskreplay.buffers.opening import APPEND
 from diskreplay.buffers.passes import Passes
+from diskreplay.buffers.saved_sampler import SavedSampler
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import (
     UPDATED,
@@ -99,10 +99,10 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             updated = priorities is not None and not priorities.is_new and state.get(UPDATED, True)
             self.draws = Draws(engine, view, self._showing(view), drawing, updated)
             engine.hooks.append(self.draws)
-            self.keeping: Keeping | None = None
+            self.saved_sampler: SavedSampler | None = None
             if engine.streams.writer is not None:
-                self.keeping = Keeping(engine, self.draws, engine.streams.writer, take=checkpoint is None)
-                engine.keeping = self.keeping.keep
+                self.saved_sampler = SavedSampler(engine, self.draws, engine.streams.writer, take=checkpoint is None)
+                engine.saving = self.saved_sampler.save
         except BaseException:
             self.close()
             raise

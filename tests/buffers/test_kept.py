@@ -28,7 +28,7 @@ from diskreplay.errors import ClosedError, InputError, SamplerWarning, WriteFail
 from diskreplay.ops.compact import compact
 from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
-from diskreplay.storage import kept, metadata
+from diskreplay.storage import metadata, saved_state
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
 
@@ -423,16 +423,16 @@ def test_a_change_while_the_state_is_kept_is_not_forgotten(
         whole(*arguments)
 
     buffer = filled(path, dr.Counting(dr.Proportional()))
-    call, whole, refused = changes_of(buffer)[way], kept.replace, list[str]()
+    call, whole, refused = changes_of(buffer)[way], saved_state.replace, list[str]()
     expected = known(buffer)
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "replace", replace)
+        patch.setattr(saved_state, "replace", replace)
         if ends == "close":
             buffer.close()
         else:
             with buffer.engine.write_lock:
                 buffer.commit()
-                buffer.engine.keep()
+                buffer.engine.save_sampler()
             before, expected = expected, known(buffer)
             assert expected != before
     buffer.close()

@@ -75,7 +75,7 @@ def new(
 
 
 def replace(writer: StreamWriter, state: Checkpoint, values: dict[str, NDArray[Any]]) -> None:
-    """Make a state what is kept in a stream, durably; ``values`` are its arrays if they are not there already."""
+    """Make a state the saved one of a stream, durably; ``values`` are its arrays if they are not there already."""
     data = checkpoint_document(state, SCRATCH)
     files, place = writer.files, folder(writer.path)
     with writer.whole("keeping the sampler's state of"):

@@ -24,7 +24,7 @@ from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
 from diskreplay.errors import CorruptionError
 from diskreplay.sampling.composed import has_priorities
-from diskreplay.storage import kept
+from diskreplay.storage import saved_state
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint
 from diskreplay.storage.stream import StreamWriter
@@ -33,7 +33,7 @@ RNG = "rng"
 """The key of the random state, which only an adapter's state has."""
 
 
-class Keeping:
+class SavedSampler:
     """The state on disk of the sampler of a store that is written.
 
     Args:
@@ -50,35 +50,35 @@ class Keeping:
         self._writer = writer
         self._draws = draws
         priorities = has_priorities(draws.sampler)
-        self._keeps = priorities or draws.counting is not None
+        self._saves = priorities or draws.counting is not None
         self.found: Checkpoint | None = None
         what = "the priorities that were there" if priorities else "the counts of draws that were there"
-        take = take and self._keeps and not draws.updated
-        marks = self._keeps
+        take = take and self._saves and not draws.updated
+        marks = self._saves
         try:
-            there = kept.read(writer.files, writer.path)
-            why = "" if there is None else self._take(there, kept.rows(_cut(engine)), what, take)
+            there = saved_state.read(writer.files, writer.path)
+            why = "" if there is None else self._take(there, saved_state.rows(_cut(engine)), what, take)
             marks = marks and (there is None or RNG not in there.state)
         except CorruptionError as error:  # the damage is as good as a mark, and `verify` finds it
             there, why, marks = None, str(error), False
         if why and take:
             begins_anew(draws.sampler, what, why)
         if marks:  # also in the place of another mark, which may not be durable
-            mark = kept.new(writer, {}, {}, {}) if there is None else dataclasses.replace(there, cut={})
+            mark = saved_state.new(writer, {}, {}, {}) if there is None else dataclasses.replace(there, cut={})
             with engine.write_lock.exclusive:
-                kept.replace(writer, mark, {})
+                saved_state.replace(writer, mark, {})
 
-    def _take(self, there: Checkpoint, now: kept.Rows, what: str, take: bool) -> str:
+    def _take(self, there: Checkpoint, now: saved_state.Rows, what: str, take: bool) -> str:
         """Have the sampler go on from a state if it counts for the rows of now; return why it does not, or ""."""
         if not there.cut:
             return "the last program that had them ended without close; a checkpoint has those of its time"
-        draws, before = self._draws, kept.rows(there.cut)
+        draws, before = self._draws, saved_state.rows(there.cut)
         if before == now:
             self.found = there
-        elif has_priorities(draws.sampler) or not kept.went_on(before, now):
+        elif has_priorities(draws.sampler) or not saved_state.went_on(before, now):
             return "rows were committed since they were kept, by a program that kept none, or the stream went back"
         if take:
-            arrays = functools.partial(kept.read_arrays, self._writer.files, self._writer.path, there)
+            arrays = functools.partial(saved_state.read_arrays, self._writer.files, self._writer.path, there)
             taken = resume_sampler(draws.sampler, draws.view, there.state, arrays, what)
             draws.updated = taken and there.state.get(UPDATED, True)
         return ""
@@ -86,10 +86,10 @@ class Keeping:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays ``(n,)`` of the state that was found, by name; raise CorruptionError for damaged ones."""
         assert self.found is not None
-        return kept.read_arrays(self._writer.files, self._writer.path, self.found)
+        return saved_state.read_arrays(self._writer.files, self._writer.path, self.found)
 
-    def keep(self, engine: Engine, closing: bool) -> str:
-        """Keep what the next opening goes on with; return why it cannot be kept, or ""."""
+    def save(self, engine: Engine, closing: bool) -> str:
+        """Save what the next opening goes on with; return why it cannot be saved, or ""."""
         companion, writer, draws = engine.companion, self._writer, self._draws
         if writer.failure is not None:
             return ""
@@ -98,12 +98,12 @@ class Keeping:
             engine.whole()
             cut = _cut(engine)
             there = self.found
-            if there is not None and kept.rows(there.cut) != kept.rows(cut):
+            if there is not None and saved_state.rows(there.cut) != saved_state.rows(cut):
                 there = None
             if companion is not None or (draws.updated and (draws.unsaved or there is None)):
                 try:
                     state, arrays = _state(engine)
-                    there = kept.new(writer, state, arrays, cut)
+                    there = saved_state.new(writer, state, arrays, cut)
                 except MemoryError:  # which whoever closes may try again
                     raise
                 except Exception as error:  # of a sampler's own code, which must not keep the store from being closed
@@ -112,10 +112,10 @@ class Keeping:
             engine.closed = closing  # what a thread draws or updates from now on would not be kept: it is told so
         try:
             with engine.write_lock.exclusive:
-                if there is None and self._keeps:
-                    kept.remove(writer)  # the sampler began anew, which was said, was cleared, or knows nothing
-                elif there is not None and (self._keeps or companion is not None):
-                    kept.replace(writer, there, arrays)
+                if there is None and self._saves:
+                    saved_state.remove(writer)  # the sampler began anew, which was said, was cleared, or knows nothing
+                elif there is not None and (self._saves or companion is not None):
+                    saved_state.replace(writer, there, arrays)
         except BaseException:  # it stays open, to be closed again
             engine.closed, draws.unsaved = False, True
             raise
