@@ -26,10 +26,6 @@ from diskreplay.views.batch import SomeBatch
 from diskreplay.views.view import Explains, View
 
 
-class Unmarked(Exception):
-    """The signal that draws count, and that what is on disk does not say yet that there are newer counts."""
-
-
 class Draws(Generic[SomeBatch]):
     """The draws of batches of one store; a hook of its engine, whose lock guards every call.
 
@@ -44,9 +40,9 @@ class Draws(Generic[SomeBatch]):
 
     Attributes:
         view, shown, sampler, updated: the arguments of these names; ``updated`` changes.
+        unsaved: True if ``updated`` by priorities, or counts of draws, that closing has not saved yet.
         priorities: the sampler, if it has some, or another state.
         counting: the sampler, or what it is made of, that counts draws; None if none does.
-        ready: True if priorities may be updated, and draws counted; see :mod:`diskreplay.buffers.keeping`.
     """
 
     def __init__(self, engine: Engine, view: View, shown: View[SomeBatch], sampler: Sampler, updated: bool) -> None:
@@ -55,8 +51,7 @@ class Draws(Generic[SomeBatch]):
         self.sampler = sampler
         self.priorities = sampler if isinstance(sampler, Prioritized) else None
         self.counting = next((part for part in with_parts(sampler) if isinstance(part, Counting)), None)
-        self.updated = updated
-        self.ready = True
+        self.updated = self.unsaved = updated
         self._schema = engine.schema
         self._streams = engine.streams
         self._rng = engine.rng
@@ -69,10 +64,7 @@ class Draws(Generic[SomeBatch]):
     # Drafts of batches, as `Engine.read` takes them
 
     def draft(self, batch_size: int, reads: Reads) -> SomeBatch:
-        """Return as many items as asked for, drawn by the sampler; raise NotEnoughDataError if fewer are held.
-
-        Raises Unmarked as :meth:`draw` does.
-        """
+        """Return as many items as asked for, drawn by the sampler; raise NotEnoughDataError if fewer are held."""
         held = len(self._streams)
         if batch_size > held:
             raise NotEnoughDataError(
@@ -92,7 +84,7 @@ class Draws(Generic[SomeBatch]):
         return self.shown.draft(self._schema, self._streams.all, *drawn, self._rng, reads)
 
     def draft_within(self, batch_size: int, within: Selection, reads: Reads) -> SomeBatch:
-        """Return items of a selection, drawn uniformly; raise Unmarked as :meth:`draw` does."""
+        """Return items of a selection, drawn uniformly."""
         streams = self._streams.all
         self.check_selection(within)
         whole = len(streams) == 1 and within.ranges.least >= streams[0].log.first_id
@@ -105,10 +97,9 @@ class Draws(Generic[SomeBatch]):
         if self.counting is None:
             ids, _ = draw(standing, batch_size)
         else:
-            self._check_marked()
             with self._alone:
                 ids, _ = self.counting.counted(draw, self._rng, self._streams.windows(), standing, batch_size)
-            self.updated = True
+            self.updated = self.unsaved = True
         return self.shown.draft(self._schema, streams, ids, ones, self._rng, reads)
 
     def draft_ids(self, ids: Ids, reads: Reads) -> SomeBatch:
@@ -119,29 +110,17 @@ class Draws(Generic[SomeBatch]):
     # The sampler
 
     def draw(self, count: int, rng: Any = None) -> tuple[Ids, NDArray[np.float32]]:
-        """Have the sampler draw ids and weights, ``(count,)`` each, by the store's generator if ``rng`` is None.
-
-        Raises Unmarked, with nothing drawn, while draws may not be counted.
-        """
-        self._check_marked()
+        """Have the sampler draw ids and weights, ``(count,)`` each, by the store's generator if ``rng`` is None."""
         with self._alone:
             drawn = self.sampler.sample(rng or self._rng, self._streams.windows(), self.standing, count)
         if self.counting is not None:
-            self.updated = True
+            self.updated = self.unsaved = True
         return drawn
 
     def take_back(self, ids: Ids) -> None:
         """Have draws of ids ``(B,)`` not counted after all, because no batch came of them."""
         if self.counting is not None:
             self.counting.take_back(ids)
-
-    def _check_marked(self) -> None:
-        """Raise Unmarked while draws may not be counted.
-
-        Only the lock tells: a thread that waits for it may come in just after the counts were copied to be kept.
-        """
-        if self.counting is not None and not self.ready:
-            raise Unmarked
 
     def times_sampled(self, ids: Ids) -> NDArray[np.int64]:
         """Return how often ids ``(B,)`` were drawn, int64 ``(B,)``; raise InputError if the sampler does not count."""
@@ -164,16 +143,13 @@ class Draws(Generic[SomeBatch]):
         found[here] = self.standing(ids[here])
         return found
 
-    def update(self, index: Any, priorities: Any) -> bool:
-        """Give the sampler priorities; return False, with nothing done, while they may not be updated."""
+    def update(self, index: Any, priorities: Any) -> None:
+        """Give the sampler priorities."""
         if self.priorities is None:
             raise InputError(f"{self.sampler!r} has no priorities; create or open the store with Proportional()")
-        if not self.ready:
-            return False
         with self._alone:
             self.priorities.update(index, priorities, self._streams.windows(), self.standing)
-        self.updated = True
-        return True
+        self.updated = self.unsaved = True
 
     def check_given(self, ids: Ids) -> None:
         """Raise InputError if an id is that of no item, and never was."""

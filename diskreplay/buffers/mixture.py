@@ -27,7 +27,7 @@ from diskreplay.buffers.loader import Loader, endless, loading
 from diskreplay.buffers.opening import find_checkpoint, written_stream
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.buffers.sampled import SampledBuffer, once_marked
+from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import resume_sampler
 from diskreplay.buffers.stored import Restored
 from diskreplay.buffers.subscripts import Subscripted
@@ -201,12 +201,6 @@ class Mixture(Subscripted, Checkpointed, Generic[SomeBatch]):
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
         batch_size = check_count("batch_size", batch_size)
-        for part in self._parts:
-            part.before_draw()
-        return once_marked(self._parts, lambda: self._sample(batch_size))
-
-    def _sample(self, batch_size: int) -> SomeBatch:
-        """Return a batch as :meth:`sample` does; raise Unmarked where a part's counts were kept meanwhile."""
         with self._lock:  # of one draw all parts have been drawn from, or none
             before = self._given
             counts = self._shares.counts(before, batch_size)
@@ -269,9 +263,6 @@ class Mixture(Subscripted, Checkpointed, Generic[SomeBatch]):
             with part.engine.lock:
                 part.engine.check_open()
                 part.draws.check_given(own[here])
-        for part, here in given:
-            if here.any():
-                part.before_update()
         with held_back():
             for part, here in given:
                 if here.any():

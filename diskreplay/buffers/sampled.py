@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers import copies, owners, shuffle
-from diskreplay.buffers.draws import Draws, Unmarked
-from diskreplay.buffers.keeping import Keeping
+from diskreplay.buffers.draws import Draws
 from diskreplay.buffers.loader import MOST_BEGUN, Loader, begun_ahead, endless, loading
 from diskreplay.buffers.passes import Passes
+from diskreplay.buffers.saved_sampler import SavedSampler
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import (
     UPDATED,
@@ -37,8 +37,6 @@ from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views import notebooks
 from diskreplay.views.batch import SomeBatch
 from diskreplay.views.view import View
-
-Made = TypeVar("Made")
 
 
 class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
@@ -83,11 +81,10 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             updated = priorities is not None and not priorities.is_new and state.get(UPDATED, True)
             self.draws = Draws(engine, view, self._showing(view), drawing, updated)
             engine.hooks.append(self.draws)
-            self.keeping: Keeping | None = None
+            self.saved_sampler: SavedSampler | None = None
             if engine.streams.writer is not None:
-                self.keeping = engine.keeping = Keeping(
-                    engine, self.draws, engine.streams.writer, take=checkpoint is None
-                )  # fmt: skip
+                self.saved_sampler = SavedSampler(engine, self.draws, engine.streams.writer, take=checkpoint is None)
+                engine.saving = self.saved_sampler.save
         except BaseException:
             self.close()
             raise
@@ -176,8 +173,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         batch_size = check_count("batch_size", batch_size)
         engine, draws = self.engine, self.draws
         if within is not None:
-            return once_marked([self], lambda: engine.read(draws.draft_within, batch_size, within))
-        return once_marked([self], lambda: engine.read(draws.draft, batch_size))
+            return engine.read(draws.draft_within, batch_size, within)
+        return engine.read(draws.draft, batch_size)
 
     def times_sampled(self, index: Any) -> NDArray[np.int64]:
         """Return how often transitions were drawn; the sampler must be a :class:`~diskreplay.Counting`.
@@ -194,14 +191,6 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             with self.engine.lock.exclusive:
                 return self.draws.times_sampled(ids)
 
-    def before_draw(self) -> None:
-        """See to it that nobody finds counts from before a draw; see :func:`once_marked`.
-
-        Raises what :meth:`update_priorities` raises where it puts a mark on disk.
-        """
-        if self.draws.counting is not None:
-            self.before_update()
-
     def update_priorities(self, index: Any, priorities: Any) -> None:
         """Tell a prioritized sampler the TD errors of transitions.
 
@@ -210,27 +199,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             priorities: ``(B,)`` TD errors, or their magnitudes; of a repeated index the last one counts.
 
         Raises InputError, with no priority changed, where a priority is not finite, an index names no transition, or
-        the sampler has no priorities. The first call of a buffer that writes puts a mark on disk before; it raises
-        WriteFailedError, with no priority changed, where the file system refuses that.
+        the sampler has no priorities.
         """
-        while True:
-            with self.engine.lock:
-                self.engine.check_open()
-                if self.draws.update(index, priorities):
-                    return
-            self.before_update()
-
-    def before_update(self) -> None:
-        """See to it that nobody finds priorities from before an update; :meth:`update_priorities` calls it.
-
-        Raises what that does for it.
-        """
-        if self.keeping is None or self.draws.ready:
-            return
-        with self.engine.write_lock:
+        with self.engine.lock:
             self.engine.check_open()
-            with self.engine.write_lock.exclusive:
-                self.keeping.before_update(self.engine)
+            self.draws.update(index, priorities)
 
     def get(self, index: Any) -> SomeBatch:
         """Return the transitions that ``index``, int64 ``(B,)`` of some batch, names.
@@ -308,16 +281,3 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             return shuffle.Pass(*given, within.holds, functools.partial(draws.check_selection, within))
 
         return Passes(begin, epochs)
-
-
-def once_marked(parts: Sequence[SampledBuffer[Any]], draw: Callable[[], Made]) -> Made:
-    """Return what ``draw()`` gives, which draws from some buffers.
-
-    Before the first draw that a buffer counts, and after its counts were kept, it puts a mark on disk, and draws again.
-    """
-    while True:
-        try:
-            return draw()
-        except Unmarked:
-            for part in parts:
-                part.before_draw()

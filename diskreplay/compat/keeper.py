@@ -1,8 +1,8 @@
 """The state that another library's buffer keeps beside its rows, so that an opened store goes on as it was closed.
 
 1. Closing, and :meth:`Keeper.save`, keep priorities, random state and the :class:`RamState` as
-   :mod:`diskreplay.buffers.keeping` does. They count as long as the committed rows are those that they were kept with,
-   though priorities were updated since: a crash leaves what was saved, or newer rows.
+   :mod:`diskreplay.buffers.saved_sampler` does. They count as long as the committed rows are those that they were kept
+   with, though priorities were updated since: a crash leaves what was saved, or newer rows.
 2. What follows from the rows is asked of the store, and counted nowhere else. All other state changes through
    :meth:`Keeper.changing`, all of it or nothing.
 """
@@ -151,7 +151,7 @@ class Keeper:
         with buffer.engine.write_lock:
             self.flush()
             buffer.commit()
-            if why := buffer.engine.keep():
+            if why := buffer.engine.save_sampler():
                 raise InputError(why)
 
     # What was saved
@@ -165,14 +165,14 @@ class Keeper:
             draws: True if the random state comes back too.
             checkpoint: the checkpoint at which the buffer was opened, whose state counts instead.
         """
-        buffer, keeping = self.buffer, self.buffer.keeping
-        assert keeping is not None  # it writes
-        found = keeping.found if checkpoint is None else buffer.engine.store.checkpoint(checkpoint)
+        buffer, saved = self.buffer, self.buffer.saved_sampler
+        assert saved is not None  # it writes
+        found = saved.found if checkpoint is None else buffer.engine.store.checkpoint(checkpoint)
         held = None if found is None else found.state.get(STATE)
         if found is None or held is None or (self._ram is not None and not held):
             return False
         if self._ram is not None:
-            arrays = keeping.arrays() if checkpoint is None else buffer.engine.store.read_arrays(found)
+            arrays = saved.arrays() if checkpoint is None else buffer.engine.store.read_arrays(found)
             try:
                 self._ram.restore(held, arrays)
             except (KeyError, ValueError) as error:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.sampled import SampledBuffer, once_marked
+from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.compat.rows import window
 from diskreplay.schema.ids import Ids
 
@@ -17,13 +17,9 @@ def draw(buffer: SampledBuffer[Any], size: int, rng: Any = None) -> tuple[Ids, N
 
     ``rng`` has ``random(size)``; the buffer's own generator if None.
     """
-
-    def draw_once() -> tuple[Ids, NDArray[np.float32]]:
-        with buffer.engine.lock:
-            buffer.engine.check_open()
-            return buffer.draws.draw(size, rng)
-
-    return once_marked([buffer], draw_once)
+    with buffer.engine.lock:
+        buffer.engine.check_open()
+        return buffer.draws.draw(size, rng)
 
 
 def draw_unique(buffer: SampledBuffer[Any], size: int) -> Ids:

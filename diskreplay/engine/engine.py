@@ -14,7 +14,7 @@ import errno
 import functools
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,14 +62,6 @@ WAITING_ROWS = 64
 """The number of rows after which the waiting bytes are counted again."""
 
 
-class Keeps(Protocol):
-    """The interface of an object that saves, after the last commit, state for the next opening."""
-
-    def keep(self, engine: Engine) -> str:
-        """Save the state durably; return "", or the reason why it cannot be saved."""
-        raise NotImplementedError
-
-
 class Engine:
     """One open store, to which one thread may add while several read.
 
@@ -97,7 +89,8 @@ class Engine:
         appender, later: these add rows, and write later values, if a stream is written.
         logs: the logs of bytes beside the rows of the written stream, by path.
         pushes: the pushes of the written stream.
-        hooks, companion, keeping: the objects whose state goes with the rows; see :mod:`diskreplay.engine.hooks`.
+        hooks, companion: the objects whose state goes with the rows; see :mod:`diskreplay.engine.hooks`.
+        saving: a function of :meth:`save_sampler`, called with this engine and ``closing``.
         restored: the checkpoint at which the store was opened.
         stays_at: the checkpoint at which a reader stays until a refresh. No writer can evict the rows that it pins.
         closed: True if files and locks were given back.
@@ -141,7 +134,7 @@ class Engine:
         self.refused = ""
         self.hooks: list[Hook] = []
         self.companion: Companion | None = None
-        self.keeping: Keeps | None = None
+        self.saving: Callable[[Engine, bool], str] = lambda engine, closing: ""
         self.call_off: Callable[[], None] | None = None
         self.settle: Callable[[], None] = lambda: None
         self.restored = checkpoint
@@ -392,9 +385,12 @@ class Engine:
             facts, arrays = {**facts, **more}, {**arrays, **values}
         return facts, arrays
 
-    def keep(self) -> str:
-        """Save the sampler's state, after a commit, for the next opening; return "", or the reason why it cannot."""
-        return "" if self.keeping is None else self.keeping.keep(self)
+    def save_sampler(self, closing: bool = False) -> str:
+        """Save the sampler's state, after a commit, for the next opening; return "", or the reason why it cannot.
+
+        With ``closing`` the engine is closed as soon as the state has been copied.
+        """
+        return self.saving(self, closing)
 
     # Reading
 
@@ -471,14 +467,14 @@ class Engine:
         """Commit, save the sampler's state, and give files and locks back; raise the errors of a commit."""
         self.settle()  # before a lock is taken that the other thread needs
         unsent = self.end_pushing()  # before signals wait, because the network may take long
-        open_, not_kept = not self.closed, ""
+        open_, not_saved = not self.closed, ""
         with self.write_lock:
             try:
                 if not (self.closed or self.ending) and self.streams.writer is not None:
                     with self.pushes.warned_later():
                         self._commit_last(self.streams.writer)
                 if not self.closed:
-                    not_kept = self.keep()
+                    not_saved = self.save_sampler(closing=True)
             except DiskReplayError:
                 self.finish()
                 self.store.files.stop()
@@ -487,8 +483,8 @@ class Engine:
         self.store.files.stop()
         if open_:
             self.pushes.warn_of_names()
-        if not_kept:
-            warn_outside(not_kept, SamplerWarning)
+        if not_saved:
+            warn_outside(not_saved, SamplerWarning)
         if unsent is not None:
             warn_outside(
                 f"not everything of {self.path!r} is pushed, and all of it is here; 'diskreplay push' sends the rest: "

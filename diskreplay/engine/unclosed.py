@@ -48,7 +48,7 @@ def _end(engine: Engine, ending: bool) -> None:
             engine.close()
         else:
             engine.commit()  # the store stays open, for threads and exit handlers that still run
-            if engine.companion is None and (why := engine.keep()):
+            if engine.companion is None and (why := engine.save_sampler()):
                 warnings.warn(why, SamplerWarning, stacklevel=2)
     except StateError as error:
         _warn(engine, str(error))

@@ -57,7 +57,7 @@ from diskreplay.ops.verify_rows import UNREADABLE, RowCheck
 from diskreplay.reading.bytelog import CONTENTS, read_records
 from diskreplay.remote.place import place
 from diskreplay.schema.columns import LOGS, Schema
-from diskreplay.storage import attachments, kept, metadata, stream
+from diskreplay.storage import attachments, metadata, saved_state, stream
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.files import Files, translate_reads
@@ -147,16 +147,16 @@ def check_log(path: str, reader: ColumnReader, schema: Schema, view: Commit, fou
             found.add(problem, **place)
 
 
-def check_kept(store: Store, name: str) -> None:
+def check_saved_state(store: Store, name: str) -> None:
     """Raise an error if what closing kept in a stream cannot be read, or restored."""
     files, path = store.files, store.stream_path(name)
-    found = kept.read(files, path)
+    found = saved_state.read(files, path)
     if found is None or not found.cut:
         return
     try:
-        _check_sampler(store, found, kept.read_arrays(files, path, found))
+        _check_sampler(store, found, saved_state.read_arrays(files, path, found))
     except DiskReplayError:
-        now = kept.read(files, path)
+        now = saved_state.read(files, path)
         if now is not None and now.id == found.id:  # else a live writer took it away
             raise
 
@@ -241,7 +241,7 @@ class _StoreCheck:
         self.commits[name] = commit
         self._record(name, commit, place["file"])
         try:
-            check_kept(self.store, name)
+            check_saved_state(self.store, name)
         except DiskReplayError as error:
             self.found.take(error, stream=name)
         above = {path.rpartition("/")[0] for path in LOGS if path in commit.tails} - {""}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -22,11 +23,12 @@ from helpers.priority_model import chi_square
 from helpers.testing import FaultyFiles
 
 import diskreplay as dr
-from diskreplay.errors import InputError, SamplerWarning, WriteFailedError
+from diskreplay.compat import sampler_draws
+from diskreplay.errors import ClosedError, InputError, SamplerWarning, WriteFailedError
 from diskreplay.ops.compact import compact
 from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
-from diskreplay.storage import kept, metadata
+from diskreplay.storage import metadata, saved_state
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
 
@@ -186,12 +188,10 @@ def test_a_sampler_that_was_cleared_is_not_kept(path: str) -> None:
 
 def test_a_checkpoint_changes_no_rows(path: str) -> None:
     filled(path).close()
-    buffer = make(path)
-    expected = chances(buffer)
-    buffer.checkpoint("here")
-    kill(buffer)
+    before = contents(path)
     with make(path) as buffer:
-        assert chances(buffer) == expected
+        buffer.checkpoint("here")
+    assert contents(path) == before
 
 
 def test_a_store_that_is_compacted_keeps_its_priorities(path: str) -> None:
@@ -210,10 +210,17 @@ def test_a_store_that_is_compacted_keeps_its_priorities(path: str) -> None:
 # What is said
 
 
-def test_an_end_without_close_is_said(path: str) -> None:
-    filled(path).close()
+@pytest.mark.parametrize("update", [True, False])
+def test_an_end_without_close_is_said(path: str, update: bool) -> None:
+    with filled(path) as buffer:
+        buffer.checkpoint("here")
+        expected = chances(buffer)
     buffer = make(path)
-    buffer.update_priorities([3], [50.0])  # makes no commit
+    if update:
+        buffer.update_priorities([3], [50.0])  # makes no commit
+    kill(buffer)
+    buffer = make(path, checkpoint="here")
+    assert chances(buffer) == expected
     kill(buffer)
     with anew("ended without close"):
         buffer = make(path)
@@ -222,8 +229,9 @@ def test_an_end_without_close_is_said(path: str) -> None:
     make(path).close()  # it was said
 
 
-def test_a_first_run_that_was_killed_is_said(path: str) -> None:
-    buffer = filled(path)
+@pytest.mark.parametrize("run", [make, filled])
+def test_a_first_run_that_was_killed_is_said(path: str, run: Callable[[str], dr.ReplayBuffer]) -> None:
+    buffer = run(path)
     buffer.commit()
     kill(buffer)
     with anew("ended without close"):
@@ -245,7 +253,7 @@ def test_rows_of_another_process_are_said(path: str) -> None:
     program = f"""
         import numpy as np, os
         import diskreplay as dr
-        buffer = dr.ReplayBuffer.open({path!r})
+        buffer = dr.ReplayBuffer.open({path!r}, sampler=dr.Uniform())
         obs, flags = np.zeros((2, 1), np.float32), np.zeros(2, bool)
         buffer.add(obs, [0, 0], [1.0, 1.0], obs, flags, flags)
         buffer.commit()
@@ -344,18 +352,6 @@ def test_each_part_of_a_mixture_keeps_its_own(tmp_path: pathlib.Path) -> None:
             assert [chances(part) for part in mixture.parts[:2]] == expected
 
 
-def test_a_mixture_updates_no_part_where_one_cannot_be_written(tmp_path: pathlib.Path) -> None:
-    filled(tmp_path / "a").close()
-    filled(tmp_path / "b").close()
-    files = FaultyFiles()
-    with dr.Mixture.open([tmp_path / "a", (tmp_path / "b", {"files": files})]) as mixture:
-        before = [chances(part) for part in mixture.parts]
-        files.fail_at(1, errno.EIO, times=1)
-        with pytest.raises(WriteFailedError):
-            mixture.update_priorities(mixture.sample(8).index, np.full(8, 70.0))
-        assert [chances(part) for part in mixture.parts] == before
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("vector", [True, False])
 def test_recordings_go_on_with_their_priorities(path: str, vector: bool) -> None:
@@ -392,45 +388,71 @@ def test_a_program_that_ends_without_close_keeps_them(path: str, end: str) -> No
         assert np.argmax(chances(buffer)) == 3
 
 
-def test_an_update_while_priorities_are_kept_is_not_forgotten(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a thread's at the end of a program, which keeps priorities and leaves the buffer open."""
-    buffer = filled(path)
-    buffer.commit()
-    whole, threads = kept.replace, []
+def changes_of(buffer: dr.ReplayBuffer) -> dict[str, Callable[[], object]]:
+    """Each way to change what the sampler knows."""
+    mixture, everything = dr.Mixture([buffer]), buffer.select("length >= 1")
+    return {
+        "update": lambda: buffer.update_priorities([3], [50.0]),
+        "sample": lambda: buffer.sample(5),
+        "within": lambda: buffer.sample(5, within=everything),
+        "mixture": lambda: mixture.sample(5),
+        "adapter": lambda: sampler_draws.draw(buffer, 5),
+    }
+
+
+@pytest.mark.parametrize("ends", ["close", "keep"])
+@pytest.mark.parametrize("way", ["update", "sample", "within", "mixture", "adapter"])
+def test_a_change_while_the_state_is_kept_is_not_forgotten(
+    path: str, monkeypatch: pytest.MonkeyPatch, way: str, ends: str
+) -> None:
+    """A thread's. Closing refuses it; the end of a program leaves the buffer open, to be closed later."""
+
+    def known(buffer: dr.ReplayBuffer) -> tuple[list[float], list[int]]:
+        return chances(buffer), buffer.times_sampled(buffer.items()).tolist()
+
+    def change() -> None:
+        try:
+            call()
+        except ClosedError:
+            refused.append(way)
 
     def replace(*arguments: Any) -> None:
-        if not threads:  # the state was asked for already
-            threads.append(threading.Thread(target=buffer.update_priorities, args=([3], [50.0])))
-            threads[0].start()
+        thread = threading.Thread(target=change)  # the state was asked for already
+        thread.start()
+        thread.join()
         whole(*arguments)
 
+    buffer = filled(path, dr.Counting(dr.Proportional()))
+    call, whole, refused = changes_of(buffer)[way], saved_state.replace, list[str]()
+    expected = known(buffer)
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "replace", replace)
-        with buffer.engine.write_lock:
-            buffer.engine.keep()
-        threads[0].join()
-    assert buffer.sampler.maximum == pytest.approx(50)
-    kill(buffer)
-    with anew("ended without close"):
-        make(path).close()
+        patch.setattr(saved_state, "replace", replace)
+        if ends == "close":
+            buffer.close()
+        else:
+            with buffer.engine.write_lock:
+                buffer.commit()
+                buffer.engine.save_sampler()
+            before, expected = expected, known(buffer)
+            assert expected != before
+    buffer.close()
+    assert refused == [way] * (ends == "close")
+    with make(path, dr.Counting(dr.Proportional())) as buffer:
+        assert known(buffer) == expected
 
 
 # Errors, damage
 
 
-def test_a_mark_that_cannot_be_written_changes_no_priority(path: str) -> None:
-    filled(path).close()
-    files = FaultyFiles()
-    buffer = make(path, files=files)
+def test_a_mark_that_cannot_be_written_ends_the_opening(path: str) -> None:
+    buffer = filled(path)
     expected = chances(buffer)
+    buffer.close()
+    files = FaultyFiles()
     files.fail_at(1, errno.ENOSPC, times=1)
     with pytest.raises(WriteFailedError):
-        buffer.update_priorities([3], [50.0])
-    assert chances(buffer) == expected
-    buffer.update_priorities([3], [50.0])  # the store stopped writing; it is drawn from all the same
-    assert chances(buffer) != expected
-    buffer.close()
-    with make(path) as buffer:  # nothing of that run is there
+        make(path, files=files)
+    with make(path) as buffer:
         assert chances(buffer) == expected
 
 

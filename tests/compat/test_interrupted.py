@@ -21,7 +21,7 @@ from diskreplay.compat import frames, notebook, pearl, xuance, xuance_marl
 from diskreplay.compat.rows import window
 from diskreplay.compat.xuance import EpisodeBuffer
 from diskreplay.errors import ClosedError, SamplerWarning, StateError
-from diskreplay.storage import kept
+from diskreplay.storage import saved_state
 from diskreplay.storage.stream import StreamWriter
 
 BOX = spaces.Box(-1e6, 1e6, (2,), np.float32)
@@ -253,7 +253,7 @@ def test_an_interrupted_close_saves_when_called_again(
     remember(buffer, 1)
     buffer.commit()
     buffer.insert(9.0, 1)
-    whole = kept.replace
+    whole = saved_state.replace
 
     def cut(*arguments: Any) -> None:
         if written:
@@ -261,7 +261,7 @@ def test_an_interrupted_close_saves_when_called_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "replace", cut)
+        patch.setattr(saved_state, "replace", cut)
         with pytest.raises(KeyboardInterrupt):
             buffer.close()
     buffer.insert(7.0, 0)

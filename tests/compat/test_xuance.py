@@ -25,7 +25,7 @@ from diskreplay.compat.sampler_draws import probabilities
 from diskreplay.errors import SamplerWarning
 from diskreplay.ops.resize import resize
 from diskreplay.sampling.proportional import Proportional
-from diskreplay.storage import kept
+from diskreplay.storage import saved_state
 
 N_SIZE, BATCH = 7, 16
 BOX, DISCRETE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
@@ -747,7 +747,7 @@ def test_a_crash_in_the_middle_of_a_commit_leaves_one_state(path: str, monkeypat
         buffer.commit()
     buffer.update_priorities(np.array([[0]]), [40.0])
     with monkeypatch.context() as patched:
-        patched.setattr(kept, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(saved_state, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             buffer.commit()
     die(buffer.engine)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import warnings
 from typing import Any
 
@@ -11,10 +13,10 @@ from helpers import tale as tales
 from helpers.crashes import die
 from helpers.crashing import PATH, leftovers, verify
 from helpers.effort import stride
-from helpers.testing import SimulatedDisk
+from helpers.testing import READS, WRITES, FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
-from diskreplay.errors import SamplerWarning, StoreNotFoundError
+from diskreplay.errors import DiskReplayError, SamplerWarning, StoreNotFoundError
 from diskreplay.storage import checkpoint_arrays
 
 State = tuple[tales.Seen, list[float]]
@@ -34,13 +36,13 @@ class Tale(tales.Tale):
 
     Attributes:
         found: states that a writer may find without a warning.
-        ever: whether priorities were updated, or are being.
+        marked: whether a writer may be told that priorities begin anew.
     """
 
     def __init__(self, sampler: Any, capacity: int = 100) -> None:
         super().__init__(capacity, stride(40, "crash points"), sampler=sampler)
-        self.found: list[State] = []
-        self.ever = False
+        self.found: list[State] = [([], [])]
+        self.marked = True
 
     @staticmethod
     def seen(buffer: dr.ReplayBuffer) -> tales.Seen:
@@ -57,42 +59,49 @@ class Tale(tales.Tale):
         return self.seen(buffer), next(values for name, values in held.items() if name != "waiting").tolist()
 
     def update(self) -> None:
-        self.ever = True
         items = self.buffer.items()
         self.buffer.update_priorities(items[::3], np.arange(1.0, 1 + len(items[::3])) * (1 + self.step))
+
+    def create(self) -> None:
+        super().create()
         self.found = []
 
     def close(self) -> None:
-        self.found.append(self.state(self.buffer))
+        self.found = [self.state(self.buffer)]
         super().close()
-        self.found = self.found[-1:]
+        self.marked = False
 
     def open(self, checkpoint: str | None = None) -> None:
         assert checkpoint is None
+        self.marked = True  # before the last step it is not; until then the state is found
         self.buffer, said = opened(self.files)
         assert not said
         assert self.state(self.buffer) in self.found
         self.states = [self.seen(self.buffer)]
+        self.found = []
 
     def check(self, disk: SimulatedDisk) -> None:
-        for files in (disk, disk.after_kill()):  # a look and another crash change nothing
+        look = disk.after_kill()
+        for again in (False, True):
             try:
-                buffer, said = opened(files)
+                buffer, said = opened(look)
             except StoreNotFoundError:
                 assert None in self.states
                 return
             state = self.state(buffer)
             assert state[0] in self.states
             if said:
-                assert self.ever
-            if said or not self.ever:
+                assert self.marked or again
                 assert len(set(state[1])) <= 1
             else:
                 assert state in self.found
+                assert not again
             buffer.engine.call_off()
             die(buffer)
-        verify(disk)
-        assert leftovers(disk) == []
+            if not again:
+                look = look.after_power_loss()
+        verify(look)
+        assert leftovers(look) == []
         buffer, _ = opened(disk)
         buffer.add([1e6], 0, 1.0, [1e6 + 1], False, False)
         after = self.state(buffer)
@@ -132,3 +141,35 @@ def test_priorities_are_those_of_the_rows_or_are_said_to_be_gone(sampler, monkey
     tale.open()
     tale.close()
     assert tale.points > 100
+
+
+@pytest.mark.long
+def test_an_opening_that_fails_loses_nothing() -> None:
+    """Up to the rename of its mark, at whatever operation; one that fails after it, as a sync, tells the next."""
+    tale = Tale(dr.Proportional())
+    tale.files.decide = lambda operation: None
+    tale.create()
+    tale.rows(4)
+    tale.update()
+    tale.close()
+    failed = 0
+    for name in (*WRITES, *READS):
+        for count in itertools.count():
+            files = FaultyFiles(tale.disk.after_kill())
+            files.fail_at(count, errno.EIO, [name], times=1)
+            try:
+                buffer, said = opened(files)
+            except DiskReplayError:
+                failed += 1
+                at = [index for index, one in enumerate(files.operations) if one.name == name][count]
+                marked = any(one.target.endswith("start/kept/zarr.json") for one in files.operations[:at])
+                buffer, said = opened(files.inner)
+                assert said == marked
+            else:
+                assert not said
+            assert buffer.engine.call_off is not None
+            buffer.engine.call_off()
+            die(buffer)
+            if files.count([name]) <= count:
+                break
+    assert failed > 20

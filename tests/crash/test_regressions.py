@@ -82,6 +82,7 @@ def test_a_renamed_record_is_durable_before_it_evicts() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::diskreplay.errors.SamplerWarning")  # priorities go with a crash, which it says
 @pytest.mark.parametrize("commits", [False, True])
 def test_a_dropped_checkpoint_does_not_come_back_in_part(commits: bool) -> None:
     """A drop that a kill cut short was finished by the next writer before its rename was durable."""

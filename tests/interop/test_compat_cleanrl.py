@@ -399,7 +399,8 @@ def test_sigkill_loses_what_came_after_the_last_commit(tmp_path: pathlib.Path) -
     assert run.stdout.readline() == b"added\n"
     run.send_signal(signal.SIGKILL)
     run.communicate()
-    rb = PrioritizedReplayBuffer(100, (3,), "cpu", 1, 0.9, path=tmp_path / "store")
+    with pytest.warns(SamplerWarning, match="ended without close"):
+        rb = PrioritizedReplayBuffer(100, (3,), "cpu", 1, 0.9, path=tmp_path / "store")
     assert 90 <= rb.size <= 95
     data = rb.sample(64)
     assert torch.equal(data.observations[:, 0].float(), data.rewards.flatten())

@@ -191,4 +191,4 @@ def test_a_raised_warning_takes_no_priorities_from_a_keeper(refused: Any, tmp_pa
         life.buffer.close()
     with dr.ReplayBuffer.open(life.path) as buffer:
         assert len(buffer) == 1
-        assert buffer.keeping.found is not None
+        assert buffer.saved_sampler.found is not None

@@ -25,9 +25,7 @@ from helpers.own_samplers import Newest, Rarest
 from helpers.priority_model import chi_square
 
 import diskreplay as dr
-from diskreplay.compat import sampler_draws
-from diskreplay.errors import ClosedError, EvictedError, InputError, NotEnoughDataError, SamplerWarning
-from diskreplay.storage import kept
+from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, SamplerWarning
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
 
@@ -70,8 +68,6 @@ class Driver(driver.Driver):
         self.most = [None, 1, 2, 3][seed % 4]
         self.at = 0.0
         super().__init__(path, seed, [3, 7, 40])
-        self.kept: Model | None = None
-        """What the last closing kept; None after a draw since."""
 
     def create(self, rows: int) -> tuple[dr.ReplayBuffer, Model]:
         sampler = dr.Counting(dr.Uniform(), self.most)
@@ -110,30 +106,16 @@ class Driver(driver.Driver):
             assert len(drawn) == size
             self.model.times.update(drawn)
             assert self.most is None or max(self.model.times.values()) <= self.most
-        self.kept = None
 
     def draw_within(self) -> None:
         self.draw(within=self.buffer.select("length >= 1"))
-
-    def timeline(self) -> int:
-        """It grows where rows are taken back, so that others take their place."""
-        writer = self.buffer.engine.streams.writer
-        assert writer is not None
-        return writer.commit_record.timeline
-
-    def close(self) -> None:
-        self.kept_timeline = self.timeline()
-        super().close()
-        self.kept = self.model.copy()
 
     def reopen(self) -> None:
         if self.rng.random() < 0.5:
             self.close()
         else:
-            kept, now, timeline = self.kept, self.committed, self.timeline()
             kill(self.buffer)
-            known = kept is not None and timeline == self.kept_timeline
-            now.times = kept.times.copy() if kept is not None and known else collections.Counter()
+            self.committed.times.clear()
         self.open()
         self.go_on(self.committed)
 
@@ -279,70 +261,6 @@ def test_a_draw_of_a_mixture_that_fails_uses_up_nothing(tmp_path: pathlib.Path) 
             assert one.times_sampled(one.items()).sum() == drawn
         with pytest.raises(NotEnoughDataError, match="draws are not left"):
             mixture.sample(4)
-
-
-def draws_of(buffer: dr.ReplayBuffer) -> dict[str, Callable[[], Any]]:
-    """Each way to draw five transitions; each returns their index."""
-    mixture, everything = dr.Mixture([buffer]), buffer.select("length >= 1")
-    return {
-        "sample": lambda: buffer.sample(5).index,
-        "within": lambda: buffer.sample(5, within=everything).index,
-        "mixture": lambda: mixture.sample(5).index,
-        "adapter": lambda: sampler_draws.draw(buffer, 5)[0],
-    }
-
-
-@pytest.mark.parametrize("ends", ["close", "keep"])
-@pytest.mark.parametrize("before", [0, 3])
-@pytest.mark.parametrize("way", ["sample", "within", "mixture", "adapter"])
-def test_a_draw_while_counts_are_kept_is_not_forgotten(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, way: str, before: int, ends: str
-) -> None:
-    """A thread has seen that a mark is on disk, and comes to draw when the counts have been copied."""
-    drawn: list[int] = []
-    tried, asked = threading.Event(), threading.Event()
-
-    def draw() -> None:
-        with contextlib.suppress(ClosedError):
-            drawn.extend(draws_of_buffer().tolist())
-        tried.set()
-
-    def before_update() -> None:
-        if asked.is_set():
-            tried.set()
-            marks()
-        asked.set()
-
-    def during(write: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            if not thread.ident:
-                thread.start()
-                tried.wait()
-            write(*arguments)
-
-        return call
-
-    buffer, thread = create(tmp_path / "a", dr.Counting(dr.Uniform(), 1)), threading.Thread(target=draw)
-    add(buffer, 20)
-    buffer.commit()
-    buffer.before_draw()
-    if before:
-        drawn.extend(buffer.sample(before).index.tolist())
-    draws_of_buffer, marks = draws_of(buffer)[way], buffer.before_update
-    with monkeypatch.context() as patch:
-        patch.setattr(buffer, "before_update", before_update)
-        for name in ("replace", "remove"):
-            patch.setattr(kept, name, during(getattr(kept, name)))
-        if ends == "close":
-            buffer.close()
-        else:  # as the end of a program does, which leaves the buffer open
-            with buffer.engine.write_lock:
-                buffer.engine.keep()
-        thread.join()
-    assert len(drawn) == before + 5 * (ends == "keep")
-    buffer.close()
-    with dr.ReplayBuffer.open(tmp_path / "a") as buffer:
-        assert np.flatnonzero(buffer.times_sampled(buffer.items())).tolist() == sorted(drawn)
 
 
 def test_counts_stay_where_others_add_rows_meanwhile(tmp_path: pathlib.Path) -> None:

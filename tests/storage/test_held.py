@@ -310,6 +310,7 @@ def crashes() -> Iterator[SimulatedDisk]:
 WRITTEN = ("unlink", "rmdir", "rename", "sync_dir", "pwrite", "sync", "mkdir")
 
 
+@pytest.mark.filterwarnings("ignore::diskreplay.errors.SamplerWarning")  # priorities go with a crash, which it says
 def test_a_crash_leaves_it_whole_or_dropped() -> None:
     count = 0
     for disk in crashes():

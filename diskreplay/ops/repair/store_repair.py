@@ -41,11 +41,11 @@ from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair.logs import give_up_logs
 from diskreplay.ops.repair.stream_repair import StreamLoss, StreamRepair
 from diskreplay.ops.signals import Progress
-from diskreplay.ops.verify import Verified, check_checkpoint, check_kept, verify
+from diskreplay.ops.verify import Verified, check_checkpoint, check_saved_state, verify
 from diskreplay.remote.place import local
 from diskreplay.schema.columns import LOGS
 from diskreplay.storage import files as fs
-from diskreplay.storage import kept, metadata, stream
+from diskreplay.storage import metadata, saved_state, stream
 from diskreplay.storage.column import shard_number
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.local_files import LocalFiles
@@ -156,9 +156,9 @@ class _StoreRepair:
                 self.check_checkpoints(commits)
                 for name, commit in commits.items():
                     try:
-                        check_kept(self.store, name)
+                        check_saved_state(self.store, name)
                     except DiskReplayError:
-                        self.quarantine.take(kept.folder(self._path(STREAMS, name)))
+                        self.quarantine.take(saved_state.folder(self._path(STREAMS, name)))
                     work = StreamRepair(
                         self.store,
                         name,

@@ -1,7 +1,7 @@
 """The state that closing keeps beside the rows of a stream: a checkpoint without a name, which pins nothing.
 
 It stands in ``streams/<stream>/start/kept`` and counts as long as the streams of its cut have just the rows that it
-names. One without a cut is a mark: what there was has changed since, and was not kept. The document is replaced
+names. One without a cut is a mark: a program has the state, and has not been closed. The document is replaced
 atomically; its arrays stand beside it, in a group that has its id.
 """
 
@@ -65,35 +65,34 @@ def read_arrays(files: fs.Files, stream: str, kept: Checkpoint) -> dict[str, NDA
         return checkpoint_arrays.read(files, group, kept.arrays)
 
 
-def document(
+def new(
     writer: StreamWriter, state: dict[str, Any], values: dict[str, NDArray[Any]], cut: dict[str, Commit]
-) -> tuple[str, bytes]:
-    """Return the id and the document of a state with arrays ``(n,)`` by name; raise InputError if it is too large.
-
-    Without a cut it is a mark.
-    """
-    checkpoint = Checkpoint(NAME, cut, state, {}, 0.0).numbered(0, writer.name, values)
-    return checkpoint.id, checkpoint_document(checkpoint, SCRATCH)
+) -> Checkpoint:
+    """Return a state with arrays ``(n,)`` by name, a mark without a cut; raise InputError if it is too large."""
+    made = Checkpoint(NAME, cut, state, {}, 0.0).numbered(0, writer.name, values)
+    checkpoint_document(made, SCRATCH)
+    return made
 
 
-def replace(writer: StreamWriter, document: tuple[str, bytes], values: dict[str, NDArray[Any]]) -> None:
-    """Make a document, with its arrays, what is kept in a stream, durably."""
-    id, data = document
+def replace(writer: StreamWriter, state: Checkpoint, values: dict[str, NDArray[Any]]) -> None:
+    """Make a state the saved one of a stream, durably; ``values`` are its arrays if they are not there already."""
+    data = checkpoint_document(state, SCRATCH)
     files, place = writer.files, folder(writer.path)
     with writer.whole("keeping the sampler's state of"):
         temporary = fs.unused(files, os.path.join(writer.scratch, f".tmp-{NAME}"))
         if files.kind(place) != "directory":
             fs.clear(files, place)  # a link would lead out of the store
             files.mkdir(place)
-            files.sync_dir(writer.scratch)
+        if metadata.NAME not in files.list(place):
+            files.sync_dir(writer.scratch)  # the directory is new; a program that was killed may have made it
         if values:
             metadata.create_group(files, temporary)
             checkpoint_arrays.write(files, temporary, values)
             files.sync_dir(temporary)
-            files.rename(temporary, os.path.join(place, id))
+            files.rename(temporary, os.path.join(place, state.id))
         fs.replace(files, os.path.join(place, metadata.NAME), data, temporary)
         for name in files.list(place):
-            if name not in (metadata.NAME, id):
+            if name not in (metadata.NAME, state.id):
                 fs.clear(files, os.path.join(place, name))
 
 
