@@ -16,9 +16,7 @@ from diskreplay.engine.run import Run
 from diskreplay.errors import CheckpointError, InputError, StoreExistsError, StoreNotFoundError
 from diskreplay.index import rewards
 from diskreplay.reading.open_stream import check_rewards
-from diskreplay.remote import membership
-from diskreplay.remote.objects import ObjectStore, checked_url, is_url
-from diskreplay.remote.place import place
+from diskreplay.remote import ObjectStore, checked_url, claim_url, is_url, join_store, locate_store
 from diskreplay.schema.columns import Schema, refuse_ragged
 from diskreplay.schema.ragged import check_forms
 from diskreplay.schema.spec import StoreSpec, build
@@ -53,7 +51,7 @@ def make_buffer(
 
     def claim(document: dict[str, Any]) -> None:
         if objects is not None:
-            membership.claim(objects, document, stream)
+            claim_url(objects, document, stream)
 
     store = Store.create(full_path(path), opening.files or LocalFiles(), schema, kept, stream, claim=claim)
     return kind(store, stream=stream, run=run, **shown)
@@ -143,14 +141,14 @@ def open_store(
             "a store under a URL is opened with mode='r'; to add rows, open a local one with "
             f"remote={checked_url(path)!r}"
         )
-    full, files = place(path, opening.files, opening.mirror, opening.mirror_bytes)
+    full, files = locate_store(path, opening.files, opening.mirror, opening.mirror_bytes)
     try:
         store = Store(full, files)
     except StoreNotFoundError:
         new = checkpoint is None or (checkpoint == LATEST and opening.or_last_commit)
         if url is None or not new:
             raise
-        joined = membership.join(ObjectStore(url), full, files, opening.stream, num_envs, capacity, check)
+        joined = join_store(ObjectStore(url), full, files, opening.stream, num_envs, capacity, check)
         if joined is None:
             raise
         store = joined

@@ -27,7 +27,7 @@ from diskreplay.ops.convert import (
 )
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.remote.objects import is_url
+from diskreplay.remote import is_url
 from diskreplay.schema.ragged import Lists
 from diskreplay.storage.paths import PathLike, checked_path
 from diskreplay.video import MAX_PARAMETERS, Video, renumbered

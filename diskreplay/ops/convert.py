@@ -40,7 +40,7 @@ from diskreplay.ops.envs import make
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.prefetch import Prefetcher
-from diskreplay.remote.objects import is_url
+from diskreplay.remote import is_url
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema.columns import Stack
 from diskreplay.storage.local_files import LocalFiles

@@ -26,7 +26,7 @@ from diskreplay.ops.combine import OTHER_NAME, lossless
 from diskreplay.ops.convert import absolute, apart, bytes_of, counted, vacant
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.remote.objects import is_url
+from diskreplay.remote import is_url
 from diskreplay.schema.columns import KNOWN, VALID
 from diskreplay.schema.ids import Ids, checked_ids, pack
 from diskreplay.storage.paths import PathLike, checked_path

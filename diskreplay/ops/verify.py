@@ -56,7 +56,7 @@ from diskreplay.ops.verify_chunks import ColumnCheck
 from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck, check_spans
 from diskreplay.reading.bytelog import CONTENTS, read_records
-from diskreplay.remote.place import place
+from diskreplay.remote import locate_store
 from diskreplay.schema.columns import LOGS, PLACES, START, VALID, Schema
 from diskreplay.storage import attachments, kept, metadata, stream
 from diskreplay.storage.column import ColumnReader
@@ -101,7 +101,7 @@ def verify(path: PathLike, progress: Progress | None = None, files: Files | None
     """
     started = time.perf_counter()
     found = Findings()
-    full, files = place(path, files)
+    full, files = locate_store(path, files)
     try:
         store = Store(full, files)
     except DAMAGE as error:

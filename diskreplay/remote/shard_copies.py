@@ -21,7 +21,7 @@ from diskreplay.remote.bundles import Bundles
 from diskreplay.remote.catalog import Catalog
 from diskreplay.remote.downloads import Download, Downloads
 from diskreplay.remote.mirror import Mirror
-from diskreplay.remote.needed import shards
+from diskreplay.remote.needed import needed_shards
 from diskreplay.remote.objects import Object
 from diskreplay.remote.shards import ATTEMPTS, TRIES, Shards
 from diskreplay.schema.columns import Schema
@@ -68,7 +68,7 @@ class Copies:
         def begin(stream: str, commit: Commit) -> str:
             nonlocal room
             listing = self._catalog.listing
-            for key in shards(schema, stream, commit):
+            for key in needed_shards(schema, stream, commit):
                 known = listing.there.get(key)
                 if known is not None and not over.is_set() and self.bundles.find(known, listing) is None:
                     download = self.begin(known, listing.timelines.get(stream), over.is_set)
