@@ -29,19 +29,10 @@ ATTEMPTS = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Shard:
+class Shard(Object):
     """A shard as it was listed, and the timeline of its stream then."""
 
-    known: Object
     timeline: int | None
-
-    @property
-    def key(self) -> str:
-        return self.known.key
-
-    @property
-    def size(self) -> int:
-        return self.known.size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +52,8 @@ class Listing:
     timelines: dict[str, int | None]
 
     def shard(self, key: str) -> Shard | None:
-        known = self.there.get(key)
-        return None if known is None else Shard(known, self.timeline(key))
+        found = self.there.get(key)
+        return None if found is None else Shard(**vars(found), timeline=self.timeline(key))
 
     def timeline(self, key: str) -> int | None:
         """Return the timeline of the stream to which an object belongs."""

@@ -43,9 +43,7 @@ class ShardPrefetcher:
         self._wanted: dict[str, tuple[Shard, int]] = {}
         """The wanted shards, and the cost in bytes of the parts that were read of each, by key."""
         self._room: int | None = None
-        """The bytes that the mirror had free at last; None before it was asked."""
-        self._full = False
-        """The mirror had no room: from then on, only what is worth another's place is downloaded."""
+        """The bytes that may be taken without being worth another's place; None before the mirror was asked."""
         self._off = False
         """The disk was full: nothing more is downloaded."""
         self._shards = self._failures = 0
@@ -78,14 +76,11 @@ class ShardPrefetcher:
         while len(self.running) < MOST_SHARDS and not self._off:
             due = [
                 (cost, shard.size, key) for key, (shard, cost) in self._wanted.items()
-                if shard.size <= self._mirror.most_bytes and (not self._full or cost >= shard.size)
+                if shard.size <= self._mirror.most_bytes and shard.size <= max(self._room, cost)
             ]  # fmt: skip
             if not due:
                 return
             _, size, key = max(due)
-            if size > self._room and not self._full:
-                self._full = True
-                continue
             self._room -= size
             if self._begin(self._wanted.pop(key)[0], functools.partial(self._ended, key)) is not None:
                 self.running.add(key)
@@ -94,7 +89,7 @@ class ShardPrefetcher:
         room = self._mirror.room()
         with self._lock:
             self.running.discard(key)
-            self._room = room
+            self._room = min(room, self._room or 0) if download.error is None else room
             if download.error is None:
                 self._shards += 1
             # What left the store, or was replaced (CorruptionError), a batch that needs it says.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
@@ -42,24 +42,20 @@ class RemoteFile(fs.File):
         return self._shard.size if self._local is None else self._local.size()
 
     def begin(self) -> None:
-        """Begin to download what is not there yet."""
         if self._local is None:
             self._shards.begin(self._shard)
 
     @property
     def absent(self) -> bool:
-        """True if no copy of it is open."""
         return self._local is None
 
     def fetch(self, spans: Iterable[Span]) -> PartialShard | None:
-        """Begin to download these bytes; return None if they are here, or come with the whole shard."""
         spans = list(spans)
         if self._part is not None and all(begin >= self._part.offset for begin, _ in spans):
             return None
         return self._shards.fetch(self._shard, spans)
 
     def will_need(self, offset: int, size: int, /) -> None:
-        """Begin to download the shard."""
         self.begin()
 
     def descriptor(self) -> int | None:
@@ -71,14 +67,10 @@ class RemoteFile(fs.File):
             self._local = self._shards.copy(self._shard)
         return self._local
 
-    def pwrite(self, parts: Sequence[bytes], offset: int, /) -> None:
+    def _refuse(self, *_: object) -> NoReturn:
         raise _read_only(self._shard.key)
 
-    def truncate(self, size: int, /) -> None:
-        raise _read_only(self._shard.key)
-
-    def sync(self) -> None:
-        raise _read_only(self._shard.key)
+    pwrite = truncate = sync = _refuse
 
 
 class RemoteFiles(fs.Files):
@@ -101,7 +93,6 @@ class RemoteFiles(fs.Files):
         return True
 
     def refresh(self) -> None:
-        """Look again at what is there, with errors as :meth:`.Catalog.refresh`."""
         self.catalog.refresh()
 
     def stop(self) -> None:
@@ -133,7 +124,7 @@ class RemoteFiles(fs.Files):
         if shard is None:
             self.refresh()  # what is missing may have been evicted, which the newer record says
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return RemoteFile(self.shards, shard, self.shards.bundles.find(shard.known, listing))
+        return RemoteFile(self.shards, shard, self.shards.bundles.find(shard, listing))
 
     def read(self, path: str) -> bytes:
         data = self.catalog.read(self._key(path))

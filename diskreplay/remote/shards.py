@@ -122,7 +122,7 @@ class Shards:
             for key in needed_shards(schema, stream, commit):
                 of_stream.check()
                 shard = listing.shard(key)
-                if shard is not None and self.bundles.find(shard.known, listing) is None:
+                if shard is not None and self.bundles.find(shard, listing) is None:
                     download = self.begin(shard)
                     if download is not None:
                         begun.append(download)
@@ -141,7 +141,7 @@ class Shards:
     def begin(self, shard: Shard, then: Callable[[Download[str]], None] | None = None) -> Download[str] | None:
         """Begin to download a shard, with ``then`` called after it; return None if its copy is there."""
         shard = self._newest(shard)
-        if self._mirror.find(shard.known) is not None:
+        if self._mirror.find(shard) is not None:
             return None
         self._catalog.check_process()
         return self.downloads.begin(shard, functools.partial(self._download, shard), then)
@@ -151,7 +151,7 @@ class Shards:
         for _ in range(ATTEMPTS):
             download = self.begin(shard)
             try:
-                path = self._mirror.path(self._newest(shard).known) if download is None else download.result()
+                path = self._mirror.path(self._newest(shard)) if download is None else download.result()
             except CalledOffError:
                 continue  # it was one that was read ahead
             with contextlib.suppress(FileNotFoundError):  # another process took it away for room
@@ -163,7 +163,7 @@ class Shards:
     def fetch(self, shard: Shard, spans: Iterable[Span]) -> PartialShard | None:
         """Begin to download parts of a shard; return None if its copy is there, or is worth downloading whole."""
         shard = self._newest(shard)
-        if self._mirror.find(shard.known) is not None:
+        if self._mirror.find(shard) is not None:
             return None
         self._catalog.check_process()
         parts = joined(spans)
@@ -200,7 +200,7 @@ class Shards:
 
     def _download(self, shard: Shard, download: Download[str]) -> str:
         """Download a shard, and return the path of its copy, which may be that of a newer version."""
-        if (path := self._mirror.find(shard.known)) is not None:
+        if (path := self._mirror.find(shard)) is not None:
             return path  # it came between the look and the beginning of this download
         return self._taken(self._mirror.keep, shard, None, download)
 
@@ -242,7 +242,7 @@ class Shards:
             if span is None or shorter is None or shorter.size > span[0]:
                 raise
             found, pieces = shorter, ()  # storage refuses bytes beyond the end, after a going back too
-        if found.tag != shard.known.tag:
+        if found.tag != shard.tag:
             self._catalog.refresh()
             if self._catalog.listing.timeline(shard.key) != shard.timeline:
                 raise self._gone(shard.key, "the stream has gone back to a checkpoint; refresh")
