@@ -388,38 +388,21 @@ class SlowPieces:
         return found, slow()
 
 
+@pytest.mark.parametrize("begun_by", ["a batch", "a shuffled pass"])
 def test_close_calls_off_what_is_under_way(
-    pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    begun_by: str, pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "STOP_SECONDS", 0.0)
     monkeypatch.setattr(prefetcher, "MOST_SHARDS", 1)
     objects = SlowPieces(pushed)
     buffer = reader(objects, tmp_path / "m")  # type: ignore[arg-type]
     objects.slow = True
-    rows_of(buffer, rows_in(buffer, 1, 2, 3))
-    assert objects.began.wait(PATIENCE)
-    before = {path.name for path in (tmp_path / "m").glob("*@*")}
-    found = files_of(buffer).shards
-    begun = found.downloads.under_way()
-    buffer.close()  # although the network is silent
-    objects.go_on.set()
-    for download in begun:
-        download.wait(PATIENCE)
-    assert objects.whole == 1
-    assert {path.name for path in (tmp_path / "m").iterdir()} == before
-    assert found.prefetcher.stats() == {"ahead_shards": 0, "failures": 0, "error": None}
-
-
-def test_close_calls_off_what_a_shuffled_pass_has_begun(
-    pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shards, "STOP_SECONDS", 0.0)
-    objects = SlowPieces(pushed)
-    buffer = reader(objects, tmp_path / "m")  # type: ignore[arg-type]
-    objects.slow = True
     store = files_of(buffer)
-    for shard in range(SHARDS - 1):  # as a round does
-        store.open(f"{world.URL}/streams/0/obs/c.{shard}.0.0").begin()
+    if begun_by == "a batch":
+        rows_of(buffer, rows_in(buffer, 1, 2, 3))
+    else:
+        for shard in range(SHARDS - 1):  # as a round does
+            store.open(f"{world.URL}/streams/0/obs/c.{shard}.0.0").begin()
     assert objects.began.wait(PATIENCE)
     begun = store.shards.downloads.under_way()
     before = {path.name for path in (tmp_path / "m").glob("*@*")}
@@ -427,7 +410,9 @@ def test_close_calls_off_what_a_shuffled_pass_has_begun(
     objects.go_on.set()
     for download in begun:
         download.wait(PATIENCE)
+    assert begun_by != "a batch" or objects.whole == 1
     assert {path.name for path in (tmp_path / "m").iterdir()} == before
+    assert store.stats()["ahead_shards"] == store.stats()["failures"] == 0
 
 
 def test_close_waits_for_what_is_under_way(pushed: SimulatedObjects, tmp_path: pathlib.Path) -> None:
