@@ -11,13 +11,16 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from diskreplay.interrupts import Lock
 
 MOST_THREADS = 16
 
 Result = TypeVar("Result")
+
+
+AfterDownload: TypeAlias = "Callable[[Download[Any]], None]"
 
 
 class CalledOffError(Exception):
@@ -39,7 +42,7 @@ class Download(Generic[Result]):
     def __init__(self, work: Callable[[Download[Result]], Result]) -> None:
         self.called_off = False
         self.error: BaseException | None = None
-        self.then: list[Callable[[Download[Result]], None]] = []
+        self.then: list[AfterDownload] = []
         self._work = work
         self._over = threading.Lock()
         """A lock held until the download ends; a signal's handler could wait for an event within another wait."""
@@ -102,9 +105,8 @@ class Downloads(Generic[Result]):
         self._threads = 0
 
     def begin(
-        self, name: Hashable, work: Callable[[Download[Result]], Result],
-        then: Callable[[Download[Result]], None] | None = None,
-    ) -> Download[Result]:  # fmt: skip
+        self, name: Hashable, work: Callable[[Download[Result]], Result], then: AfterDownload | None = None
+    ) -> Download[Result]:
         """Begin a download, or return the one of the same name that is under way; ``then`` is called after it."""
         with self._lock:
             found = self._under_way.get(name)

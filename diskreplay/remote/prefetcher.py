@@ -15,7 +15,7 @@ from typing import Any
 from diskreplay.errors import CorruptionError, DiskFullError
 from diskreplay.interrupts import Lock
 from diskreplay.remote.catalog import Shard
-from diskreplay.remote.downloads import CalledOffError, Download
+from diskreplay.remote.downloads import AfterDownload, CalledOffError, Download
 from diskreplay.remote.mirror import Mirror
 
 MOST_SHARDS = 4
@@ -33,9 +33,7 @@ class ShardPrefetcher:
         running: the keys of the shards that are being downloaded.
     """
 
-    def __init__(
-        self, mirror: Mirror, begin: Callable[[Shard, Callable[[Download[str]], None]], Download[str] | None]
-    ) -> None:
+    def __init__(self, mirror: Mirror, begin: Callable[[Shard, AfterDownload], Download[str] | None]) -> None:
         self.running: set[str] = set()
         self._mirror = mirror
         self._begin = begin
@@ -74,10 +72,8 @@ class ShardPrefetcher:
         if self._room is None:
             self._room = self._mirror.room()
         while len(self.running) < MOST_SHARDS and not self._off:
-            due = [
-                (cost, shard.size, key) for key, (shard, cost) in self._wanted.items()
-                if shard.size <= self._mirror.most_bytes and shard.size <= max(self._room, cost)
-            ]  # fmt: skip
+            wanted = ((cost, shard.size, key) for key, (shard, cost) in self._wanted.items())
+            due = [one for one in wanted if one[1] <= min(self._mirror.most_bytes, max(self._room, one[0]))]
             if not due:
                 return
             _, size, key = max(due)

@@ -22,7 +22,7 @@ from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
 from diskreplay.interrupts import Lock
 from diskreplay.remote.bundles import Bundles
 from diskreplay.remote.catalog import Catalog, Shard, stream_of
-from diskreplay.remote.downloads import CalledOffError, Download, Downloads, call_off
+from diskreplay.remote.downloads import AfterDownload, CalledOffError, Download, Downloads, call_off
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.needed import needed_shards
 from diskreplay.remote.objects import Object
@@ -138,7 +138,7 @@ class Shards:
         finally:
             call_off(begun, STOP_SECONDS)  # those of streams come first, and add the others
 
-    def begin(self, shard: Shard, then: Callable[[Download[str]], None] | None = None) -> Download[str] | None:
+    def begin(self, shard: Shard, then: AfterDownload | None = None) -> Download[str] | None:
         """Begin to download a shard, with ``then`` called after it; return None if its copy is there."""
         shard = self._newest(shard)
         if self._mirror.find(shard) is not None:
@@ -205,8 +205,6 @@ class Shards:
         return self._taken(self._mirror.keep, shard, None, download)
 
     def _part(self, shard: Shard, span: Span, download: Download[bytes]) -> bytes:
-        """Download bytes of a shard."""
-
         def take(_: Object, pieces: Iterable[bytes]) -> bytes:
             data, size = b"".join(pieces), span[1] - span[0]
             if len(data) != size:
