@@ -250,8 +250,6 @@ def import_(
         f"{path}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} from "
         f"{result.format}, {text.size(result.stored_bytes)} on disk, in {result.seconds:.1f} s"
     )
-    if result.resumed:
-        click.echo(f"went on after {text.plural(result.resumed, 'transition')} of an import that was killed")
     if result.evicted:
         click.echo(f"evicted: the oldest {text.plural(result.evicted, 'transition')}, for which there is no room")
     if result.dropped:

@@ -88,9 +88,7 @@ class Appender:
         self._by_flags = schema.continuity == "flags"
         self._context = schema.context
         self._opened_at = log.end
-        """The first row that this writer adds."""
-        self._by_bits_at = log.end
-        """A row of which flags alone cannot tell whether it continues the row before."""
+        """The first row that this writer adds; flags alone cannot tell whether it continues the row before."""
         self._cuts: tuple[int, NDArray[np.bool_]] = -1, np.zeros(num_envs, bool)
         """A row, and a mask of the environments for which :meth:`cut` said that this row begins an episode."""
 
@@ -106,10 +104,6 @@ class Appender:
         self.buffers.put_pending([stacks[:, -1] if self.num_envs > 1 else stacks[0, -1] for stacks in pending])
         log.pending = True
         self.buffers.pending_patched = True
-
-    def go_on(self) -> None:
-        """Have the first row, too, continue the row before by flags alone: the caller knows that it does."""
-        self._by_bits_at = -1
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
@@ -246,7 +240,7 @@ class Appender:
         log, (row, cut) = self.log, self._cuts
         if not log.pending:
             return Break([], list(range(self.num_envs)), [])
-        by_flags = self._by_flags and log.end != self._by_bits_at
+        by_flags = self._by_flags and log.end != self._opened_at
         return self._before.look(stacks, self.buffers.pending(), valid, cut if row == log.end else None, by_flags)
 
     def _begin(self, found: Break, stacks: list[Any], frames: list[Any], next_frames: list[Any], row: Row) -> Any:

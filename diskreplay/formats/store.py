@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.engine.inputs import Freedoms
@@ -18,7 +19,7 @@ from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.reader import reader
-from diskreplay.formats.core.recorder import add_facts, add_steps
+from diskreplay.formats.core.recorder import Added, record
 from diskreplay.formats.core.selection import Selection, open_selected
 from diskreplay.formats.core.transitions import Source
 from diskreplay.storage import metadata
@@ -37,10 +38,32 @@ class Copy(ReplayBuffer):
     FREEDOMS = Freedoms(anything=True)
 
 
+def write_store(
+    source: Source, target: pathlib.Path, *, capacity: int | None = None, later: Mapping[str, Any] | None = None,
+    kind: type[ReplayBuffer] = Copy,
+) -> tuple[Added, int]:  # fmt: skip
+    """Write a source to a new store, steps with their facts.
+
+    Args:
+        source: the steps.
+        target: a path that will be renamed when the store is whole: until then its document may change.
+        capacity: the steps that the store keeps; with less than the source has, the oldest go. All if None.
+        later: the columns that are written later, as ``create`` takes them.
+        kind: the buffer that takes the steps.
+
+    Returns:
+        What was added, and how many of these steps were evicted.
+    """
+    options = {**source.layout.create_arguments(), "continuity": "flags", "later": later or {}}
+    with kind.create(target, **options, capacity=capacity or max(1, source.steps)) as buffer:
+        added, evicted = record(buffer, source, capacity)
+    if not added.differing and source.layout.continuity == "observations":
+        Store(str(target), LocalFiles()).write_continuity("observations")
+    return added, evicted
+
+
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
-    """Write a source to a new store that has room for just its steps."""
-    with Copy.create(target, **source.layout.create_arguments(), capacity=max(1, source.steps)) as buffer:
-        add_facts(buffer, source.facts, add_steps(buffer, source.blocks()).episodes)
+    write_store(source, target)
 
 
 @reader

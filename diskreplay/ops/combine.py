@@ -15,16 +15,10 @@ from diskreplay import formats
 from diskreplay.buffers.provenance import common
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.output import replacing
-from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected, place_of
+from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected
 from diskreplay.formats.core.transitions import Source, Transitions
-from diskreplay.ops.convert import (
-    absolute,
-    apart,
-    bytes_of,
-    counted,
-    refuse,
-    vacant,
-)
+from diskreplay.formats.store import write_store
+from diskreplay.ops.convert import bytes_of, counted, held, new_store
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.remote import is_url
@@ -33,7 +27,6 @@ from diskreplay.storage.paths import PathLike, checked_path
 from diskreplay.video import MAX_PARAMETERS, Video, renumbered
 
 STORE = formats.get("store")
-OTHER_NAME = "choose another name, or remove it before"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +62,7 @@ def merge(
     """
     if not paths:
         raise InputError("name at least one store to merge")
-    target = absolute(out)
-    for path in paths:
-        apart(path, target)
-    vacant(target, OTHER_NAME)
+    target = new_store(out, *paths)
     with (
         stoppable(progress) as report, replacing(target, "directory") as temporary,
         contextlib.ExitStack() as stack,
@@ -81,7 +71,7 @@ def merge(
         for part in parts[1:]:
             check_alike(parts[0], part)
         videos = together([part.schema.videos for part in parts])
-        sources = [with_videos(lossless(part, allow_loss), videos) for part in parts]
+        sources = [with_videos(held(part, STORE, allow_loss)[0], videos) for part in parts]
 
         def blocks() -> Iterator[Transitions]:
             for source in sources:
@@ -94,11 +84,9 @@ def merge(
             continuity="flags" if any(source.layout.continuity == "flags" for source in sources) else "observations",
             provenance=common([dict(source.layout.provenance) for source in sources]),
         )
-        facts = [told for part, source in zip(parts, sources, strict=True) for told in facts_of(part, source)]
-        whole = Source(layout, steps, blocks, facts=facts)
-        write(whole, temporary, report)
-        episodes = sum(len(part.episodes) for part in parts)
-    return Written(str(target), steps, episodes, bytes_of(target))
+        facts = [told for source in sources for told in source.facts or [{}] * (source.episodes or 0)]
+        write_store(counted(Source(layout, steps, blocks, facts=facts), report), temporary)
+    return Written(str(target), steps, sum(len(part.episodes) for part in parts), bytes_of(target))
 
 
 def together(each: Sequence[Mapping[str, Video]]) -> dict[str, Video]:
@@ -137,11 +125,6 @@ def with_videos(source: Source, videos: Mapping[str, Video]) -> Source:
     return dataclasses.replace(merged, blocks=blocks)
 
 
-def facts_of(part: SelectedStore, source: Source) -> Sequence[Mapping[str, Any]]:
-    """Return the facts of each episode of a part, empty for one that has none."""
-    return source.facts or [{}] * len(part.episodes)
-
-
 def split(
     path: PathLike, fractions: Sequence[float], outs: Sequence[PathLike] = (), *, seed: int = 0,
     where: str | None = None, allow_loss: bool = False, progress: Progress | None = None,
@@ -166,36 +149,30 @@ def split(
     outs = outs or split_names(path, fractions)
     if len(outs) != len(shares):
         raise InputError(f"{len(shares)} stores are to be made, but {len(outs)} are named")
-    targets = [absolute(out) for out in outs]
+    targets = [new_store(out, path) for out in outs]
     if len(set(targets)) != len(targets):
         raise InputError("the stores to be made must have different names")
-    for target in targets:
-        apart(path, target)
-        vacant(target, OTHER_NAME)
     done = 0
-    written = []
     with (
         open_selected(path, Selection(where=where)) as whole, stoppable(progress) as report,
         contextlib.ExitStack() as stack,
     ):  # fmt: skip
-        every = numbered_lengths(whole)
+        every = whole.numbered()
         known = list(every)
-        dealt = [tuple(known[at] for at in each) for each in deal(list(every.values()), shares, seed)]
-        total = sum(every.values())
+        dealt = deal([episode.length for episode in every.values()], shares, seed)
+        # Of the streams as they were opened: a writer may have moved the window on, and the numbers with it.
+        parts = [SelectedStore(path, whole.streams, Selection(tuple(known[at] for at in each))) for each in dealt]
 
         def after(before: int) -> Progress:
-            return lambda step, _: report(before + step, total)
+            return lambda step, _: report(before + step, whole.steps)
 
         places = [stack.enter_context(replacing(target, "directory")) for target in targets]
-        for place, numbers in zip(places, dealt, strict=True):
-            # Of the streams as they were opened: a writer may have moved the window on, and the numbers with it.
-            part = SelectedStore(path, whole.streams, Selection(episodes=numbers))
-            write(lossless(part, allow_loss), place, after(done))
+        for place, part in zip(places, parts, strict=True):
+            write_store(counted(held(part, STORE, allow_loss)[0], after(done)), place)
             done += part.steps
-            written.append((part.steps, len(part.episodes)))
     return [
-        Written(str(target), steps, episodes, bytes_of(target))
-        for target, (steps, episodes) in zip(targets, written, strict=True)
+        Written(str(target), part.steps, len(part.episodes), bytes_of(target))
+        for target, part in zip(targets, parts, strict=True)
     ]
 
 
@@ -217,13 +194,6 @@ def checked_shares(fractions: Sequence[float]) -> list[float]:
     return shares if total > 1 - 1e-9 else [*shares, 1 - total]
 
 
-def numbered_lengths(part: SelectedStore) -> dict[int, int]:
-    """Return the number of transitions of each episode of a part, by its number in the store."""
-    every = (episode for rows in part.streams for episode in rows.episodes)
-    chosen = set(map(place_of, part.episodes))
-    return {number: episode.length for number, episode in enumerate(every) if place_of(episode) in chosen}
-
-
 def deal(lengths: Sequence[int], shares: Sequence[float], seed: int) -> list[tuple[int, ...]]:
     """Return the numbers of episodes for each share of transitions, filled in turn in a random order."""
     if len(lengths) < len(shares):
@@ -237,20 +207,6 @@ def deal(lengths: Sequence[int], shares: Sequence[float], seed: int) -> list[tup
         if not empty:
             empty.append(max(dealt, key=len).pop())
     return [tuple(sorted(numbers)) for numbers in dealt]
-
-
-def lossless(part: SelectedStore, allow_loss: bool, *, later: bool = False) -> Source:
-    """Return the part as a source for a store; raise InputError if something of it, as ``losses`` says, is lost."""
-    losses = part.losses(STORE.holds, later=later)
-    if losses and not allow_loss:
-        refuse(STORE, losses)
-    return part.source(stacked=True)
-
-
-def write(source: Source, target: pathlib.Path, progress: Progress | None) -> None:
-    """Write a source to a new store."""
-    assert STORE.write is not None
-    STORE.write(counted(source, progress), target, STORE.compressions[0])
 
 
 def check_alike(one: SelectedStore, other: SelectedStore) -> None:

@@ -1,16 +1,15 @@
 """Datasets out of stores and into them, in any format of :mod:`diskreplay.formats`.
 
 1. What a format cannot hold is found before anything is written, and refused unless it is allowed.
-2. A dataset is written beside its name and renamed; a fresh store too. An interrupt or an error leaves nothing.
+2. A dataset is written beside its name and renamed; a fresh store too. An interrupt or an error leaves nothing, and
+   what a kill left goes when the same is written again.
 3. Rows that are added to a store that exists are taken back after an error: it goes back to a checkpoint made before.
-4. Steps are read ahead in a thread while others are written.
-5. While something is written, signals that ask to end are noted, and acted on between two blocks of steps: no library
+4. While something is written, signals that ask to end are noted, and acted on between two blocks of steps: no library
    is torn out of a write, no dataset out of its renaming.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import os
@@ -30,41 +29,30 @@ from diskreplay.formats.core.choice import Align, Choice
 from diskreplay.formats.core.format import Format, Loss, check_choice, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.output import replacing
-from diskreplay.formats.core.recorder import Added, add_facts, add_steps, without_differing
+from diskreplay.formats.core.recorder import MAX_FRAME_STACK, Added, record, without_differing
 from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selection, open_selected
 from diskreplay.formats.core.transitions import Source, Transitions
-from diskreplay.formats.store import Copy
-from diskreplay.ops import resuming
+from diskreplay.formats.store import Copy, write_store
 from diskreplay.ops.checkpoints import IMPORT_MARK, unfinished_imports
 from diskreplay.ops.envs import make
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.prefetch import Prefetcher
 from diskreplay.remote import is_url
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema.columns import Stack
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.paths import PathLike, checked_path, on_this_machine
-from diskreplay.storage.store import FIRST_STREAM, Store
+from diskreplay.storage.store import FIRST_STREAM
 from diskreplay.views.transition import Transition
 
 PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
 """The arguments with which stores are opened that are only added to, whatever they are sampled with."""
 
-BLOCKS_AHEAD = 2
-"""The number of blocks of steps that wait to be added while the next one is read."""
-
 GROUPED = ("minari", "minari-arrow")
 """The formats in which a dataset's name may be ``group/name-v0``."""
 
-MAX_FRAME_STACK = 1024
-"""The most frames that a sample may stack."""
-
 MAX_SPACE = 160
 """The most characters of a space that are printed."""
-
-WAITING_BYTES = 64 << 20
-"""The most decoded bytes of steps that wait in memory until it is known that they are among the newest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +99,6 @@ class Imported(Result):
         seconds: the seconds that the import took.
         notes: what the import took for granted, a sentence each.
         unfinished: checkpoints that killed imports into the store left.
-        resumed: transitions that an import of the same which was killed had added, and which stayed.
         differing: transitions whose next observation is not that of the next one of their episode. They are kept as the
             source has them; with any, the continuity of a new store is "flags".
     """
@@ -128,7 +115,6 @@ class Imported(Result):
     seconds: float
     notes: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
-    resumed: int = 0
     differing: int = 0
 
 
@@ -183,15 +169,7 @@ def export(
         if selection != EVERYTHING and not part.steps:
             raise NotEnoughDataError(nothing_chosen(part))
         part.layout = dataclasses.replace(part.layout, task=task)
-        losses = part.losses(chosen.holds, lambda: report(0, part.steps))
-        losses += chosen.losses(part.layout, part.episodes, compression)
-        if losses and not allow_loss:
-            refuse(chosen, losses)
-        source = part.source(stacked=chosen.holds.stacks)
-        if not chosen.holds.columns:
-            source = without_columns(source, source.layout.columns)
-        else:
-            source = without_columns(source, source.layout.ragged_columns & chosen.holds.odd(source.layout))
+        source, losses = held(part, chosen, allow_loss, compression, lambda: report(0, part.steps))
         check_holds(chosen, source.layout, source.steps)
         sizes: dict[int, int] = {}
         chosen.write(counted(source, report, sizes), temporary, compression)
@@ -230,11 +208,23 @@ def nothing_chosen(part: SelectedStore) -> str:
     )
 
 
-def refuse(format: Format, losses: list[Loss]) -> None:
-    """Raise InputError that names what would be lost."""
-    raise InputError(
-        f"{format.name} cannot hold {', '.join(map(str, losses))}; to go on without, allow the loss (--allow-loss)"
-    )
+def held(
+    part: SelectedStore, format: Format, allow_loss: bool, compression: str = "none",
+    between: Callable[[], object] = lambda: None, *, later: bool = False,
+) -> tuple[Source, list[Loss]]:  # fmt: skip
+    """Return what a format holds of a part, and what it loses; raise InputError that names the losses, if not allowed.
+
+    ``between`` and ``later`` are those of :meth:`SelectedStore.losses`.
+    """
+    losses = part.losses(format.holds, between, later=later)
+    losses += format.losses(part.layout, part.episodes, compression)
+    if losses and not allow_loss:
+        raise InputError(
+            f"{format.name} cannot hold {', '.join(map(str, losses))}; to go on without, allow the loss (--allow-loss)"
+        )
+    source, holds = part.source(stacked=format.holds.stacks), format.holds
+    every, ragged = source.layout.columns, source.layout.ragged_columns
+    return without_columns(source, ragged & holds.odd(source.layout) if holds.columns else every), losses
 
 
 def import_dataset(
@@ -297,16 +287,19 @@ def import_dataset(
     with opened(source, format, target, choice) as (name, found):
         wanted = dataclasses.replace(found, layout=given(found.layout, observation_space, action_space, frame_stack))
         with stoppable(progress) as report:
-            fresh = not append and capacity is None
-            mark = None if isinstance(source, Source) or not fresh else resuming.mark_of(pathlib.Path(source), wanted)
-            stream, added, evicted, resumed = store_source(
-                wanted, target, append, capacity, report, Copy if name == "store" else ReplayBuffer, mark
-            )
+            if capacity is not None:
+                check_count("capacity", capacity)
+            if append:
+                stream, added, evicted = appended(wanted, target, capacity, report)
+            else:
+                stream, kind = FIRST_STREAM, Copy if name == "store" else ReplayBuffer
+                with replacing(target, "directory") as temporary:
+                    added, evicted = write_store(counted(wanted, report), temporary, capacity=capacity, kind=kind)
     return Imported(
         str(target), name, stream, added.steps, added.episodes, evicted, found.steps - added.steps,
         found.names.unread(), bytes_of(target), time.perf_counter() - started,
         found.notes if append else notes(found, observation_space, action_space),
-        tuple(unfinished_imports(target)) if append else (), resumed, added.differing,
+        tuple(unfinished_imports(target)) if append else (), added.differing,
     )  # fmt: skip
 
 
@@ -348,89 +341,13 @@ def opened(
         yield chosen.name, found
 
 
-def store_source(
-    source: Source, target: pathlib.Path, append: bool = False, capacity: int | None = None,
-    progress: Progress | None = None, kind: type[ReplayBuffer] = ReplayBuffer, mark: str | None = None,
-) -> tuple[str, Added, int, int]:  # fmt: skip
-    """Put a source into a new store, or an old one; return the stream, what was added, and steps evicted and resumed.
-
-    ``kind`` is what takes the steps into a new store; ``mark`` says which killed import it goes on with.
-    """
-    if capacity is not None:
-        check_count("capacity", capacity)
-    room, resumed = max(1, source.steps), 0
-    newest = Newest(source, counted(source, progress).blocks, capacity)
-    if append:
-        stream, added, evicted = appended(source, target, room, capacity, newest)
-    else:
-        rest = resuming.Rest(dataclasses.replace(source, blocks=newest.blocks), mark)
-        with replacing(target, "directory", goes_on=rest.goes_on) as temporary:
-            if temporary.exists():
-                made = kind.open(temporary, **PLAIN)
-            else:
-                if mark is not None:
-                    (temporary.parent / resuming.MARK).write_text(mark)
-                options = {**source.layout.create_arguments(), "continuity": "flags"}
-                made = kind.create(temporary, **options, capacity=capacity or room)
-            with made as buffer:
-                with prefetched(rest.blocks) as steps:
-                    added = rest.done + add_steps(buffer, steps, goes_on=rest.goes_on_within)
-                add_facts(buffer, source.facts, (added + newest.left).episodes)
-                evicted = added.steps - len(buffer.engine.appender.log)
-            if not added.differing and source.layout.continuity == "observations":
-                Store(str(temporary), LocalFiles()).write_continuity("observations")
-            stream, resumed = FIRST_STREAM, rest.done.steps
-    return stream, added + newest.left, evicted + newest.left.steps, resumed
-
-
-class Newest:
-    """The newest blocks of a source of which only ``capacity`` steps will be kept: to add the others is to evict them.
-
-    Some more steps than are kept pass, so that what the window's first episode and stacks begin with was there, and has
-    left it. Where they are too many to wait in memory, all pass.
-
-    Attributes:
-        left: the steps that were left out, all before the others, and the episodes that ended in them.
-    """
-
-    def __init__(self, source: Source, blocks: Callable[[], Iterator[Transitions]], capacity: int | None) -> None:
-        wanted = 0 if capacity is None else 2 * capacity + MAX_FRAME_STACK
-        self._wanted = wanted if wanted * source.layout.step_bytes <= WAITING_BYTES else 0
-        self._blocks = blocks
-        self.left = Added()
-
-    def blocks(self) -> Iterator[Transitions]:
-        if not self._wanted:
-            yield from self._blocks()
-            return
-        waiting: collections.deque[Transitions] = collections.deque()
-        count = 0
-        for steps in self._blocks():
-            waiting.append(steps)
-            count += len(steps)
-            while count > self._wanted:
-                oldest = waiting.popleft()
-                left = min(len(oldest), count - self._wanted)
-                if left < len(oldest):
-                    waiting.appendleft(oldest.span(left, len(oldest)))
-                count -= left
-                self.left += Added(left, int(oldest.last[:left].sum()))
-        yield from waiting
-
-
-def appended(
-    source: Source, target: pathlib.Path, room: int, capacity: int | None, newest: Newest
-) -> tuple[str, Added, int]:
-    """Add a source to the store at ``target``, or leave that as it was."""
-
-    def goes_on(blocks: Iterator[Transitions]) -> Iterator[Transitions]:
-        return blocks if by_flags else without_differing(blocks, source.layout, str(target))
-
+def appended(source: Source, target: pathlib.Path, capacity: int | None, report: Progress) -> tuple[str, Added, int]:
+    """Add a source to the store at ``target``, or leave that as it was; return stream, steps added and evicted."""
+    room = max(1, source.steps)
     with ReplayBuffer.open(target, mode="r", **PLAIN) as buffer:
         check_fits(source.layout, Layout.of(buffer.schema, stacked=True))
         names, first = list(buffer.engine.streams.commits), buffer.engine.streams.commits[FIRST_STREAM]
-        by_flags = buffer.schema.continuity == "flags"
-        next(goes_on(source.blocks()), None)  # mostly that is refused with the store untouched
+        next(without_differing(source.blocks(), source.layout, buffer), None)  # mostly errors leave the store untouched
         fits = first.num_envs == 1 and capacity is None and first.end - first.begin + room <= first.capacity
     stream = FIRST_STREAM if fits else str(1 + max(int(name) for name in names if name.isdecimal()))
     name = f"before-import-{os.getpid()}"
@@ -438,21 +355,13 @@ def appended(
     with ReplayBuffer.open(target, stream=stream, **more, **PLAIN) as buffer:
         buffer.checkpoint(name, {IMPORT_MARK: stream})
         try:
-            with prefetched(lambda: goes_on(newest.blocks())) as steps:
-                added = add_steps(buffer, steps)
-            add_facts(buffer, source.facts, (added + newest.left).episodes)
-            evicted = 0 if fits else added.steps - len(buffer.engine.appender.log)
+            added, evicted = record(buffer, counted(source, report), capacity)
             buffer.commit()
         except BaseException:
             take_back(buffer, target, stream, name)
             raise
         buffer.drop_checkpoint(name)
     return stream, added, evicted
-
-
-def prefetched(blocks: Callable[[], Iterator[Transitions]]) -> Prefetcher[Transitions]:
-    """Return the blocks, each read while the one before it is added."""
-    return Prefetcher(blocks, BLOCKS_AHEAD, "import")
 
 
 def take_back(buffer: ReplayBuffer, target: pathlib.Path, stream: str, checkpoint: str) -> None:
@@ -563,6 +472,15 @@ def absolute(path: PathLike) -> pathlib.Path:
     """Return the path without links in it, but for its last part."""
     full = pathlib.Path(on_this_machine(path)).absolute()
     return full.parent.resolve() / full.name
+
+
+def new_store(out: PathLike, *paths: PathLike) -> pathlib.Path:
+    """Return where a store is to be made of those at ``paths``; raise InputError if it is in one, or not vacant."""
+    target = absolute(out)
+    for path in paths:
+        apart(path, target)
+    vacant(target, "choose another name, or remove it before")
+    return target
 
 
 def vacant(target: pathlib.Path, instead: str) -> None:

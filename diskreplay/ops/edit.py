@@ -18,17 +18,16 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.gaps import PLACES, Mask, by_place, in_ranges, joined, parts, remaining
 from diskreplay.formats.core.output import replacing
-from diskreplay.formats.core.recorder import add_facts, add_steps
 from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected, place_of, told
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source
-from diskreplay.formats.store import Copy
-from diskreplay.ops.combine import OTHER_NAME, lossless
-from diskreplay.ops.convert import absolute, apart, bytes_of, counted, vacant
+from diskreplay.formats.store import write_store
+from diskreplay.ops.combine import STORE
+from diskreplay.ops.convert import PLAIN, absolute, bytes_of, counted, held, new_store
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.remote import is_url
-from diskreplay.schema.columns import KNOWN, VALID
-from diskreplay.schema.ids import Ids, checked_ids, pack
+from diskreplay.schema.columns import KNOWN
+from diskreplay.schema.ids import Ids, checked_ids
 from diskreplay.storage.paths import PathLike, checked_path
 
 
@@ -97,9 +96,8 @@ def edit(
     2
     """
     started = time.perf_counter()
-    target = absolute(out)
-    check_elsewhere(path, target)
-    vacant(target, OTHER_NAME)
+    check_elsewhere(path, out)
+    target = new_store(out, path)
     chosen = bool(steps) or any(one is not None for one in (drop, keep, drop_episodes, episodes, where))
     named = chosen or ids is not None
     if ids is not None and chosen:
@@ -138,22 +136,25 @@ def edit(
         source, part = without(whole, left, allow_loss)
         if not dry_run:
             with replacing(target, "directory") as temporary:
-                write(source, part, whole.ids()[~gone], temporary, columns, report)
+                write_store(counted(source, report), temporary, later=columns)
+                if part.schema.later:
+                    with ReplayBuffer.open(temporary, **PLAIN) as buffer:
+                        copy_later(part, whole.ids()[~gone], buffer)
     return Edited(
         str(target), dry_run, summed(masks), sum(len(parts(mask)) > 1 for mask in left.values()), source.steps,
         source.episodes or 0, 0 if dry_run else bytes_of(target), time.perf_counter() - started,
     )  # fmt: skip
 
 
-def check_elsewhere(path: PathLike, target: pathlib.Path) -> None:
+def check_elsewhere(path: PathLike, out: PathLike) -> None:
     """Raise InputError if a store is to be edited in its place, saying how else it is done."""
+    target = absolute(out)
     if not is_url(path) and pathlib.Path(checked_path(path)).resolve() == target.resolve():
         raise InputError(
             f"{str(target)!r} is not edited in its place, because ids, priorities and checkpoints name its rows: name "
             "a new store, and rename that in the end; to take back its newest steps, go back to a checkpoint "
             "('diskreplay checkpoints restore')"
         )
-    apart(path, target)
 
 
 def later_columns(whole: SelectedStore, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,9 +192,9 @@ def summed(masks: Sequence[Mask]) -> dict[str, dict[str, int]]:
 
 def without(whole: SelectedStore, left: Mapping[Any, Mask], allow_loss: bool) -> tuple[Source, SelectedStore]:
     """Return what is left as a source, and the episodes it is of: ``left`` has what goes of each by its place."""
-    numbers = [n for n, e in enumerate(e for rows in whole.streams for e in rows.episodes) if place_of(e) in left]
-    part = SelectedStore(whole.path, whole.streams, Selection(tuple(numbers)))
-    source = lossless(part, allow_loss, later=True)
+    numbers = tuple(number for number, episode in whole.numbered().items() if place_of(episode) in left)
+    part = SelectedStore(whole.path, whole.streams, Selection(numbers))
+    source, _ = held(part, STORE, allow_loss, later=True)
     gone = joined(left.values())
     facts = [told(e) for e, mask in zip(part.episodes, left.values(), strict=True) for _ in parts(mask)]
     return dataclasses.replace(
@@ -202,26 +203,12 @@ def without(whole: SelectedStore, left: Mapping[Any, Mask], allow_loss: bool) ->
     ), part  # fmt: skip
 
 
-def write(
-    source: Source, part: SelectedStore, ids: Ids, target: pathlib.Path, later: Mapping[str, Any], progress: Progress
-) -> None:
-    """Write a source to a new store, and what was written later to its steps, which have ``ids`` in the old one."""
-    options = {**source.layout.create_arguments(), "later": later, "capacity": max(1, source.steps)}
-    with Copy.create(target, **options) as buffer:
-        add_facts(buffer, source.facts, add_steps(buffer, counted(source, progress).blocks()).episodes)
-        if part.schema.later:
-            copy_later(part, ids, buffer)
-
-
 def copy_later(part: SelectedStore, ids: Ids, buffer: ReplayBuffer) -> None:
-    """Write what was written later to the steps ``ids`` of a store to the steps of a buffer, in their order."""
-    log = buffer.engine.appender.log
-    rows = np.arange(log.begin, log.end)
-    new = pack(log.stream, rows[log.take(VALID, rows, np.zeros_like(rows))], 0, 1)
+    """Write what was written later to the steps ``ids`` of a store to the steps of a copy, in their order."""
     count = max(1, BLOCK_BYTES // sum(column.item_bytes for column in part.schema.later))
     for start in range(0, len(ids), count):
         found = part.written_later(ids[start : start + count])
         for column in part.schema.later:
             known = found[column.name + KNOWN]
-            buffer.write(column.name, new[start : start + count][known], found[column.name][known])
+            buffer.write(column.name, start + np.flatnonzero(known), found[column.name][known])
         buffer.commit()

@@ -1,6 +1,6 @@
 """The directories in which something is made before it gets its name.
 
-Each is locked by its maker. One that nobody holds was left by a process that died: another goes on with it, or it goes.
+Each is locked by its maker. One that nobody holds was left by a process that died, and goes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Callable
 
 from diskreplay.storage import files as fs
 
@@ -29,24 +28,6 @@ def take(files: fs.Files, parent: str, name: str) -> tuple[str, fs.FileLock]:
             if lock is not None and files.kind(path) is not None:
                 return path, lock
         # It was swept away before it was locked: another process makes the same.
-
-
-def taken_over(
-    files: fs.Files, parent: str, name: str, wanted: Callable[[str], bool]
-) -> tuple[str, fs.FileLock] | None:
-    """Take the lock of a directory that a maker of ``name`` left who died, if there is one that is wanted."""
-    for left in files.list(parent):
-        if name_of(left) == name:
-            path = os.path.join(parent, left)
-            with contextlib.suppress(FileNotFoundError):
-                lock = files.lock(path)
-                if lock is not None:
-                    with contextlib.ExitStack() as held:
-                        held.callback(lock.release)
-                        if wanted(path):
-                            held.pop_all()
-                            return path, lock
-    return None
 
 
 def sweep(files: fs.Files, parent: str, name: str) -> None:

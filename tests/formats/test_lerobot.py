@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import pathlib
@@ -17,17 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from formats.roundtrip import refused
 from gymnasium import spaces
-from helpers.forking import dies
 
 import diskreplay as dr
 from diskreplay import formats, video
 from diskreplay.errors import InputError
-from diskreplay.formats.core import flat
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format
 from diskreplay.formats.files import lerobot_stats
 from diskreplay.formats.selection import Selection
-from diskreplay.ops import resuming
 from diskreplay.ops.combine import merge
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.diff import diff
@@ -295,21 +291,6 @@ def test_other_parameters_are_not_appended_but_merged(dataset: pathlib.Path, pat
     assert len(frames(tmp_path / "both.replay")) == 22
 
 
-def test_an_import_that_was_killed_within_a_group_goes_on(
-    dataset: pathlib.Path, path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    film(dataset / CAMERA, 11, bf="0", g="250")
-    import_dataset(dataset, tmp_path / "whole.replay")
-    for name in ("create", "open"):
-        monkeypatch.setattr(dr.ReplayBuffer, name, functools.partial(getattr(dr.ReplayBuffer, name), commit_rows=2))
-    monkeypatch.setattr(flat, "BLOCK_BYTES", 100)
-    assert dies(lambda: import_dataset(dataset, path), 300)
-    assert import_dataset(dataset, path).resumed > 1
-    assert verify(path).ok
-    assert diff(path, tmp_path / "whole.replay") is None
-    assert np.array_equal(frames(path), frames(tmp_path / "whole.replay"))
-
-
 def test_tasks_of_another_dataset_are_not_mixed_up(dataset: pathlib.Path, path: str, tmp_path: pathlib.Path) -> None:
     shutil.copytree(dataset, tmp_path / "other")
     for folder, text in ((dataset, "push"), (tmp_path / "other", "pull")):
@@ -539,17 +520,6 @@ def test_a_later_file_that_begins_without_a_key_frame(dataset: pathlib.Path, pat
         column(dataset / EPISODES, f"videos/observation.camera/{name}", lambda _, values=values: values)
     with pytest.raises(InputError, match=r"file-001\.mp4' begins with a frame that is no key frame"):
         import_dataset(dataset, path)
-
-
-def test_a_link_that_leads_elsewhere_begins_an_import_anew(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    shutil.move(dataset / "data", tmp_path / "data")
-    (dataset / "data").symlink_to(tmp_path / "data")
-    with formats.get("lerobot").read(dataset) as source:
-        before = resuming.mark_of(dataset, source)
-        assert before == resuming.mark_of(dataset, source)
-        file = tmp_path / ROWS
-        os.utime(file, ns=(0, 0))
-        assert before != resuming.mark_of(dataset, source)
 
 
 @pytest.mark.parametrize("facts", [{"tasks": "push"}, {"tasks": [1, 2]}, {"tasks": 5}, {"camera_stats": "x"}], ids=str)

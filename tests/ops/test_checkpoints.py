@@ -20,8 +20,9 @@ from diskreplay.ops.verify import verify
 
 KILLED = """
 import os, signal, sys
+from diskreplay.formats.core import recorder
 from diskreplay.ops import convert
-convert.BLOCKS_AHEAD = 1
+recorder.BLOCKS_AHEAD = 1
 convert.PLAIN["commit_rows"] = 4
 
 def report(done, total):
@@ -31,11 +32,11 @@ report.blocks = 0
 
 def add(buffer, blocks, **options):
     for steps in blocks:
-        convert_add(buffer, [steps], **options)
+        recorder_add(buffer, [steps], **options)
         buffer.commit()
         os.kill(os.getpid(), signal.SIGKILL)
 
-convert_add, convert.add_steps = convert.add_steps, add
+recorder_add, recorder.add_steps = recorder.add_steps, add
 convert.import_dataset(sys.argv[1], sys.argv[2], append=True, progress=report)
 """
 

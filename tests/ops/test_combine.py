@@ -124,7 +124,7 @@ def test_a_split_beside_a_writer(path: str, tmp_path: pathlib.Path, monkeypatch:
         for episode in range(20):
             play(buffer, episode)
         buffer.commit()
-        write, more = combine.write, iter(range(20, 30))
+        write, more = combine.write_store, iter(range(20, 30))
 
         def write_and_move_on(*arguments: Any) -> None:
             write(*arguments)
@@ -132,7 +132,7 @@ def test_a_split_beside_a_writer(path: str, tmp_path: pathlib.Path, monkeypatch:
                 play(buffer, next(more))
             buffer.commit()
 
-        monkeypatch.setattr(combine, "write", write_and_move_on)
+        monkeypatch.setattr(combine, "write_store", write_and_move_on)
         results = split(path, [0.5, 0.3], seed=1)
     starts = []
     for result in results:

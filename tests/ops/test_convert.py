@@ -24,6 +24,7 @@ import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import DiskFullError, InputError, StoreNotFoundError
 from diskreplay.formats.arrays import from_arrays
+from diskreplay.formats.core import recorder
 from diskreplay.formats.core.recorder import Added, add_steps
 from diskreplay.formats.core.transitions import Source, Timesteps, with_next_obs
 from diskreplay.formats.selection import Selection
@@ -323,7 +324,7 @@ def test_a_full_disk_while_appending(small: str, length: int, monkeypatch: pytes
         monkeypatch.setattr(LocalFile, "pwrite", pwrite)
         yield from good.blocks()
 
-    monkeypatch.setattr(convert, "prefetched", lambda blocks: contextlib.nullcontext(blocks()))
+    monkeypatch.setattr(recorder, "Prefetcher", lambda blocks, *_: contextlib.nullcontext(blocks()))
     monkeypatch.setitem(convert.PLAIN, "commit_rows", 1)
     with pytest.raises(DiskFullError, match="takes it back") as raised:
         import_dataset(dataclasses.replace(good, blocks=blocks), small, append=True)
@@ -375,7 +376,7 @@ def test_capacity_far_below_the_source(path: str, monkeypatch: pytest.MonkeyPatc
         added.append(found.steps)
         return found
 
-    monkeypatch.setattr(convert, "add_steps", counted)
+    monkeypatch.setattr(recorder, "add_steps", counted)
     total = 9_000
     obs, last = np.arange(total * 3, dtype=np.float32).reshape(-1, 3), np.arange(total) % 2 == 1
     source = from_arrays(
@@ -384,7 +385,7 @@ def test_capacity_far_below_the_source(path: str, monkeypatch: pytest.MonkeyPatc
     )  # fmt: skip
     result = import_dataset(source, path, capacity=100)
     transitions = total if finals else total // 2
-    assert added == [2 * 100 + convert.MAX_FRAME_STACK]
+    assert added == [2 * 100 + recorder.MAX_FRAME_STACK]
     assert (result.transitions, result.episodes, result.dropped) == (transitions, total // 2, total - transitions)
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         rewards = [buffer.get(np.arange(e.start, e.stop)).reward for e in buffer.episodes]
@@ -396,7 +397,7 @@ def test_capacity_far_below_the_source(path: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_newest_of_more_than_memory_is_to_hold(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convert, "WAITING_BYTES", 1000)
+    monkeypatch.setattr(recorder, "WAITING_BYTES", 1000)
     assert import_dataset(piece(60), path, capacity=4).evicted == 56
 
 

@@ -25,9 +25,8 @@ def final_path(temporary: pathlib.Path) -> pathlib.Path:
 
 @contextlib.contextmanager
 def replacing(
-    target: pathlib.Path, kind: str, *, overwrite: bool = False, recognise: Recognise | None = None,
-    goes_on: Recognise | None = None,
-) -> Iterator[pathlib.Path]:  # fmt: skip
+    target: pathlib.Path, kind: str, *, overwrite: bool = False, recognise: Recognise | None = None
+) -> Iterator[pathlib.Path]:
     """Yield a free path near ``target``: what is there at the end takes its place, and goes away after an error.
 
     What a process left that was killed goes away when the same target is written again. Where ``target`` is a symbolic
@@ -38,8 +37,6 @@ def replacing(
         kind: "file" or "directory".
         overwrite: True if a dataset that is there may be replaced.
         recognise: tells whether a directory is such a dataset; others are never replaced, unless they are empty.
-        goes_on: tells whether the caller goes on with what a process that was killed left at a path, which is yielded
-            then.
 
     Raises InputError when something is there that is not to be replaced, or no directory to write into; DiskFullError,
     which names the target, whatever a format's library says of a full disk.
@@ -48,30 +45,23 @@ def replacing(
     if target.is_symlink():
         target = _led_to(target)
         check_target(target, kind, overwrite, recognise)
-    with _room_for(target):
-        yield from _replacing(target, kind, overwrite, recognise, goes_on or (lambda path: False))
-
-
-def _replacing(
-    target: pathlib.Path, kind: str, overwrite: bool, recognise: Recognise | None, goes_on: Recognise
-) -> Iterator[pathlib.Path]:
     files, parent, name = LocalFiles(), str(target.parent), target.name
-    left = temporaries.taken_over(files, parent, name, lambda folder: goes_on(pathlib.Path(folder, name)))
-    temporaries.sweep(files, parent, name)
-    folder, lock = left or temporaries.take(files, parent, name)
-    temporary = pathlib.Path(folder, target.name)
-    try:
-        yield temporary
-        _sync(temporary)
-        check_target(target, kind, overwrite, recognise)
-        if kind == "directory" and target.exists():
-            _exchange(temporary, target)
-        else:
-            temporary.replace(target)
-        files.sync_dir(parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        lock.release()
+    with _room_for(target):
+        temporaries.sweep(files, parent, name)
+        folder, lock = temporaries.take(files, parent, name)
+        temporary = pathlib.Path(folder, name)
+        try:
+            yield temporary
+            _sync(temporary)
+            check_target(target, kind, overwrite, recognise)
+            if kind == "directory" and target.exists():
+                _exchange(temporary, target)
+            else:
+                temporary.replace(target)
+            files.sync_dir(parent)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
 
 
 @contextlib.contextmanager

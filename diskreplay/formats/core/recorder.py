@@ -6,10 +6,12 @@
    Only a store whose continuity is "flags" does that. So a new one is made as such a store, and where nothing differed
    it is made one of continuity "observations" before it has its name.
 3. No such steps are added to a store of continuity "observations": :func:`without_differing`.
+4. Steps are read ahead in a thread while others are added. Of more steps than are kept, the newest alone are added.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import warnings
@@ -23,10 +25,20 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.engine.continuity import same_rows
 from diskreplay.errors import InputError, MisuseWarning
 from diskreplay.formats.core.layout import Layout, Shape
-from diskreplay.formats.core.transitions import Transitions
+from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.index.facts import CUT_START
+from diskreplay.prefetch import Prefetcher
 from diskreplay.schema import spaces
 from diskreplay.schema.ragged import Lists
+
+BLOCKS_AHEAD = 2
+"""The number of blocks of steps that wait to be added while the next one is read."""
+
+MAX_FRAME_STACK = 1024
+"""The most frames that a sample may stack."""
+
+WAITING_BYTES = 64 << 20
+"""The most decoded bytes of steps that wait in memory until it is known that they are among the newest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,21 +58,54 @@ class Added:
         return Added(self.steps + other.steps, self.episodes + other.episodes, self.differing + other.differing)
 
 
-def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, goes_on: bool = False) -> Added:
+def record(buffer: ReplayBuffer, source: Source, capacity: int | None = None) -> tuple[Added, int]:
+    """Add a source to a buffer that was just opened, of a stream of one environment that keeps ``capacity`` steps.
+
+    Returns:
+        What was added, or would have been evicted at once; and how many steps of it the stream does not keep.
+    """
+    log, left = buffer.engine.appender.log, Added()
+    before = len(log)
+    # Some more steps than are kept, so that what the first episode and stacks begin with was there, and has left.
+    wanted = 0 if capacity is None else 2 * capacity + MAX_FRAME_STACK
+    with Prefetcher(source.blocks, BLOCKS_AHEAD, "import") as blocks:
+        steps: Iterable[Transitions] = blocks
+        if 0 < wanted * source.layout.step_bytes <= WAITING_BYTES:
+            left, steps = newest(blocks, wanted)
+        added = left + add_steps(buffer, without_differing(steps, source.layout, buffer))
+    add_facts(buffer, source.facts, added.episodes)
+    return added, before + added.steps - len(log)
+
+
+def newest(blocks: Iterable[Transitions], count: int) -> tuple[Added, Iterable[Transitions]]:
+    """Read all blocks; return the steps and ends of episodes before the newest ``count`` steps, and these."""
+    waiting: collections.deque[Transitions] = collections.deque()
+    held, left = 0, Added()
+    for steps in blocks:
+        waiting.append(steps)
+        held += len(steps)
+        while held > count:
+            oldest = waiting.popleft()
+            out = min(len(oldest), held - count)
+            if out < len(oldest):
+                waiting.appendleft(oldest.span(out, len(oldest)))
+            held -= out
+            left += Added(out, int(oldest.last[:out].sum()))
+    return left, waiting
+
+
+def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions]) -> Added:
     """Add steps to a buffer that was just opened, with a stream of one environment, and return what was added.
 
     Args:
         buffer: open for writing.
         blocks: the blocks of steps.
-        goes_on: True if the first step goes on in the stream's newest episode, and does not begin one.
 
     Raises what :meth:`ReplayBuffer.add` raises; the steps before stay. What looks like a mistake was made by another
     program, if it is one: nothing is said of it.
     """
     layout, appender = Layout.of(buffer.schema, stacked=True), buffer.engine.appender
-    if goes_on:
-        appender.go_on()
-    count, begins = 0, not goes_on
+    count, begins = 0, True
     for steps in blocks:
         ends = np.flatnonzero(steps.last & ~(steps.terminated | steps.truncated)) + 1
         for start, stop in itertools.pairwise(sorted({0, *ends.tolist(), len(steps)})):
@@ -97,11 +142,14 @@ def add_facts(buffer: ReplayBuffer, facts: Sequence[Mapping[str, Any]], episodes
             buffer.engine.annotate_episode(episode, None, told, (CUT_START,))
 
 
-def without_differing(blocks: Iterable[Transitions], layout: Layout, store: str) -> Iterator[Transitions]:
+def without_differing(blocks: Iterable[Transitions], layout: Layout, buffer: ReplayBuffer) -> Iterator[Transitions]:
     """Yield the blocks; raise InputError before one with a next observation that is not the next step's, bit for bit.
 
-    ``store``, of continuity "observations", could not hold it without ending the episode.
+    Only a store of continuity "flags" takes it; another could not hold it without ending the episode.
     """
+    if buffer.schema.continuity == "flags":
+        yield from blocks
+        return
     done, before = 0, None
     for steps in blocks:
         pairs = [(steps.span(0, len(steps) - 1), steps.span(1, len(steps)))]
@@ -113,8 +161,8 @@ def without_differing(blocks: Iterable[Transitions], layout: Layout, store: str)
                 step = done + int(np.argmax(differ & ~one.last)) - (one is before)
                 raise InputError(
                     f"the next observation of step {step:,} is not the observation of the next step of its episode, "
-                    f"and {store!r} holds no such steps (its continuity is 'observations'): import into a new store; "
-                    "'diskreplay merge' joins the two"
+                    f"and {buffer.path!r} holds no such steps (its continuity is 'observations'): import into a new "
+                    "store; 'diskreplay merge' joins the two"
                 )
         yield steps
         done, before = done + len(steps), steps.span(len(steps) - 1, len(steps))

@@ -133,6 +133,12 @@ class SelectedStore:
         """The chosen episodes, in the order in which they are read."""
         return [episode for _, episode in self._chosen]
 
+    def numbered(self) -> dict[int, Episode]:
+        """Return the chosen episodes by their numbers, in the order of these."""
+        chosen = set(map(place_of, self.episodes))
+        every = enumerate(episode for rows in self.streams for episode in rows.episodes)
+        return {number: episode for number, episode in every if place_of(episode) in chosen}
+
     @property
     def steps(self) -> int:
         return sum(episode.length for _, episode in self._chosen)
