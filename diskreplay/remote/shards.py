@@ -111,8 +111,9 @@ class Shards:
     def coming(self, schema: Schema, commits: Mapping[str, Commit]) -> Iterator[None]:
         """Download at once what is read first, while commits of streams, given by name, are read.
 
-        What fails is left to whoever reads it. At the end what nobody has asked for is called off.
+        What fails is left to whoever reads it. At the end what was begun here, and not before, is called off.
         """
+        before = self.downloads.under_way()
         room = self._mirror.most_bytes // 2  # else copies would be taken away for others before they are read
         begun: list[Download[str]] = []
 
@@ -124,7 +125,7 @@ class Shards:
                 shard = listing.shard(key)
                 if shard is not None and self.bundles.find(shard, listing) is None:
                     download = self.begin(shard)
-                    if download is not None:
+                    if download is not None and download not in before:
                         begun.append(download)
                         room -= shard.size
                 if room < 0:
