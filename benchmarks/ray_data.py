@@ -56,18 +56,17 @@ def source(path: str, steps: int, columns: list[str], stack: bool) -> Any:
 
 def by_itself(path: str, steps: int, columns: list[str], stack: bool, part: int, parts: int) -> int:
     """Reads one of so many parts of the rows in this process; how many."""
-    import numpy as np
 
     from diskreplay.ray.columns import read_columns
-    from diskreplay.ray.data import StoreAddress, _chunked
+    from diskreplay.ray.data import blocks_of, ids_of, open_store
 
     given = source(path, steps, columns, stack)
     most = BLOCK_BYTES // given._bytes(1)
     rows = 0
-    with StoreAddress(path).open() as buffer:
+    with open_store(path) as buffer:
         for shared in given._shared(parts)[part::parts]:
-            for block in _chunked(shared, most):
-                ids = np.concatenate([each.ids for each in block])
+            for block in blocks_of(shared, most):
+                ids = ids_of(block)
                 rows += len(read_columns(buffer, ids, columns, stack=stack)["reward"])
     return rows
 
@@ -121,22 +120,22 @@ def spent(path: str, steps: int, columns: list[str], stack: bool, rounds: int) -
     from ray.data.block import BlockAccessor
 
     from diskreplay.ray.columns import read_columns
-    from diskreplay.ray.data import StoreAddress, _block, _chunked
+    from diskreplay.ray.data import blocks_of, ids_of, open_store
 
     given = source(path, steps, columns, stack)
     most = BLOCK_BYTES // given._bytes(1)
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=STORE_BYTES)
     found = []
     try:
-        with StoreAddress(path).open() as buffer:
+        with open_store(path) as buffer:
             for _ in range(rounds):
                 rows, parts = 0, dict.fromkeys(("read and decode", "to Arrow", "ray.put", "ray.get", "to NumPy"), 0.0)
-                for block in _chunked(given._parts, most):
-                    ids = np.concatenate([each.ids for each in block])
+                for block in blocks_of(given._parts, most):
+                    ids = ids_of(block)
                     times = [time.perf_counter()]
                     values = read_columns(buffer, ids, columns, stack=stack)
                     times.append(time.perf_counter())
-                    table = _block(values)
+                    table = BlockAccessor.batch_to_block(values)
                     times.append(time.perf_counter())
                     reference = ray.put(table)
                     times.append(time.perf_counter())

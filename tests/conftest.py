@@ -6,13 +6,14 @@ import math
 import os
 import pathlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from helpers import deadline, effort, scratch, tiers
 from helpers.testing import thresholds
 
+from diskreplay.buffers import opening
 from diskreplay.engine import run
 
 
@@ -27,15 +28,15 @@ def _no_fsync() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _no_commit_by_the_clock() -> Iterator[None]:
     """A machine may stand still in a test that knows its commits: only its own ``commit_seconds`` count."""
-    check = run.Run.__post_init__
+    check = opening.engine_options
 
-    def never(options: run.Run) -> None:
-        check(options)
-        if options.commit_seconds == run.COMMIT_SECONDS:
-            object.__setattr__(options, "commit_seconds", math.inf)
+    def never(options: Mapping[str, Any]) -> run.EngineOptions:
+        found = check(options)
+        by_default = found["commit_seconds"] == run.COMMIT_SECONDS
+        return {**found, "commit_seconds": math.inf} if by_default else found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run.Run, "__post_init__", never)
+        patch.setattr(opening, "engine_options", never)
         yield
 
 

@@ -52,7 +52,8 @@ def list_(path: str, as_json: bool) -> None:
 def drop(path: str, names: tuple[str, ...]) -> None:
     """Drop the checkpoints NAMES of the store at PATH; its rows stay.
 
-    At least one stream must have no writer. A stream that is written gives back the space at its next commit.
+    At least one stream must have no writer. A stream that is written gives back the space when its oldest shard
+    leaves the window the next time.
     """
     from diskreplay.ops.checkpoints import drop as run
 

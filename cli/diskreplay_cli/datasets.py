@@ -339,7 +339,6 @@ def split(
 
 
 def _facts(facts: dict[str, Any]) -> str:
-    """Return facts as JSON, on one line, empty if there are none."""
     return text.as_json(facts) if facts else ""
 
 
@@ -415,7 +414,6 @@ def head(path: str, rows: int, episode: int | None, as_json: bool) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Return a value of a table, with arrays of more than a few elements by their shape and range."""
     import numpy as np
 
     if isinstance(value, np.ndarray) and value.size > 8:

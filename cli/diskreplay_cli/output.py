@@ -109,7 +109,6 @@ def print_csv(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
 
 
 def _line(cells: Iterable[str], widths: Sequence[int]) -> str:
-    """Return the cells of a row, as far apart as those of the others."""
     filled = (cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True))
     return "  ".join(filled).rstrip()
 

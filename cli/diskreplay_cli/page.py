@@ -105,7 +105,6 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
 
 
 def _mixture(stored: dict[str, Any] | None) -> str:
-    """Return what a checkpoint says of a mixture of stores."""
     if stored is None:
         return ""
     given = stored.get("given")
@@ -113,7 +112,6 @@ def _mixture(stored: dict[str, Any] | None) -> str:
 
 
 def _space(space: str) -> str:
-    """Return a space on one line; the JSON has all of a long one."""
     cut = text.shortened(space, MAX_SPACE)
     return cut if len(cut) == len(" ".join(space.split())) else f"{cut} (in full: --json)"
 
@@ -128,7 +126,6 @@ def _settings(facts: Facts) -> str:
 
 
 def _call(stored: object) -> str:
-    """Return a view or sampler as it is written in Python, also those in a list within it."""
     if isinstance(stored, list):
         return f"[{', '.join(map(_call, stored))}]"
     if not isinstance(stored, dict):
@@ -138,7 +135,6 @@ def _call(stored: object) -> str:
 
 
 def _episodes(facts: EpisodeTotals, plain: bool, narrow: bool) -> RenderableType:
-    """Return the lengths and returns of the complete episodes, each with its histogram."""
     parts = [f"{facts.complete:,} complete"]
     parts += [f"{count:,} {what}" for count, what in ((facts.running, "going on"), (facts.cut_off, "cut off")) if count]
     title = f"{text.plural(facts.count, 'episode')}: {', '.join(parts)}"

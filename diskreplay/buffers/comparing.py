@@ -7,8 +7,7 @@ from typing import Any
 
 from diskreplay.errors import InputError, NotAStoreError, StoreNotFoundError
 from diskreplay.remote import ObjectStore, checked_url, find_store, is_url
-from diskreplay.schema.columns import Schema, Start
-from diskreplay.schema.spec import StoreSpec
+from diskreplay.schema.columns import ACTION, OBS, Schema, Start
 from diskreplay.storage.files import Files
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.paths import PathLike, full_path
@@ -16,29 +15,32 @@ from diskreplay.storage.store import Store
 
 PADDINGS = {Start.ZEROS: "zero", Start.REPEAT: "reset"}
 """The names that ``create`` has for these start codes."""
+SPACES = {OBS: "observation_space", ACTION: "action_space"}
+SETTINGS = ("codec", "chunk_rows", "shard_rows")
 
 
-def is_there(path: PathLike, spec: StoreSpec, schema: Schema, files: Files | None, url: str | None) -> bool:
+def is_there(path: PathLike, schema: Schema, options: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Tell whether a store is at ``path``, or under the URL that it is pushed to.
 
     Args:
-        spec, schema: the properties of the store that would be made; InputError is raised if the existing store has
-            others.
+        schema, options, settings: the properties of the store that would be made; InputError is raised if the existing
+            store has others.
     """
+    url = options["remote"]
     if is_url(path):
         there = checked_url(path)
         raise InputError(
             f"rows are added to a local store, which is pushed: open_or_create(path, ..., remote={there!r}); "
             f"ReplayBuffer.open({there!r}, mode='r') reads one"
         )
-    store = found(path, files or LocalFiles())
+    store = found(path, options["files"] or LocalFiles())
     if store is not None:
-        name, stored, settings = store.path, store.schema, store.settings
+        name, stored, kept = store.path, store.schema, store.settings
     elif url is None or (joined := find_store(ObjectStore(url))) is None:
         return False
     else:
-        name, (stored, settings) = url, joined
-    wrong = [*_schemas(schema, stored, spec), *_settings(spec.settings, settings)]
+        name, (stored, kept) = url, joined
+    wrong = [*_schemas(schema, stored, options), *_settings(settings, kept)]
     if wrong:
         raise InputError(
             f"the store {name!r} is another than asked for: {'; '.join(wrong)}. Ask for what it has, or choose "
@@ -60,46 +62,41 @@ def found(path: PathLike, files: Files) -> Store | None:
         raise
 
 
-def _schemas(asked: Schema, stored: Schema, spec: StoreSpec) -> list[str]:
+def _schemas(asked: Schema, stored: Schema, options: Mapping[str, Any]) -> list[str]:
     """Return the differences in words; what was not asked for is not compared."""
-    facts: list[tuple[str, object, object]] = [
-        ("observation_space", asked.observation_space, stored.observation_space),
-        ("action_space", asked.action_space, stored.action_space),
-        ("frame_stack", [one.frames for one in asked.stacks], [one.frames for one in stored.stacks]),
-        ("stack_axis", [one.axis for one in asked.stacks], [one.axis for one in stored.stacks]),
-        ("stack_padding", PADDINGS[asked.padding], PADDINGS[stored.padding]),
-        ("finite", asked.finite, stored.finite),
-        ("continuity", asked.continuity, stored.continuity),
-    ]
-    columns = _columns(stored)
-    layouts = [{name: (one.shape, str(one.dtype)) for name, one in of.items()} for of in (_columns(asked), columns)]
-    ragged = [
-        {name: (one.items.shape, str(one.items.dtype), one.longest) for name, one in of.ragged.items()}
-        for of in (asked, stored)
-    ]
-    facts.append(("ragged columns", ragged[0], ragged[1]))
-    facts.append(("video", asked.videos, stored.videos))
-    said = {
-        "obs": asked.observation_space != stored.observation_space,
-        "action": asked.action_space != stored.action_space,
-    }
-    differing = [
-        {name: one for name, one in mine.items() if other.get(name) != one and not said.get(name.split("/")[0])}
-        for mine, other in (layouts, layouts[::-1])
-    ]
-    facts.append(("columns", differing[0], differing[1]))
-    later = [{one.name: (one.shape, str(one.dtype)) for one in of.later} for of in (asked, stored)]
-    facts.append(("later", later[0], later[1]))
-    for what in ("codec", "chunk_rows", "shard_rows"):
-        given = getattr(spec, what)
-        if given is not None and layouts[0] == layouts[1]:
-            mine = _columns(asked)
+    wanted, has = _facts(asked), _facts(stored)
+    mine, others = wanted["columns"], has["columns"]
+    columns, found = _columns(asked), _columns(stored)
+    for what in SETTINGS if mine == others else ():
+        if (given := options[what]) is not None:
             # That of the others follows from the capacity, which may grow.
-            named = given if isinstance(given, Mapping) else [one.name for one in asked.obs_columns]
-            names = [name for name in named if getattr(mine[name], what) != getattr(columns[name], what)]
-            both = [{name: getattr(of[name], what) for name in names} for of in (mine, columns)]
-            facts.append((what, both[0], both[1]))
-    return [f"{what} is {has!r}, asked for {wanted!r}" for what, wanted, has in facts if wanted != has]
+            names = given if isinstance(given, Mapping) else [one.name for one in asked.obs_columns]
+            names = [name for name in names if getattr(columns[name], what) != getattr(found[name], what)]
+            wanted[what], has[what] = ({name: getattr(of[name], what) for name in names} for of in (columns, found))
+    said = [name for name, space in SPACES.items() if wanted[space] != has[space]]
+    for facts, one, other in ((wanted, mine, others), (has, others, mine)):
+        differing = {name: layout for name, layout in one.items() if other.get(name) != layout}
+        facts["columns"] = {name: layout for name, layout in differing.items() if name.split("/")[0] not in said}
+    return [f"{what} is {has[what]!r}, asked for {wanted[what]!r}" for what in wanted if wanted[what] != has[what]]
+
+
+def _facts(schema: Schema) -> dict[str, Any]:
+    """Return what stores must have in common, under the names that ``create`` has for it."""
+    return {
+        "observation_space": schema.observation_space,
+        "action_space": schema.action_space,
+        "frame_stack": [one.frames for one in schema.stacks],
+        "stack_axis": [one.axis for one in schema.stacks],
+        "stack_padding": PADDINGS[schema.padding],
+        "finite": schema.finite,
+        "continuity": schema.continuity,
+        "ragged columns": {
+            name: (one.items.shape, str(one.items.dtype), one.longest) for name, one in schema.ragged.items()
+        },
+        "video": schema.videos,
+        "columns": {name: (one.shape, str(one.dtype)) for name, one in _columns(schema).items()},
+        "later": {one.name: (one.shape, str(one.dtype)) for one in schema.later},
+    }
 
 
 def _columns(schema: Schema) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from diskreplay.buffers import multi_agent_layout
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer, MultiAgentRolloutBuffer
+from diskreplay.buffers.on_policy import AGENTS_ROLLOUT, ROLLOUT
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.rollout import RolloutBuffer
 from diskreplay.remote import ObjectStore, checked_url, find_store, is_url
@@ -14,8 +15,8 @@ from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.storage.store import Store
 
 KINDS: dict[str, Any] = {
-    RolloutBuffer.KIND: RolloutBuffer,
-    MultiAgentRolloutBuffer.KIND: MultiAgentRolloutBuffer,
+    ROLLOUT: RolloutBuffer,
+    AGENTS_ROLLOUT: MultiAgentRolloutBuffer,
     multi_agent_layout.KEY: MultiAgentReplayBuffer,
 }
 """The classes by the entry of a store's settings that only they make."""

@@ -15,16 +15,16 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.buffers.checkpointed import Checkpointed
 from diskreplay.buffers.joining import Joint
 from diskreplay.buffers.loader import Loader, endless, loading
 from diskreplay.buffers.opening import find_checkpoint, written_stream
-from diskreplay.buffers.options import Opening, of
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer, once_marked
@@ -32,7 +32,7 @@ from diskreplay.buffers.state import resume_sampler
 from diskreplay.buffers.stored import Restored
 from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_array, check_count
-from diskreplay.engine import checkpointing, pushes
+from diskreplay.engine import pushes
 from diskreplay.engine.generator import rng_to_json, set_rng
 from diskreplay.engine.hooks import State
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
@@ -46,7 +46,6 @@ from diskreplay.sampling.window import Prioritized, checked_updates
 from diskreplay.schema.columns import RECORDED, REWARD
 from diskreplay.schema.ids import Ids, checked_ids
 from diskreplay.schema.ragged import Forms, Lists, Padded, pads_left
-from diskreplay.storage.attachments import Given
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import SomeBatch
@@ -64,7 +63,7 @@ Made = TypeVar("Made")
 PartToOpen = PathLike | tuple[PathLike, Mapping[str, Any]]
 
 
-class Mixture(Subscripted, Generic[SomeBatch]):
+class Mixture(Subscripted, Checkpointed, Generic[SomeBatch]):
     """A mixture of several stores that samples from each its share, as when learning online with prior data.
 
     Steps are added to the parts themselves. Several threads may sample; what one thread draws, another adds to.
@@ -79,7 +78,8 @@ class Mixture(Subscripted, Generic[SomeBatch]):
     Raises InputError where an argument is none of that, before anything is drawn.
     """
 
-    WALKED_BY = "mixture.sample(256) gives a batch of all parts; each of mixture.parts has items() and shuffled(256)"
+    _what = "mixture"
+    _walked_by = "mixture.sample(256) gives a batch of all parts; each of mixture.parts has items() and shuffled(256)"
 
     def __init__(self, parts: Sequence[SampledBuffer[SomeBatch]], fractions: Sequence[float] | None = None) -> None:
         if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= MAX_PARTS:
@@ -339,75 +339,18 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     # What is kept
 
-    def commit(self) -> None:
-        """Make everything that was added to the parts durable, with errors as ``commit`` of a buffer."""
-        for part in self._written():
-            part.commit()
-
     def refresh(self) -> bool:
         """Go on to the newest commits of the streams that others write, and return True if anything changed."""
         return any([part.refresh() for part in self._parts])
-
-    def checkpoint(
-        self,
-        name: str,
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        attachments: Given | None = None,
-        keep: int | None = None,
-    ) -> None:
-        """Commit, and name this point in all parts that are written: :meth:`open` with this name goes on from it.
-
-        It also holds how much each part has given, and the sampler and random state of the parts that are only read;
-        their rows are not pinned. The first part that is written has the attachments.
-
-        Args:
-            name, metadata, attachments, keep: as in a buffer's ``checkpoint``.
-
-        Raises ReadOnlyError where no part is written, InputError or CheckpointError for a bad name, metadata,
-        attachment or ``keep``, with nothing changed, and what a function for an attachment and ``commit`` of a buffer
-        raise.
-        """
-        keeper, *others = self._written()
-        wanted = checkpointing.wanted(keeper.engine.store, name, metadata, attachments, keep)
-        with checkpointing.staging(keeper.engine, wanted.attachments) as staged, self._lock:
-            for part in others:
-                if name in _leftovers(part.engine.store, keeper.engine.store):
-                    part.drop_checkpoint(name)
-                part.engine.store.check_new_checkpoint(name)
-            mark = {STATE: {KEEPER: _key(keeper.engine.store)}}
-            for part in others:
-                checkpointing.take(part.engine, wanted, None, lambda: (mark, {}))
-            checkpointing.take(keeper.engine, wanted, staged, self._state)
-        checkpointing.drop_outdated(keeper.engine, wanted, self.drop_checkpoint, lambda one: GIVEN in _held(one))
 
     @property
     def restored(self) -> Restored | None:
         """The checkpoint at which the mixture was opened, or None if it was opened at last commits, or made."""
         return self._restored
 
-    def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
-        """Open a file that a checkpoint of the mixture took along, as ``attachment`` of a buffer does."""
-        return self._written()[0].attachment(name, checkpoint)
-
-    @property
-    def checkpoints(self) -> list[str]:
-        """The names of the mixture's checkpoints, by their numbers; ReadOnlyError is raised if no part is written."""
-        return [one.name for one in self._written()[0].engine.store.checkpoints() if GIVEN in _held(one)]
-
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
         """Return the metadata that the checkpoint was made with; raise CheckpointError if there is no such one."""
         return self._written()[0].checkpoint_metadata(name)
-
-    def drop_checkpoint(self, name: str) -> None:
-        """Forget a checkpoint in all parts; their next commits give back the space that only it needed."""
-        keeper, *others = self._written()
-        if name not in self.checkpoints:
-            raise CheckpointError(f"there is no checkpoint {name!r} of the mixture; there are {self.checkpoints}")
-        keeper.drop_checkpoint(name)
-        for part in others:
-            if name in _leftovers(part.engine.store, keeper.engine.store):
-                part.drop_checkpoint(name)
 
     def _written(self) -> list[SampledBuffer[SomeBatch]]:
         """Return the parts that are written, the keeper first."""
@@ -415,6 +358,15 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         if not found:
             raise ReadOnlyError("no part of the mixture is written; open one with mode='r+' to keep checkpoints in it")
         return found
+
+    def _counts(self, one: Checkpoint) -> bool:
+        return GIVEN in _held(one)
+
+    def _leftovers(self, store: SampledBuffer[Any]) -> list[str]:
+        return _leftovers(store.engine.store, self._written()[0].engine.store)
+
+    def _mark(self) -> State:
+        return {STATE: {KEEPER: _key(self._written()[0].engine.store)}}, {}
 
     def _state(self) -> State:
         """Return what has been drawn, and the state of the parts that are only read."""
@@ -549,6 +501,10 @@ def _store(path: str, options: Mapping[str, Any]) -> Store:
     return Store(*locate_store(path, options.get("files"), options.get("mirror"), options.get("mirror_bytes")))
 
 
+def _stream(store: Store, options: Mapping[str, Any]) -> str | None:
+    return written_stream(store, options.get("mode", "r+"), options.get("stream"))
+
+
 def _key(store: Store) -> str:
     return store_key(store.schema, store.path)
 
@@ -563,7 +519,7 @@ def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_comm
     path, options = written[0]
     keeper = _store(path, options)
     return find_checkpoint(
-        keeper, name, written_stream(keeper, of(Opening, options)), or_last_commit, lambda one: GIVEN in _held(one),
+        keeper, name, _stream(keeper, options), or_last_commit, lambda one: GIVEN in _held(one),
         "the mixture that is kept in",
     )  # fmt: skip
 
@@ -572,7 +528,7 @@ def _check_going_back(written: Sequence[tuple[str, dict[str, Any]]], name: str) 
     """Raise what stands against going back in any part, before the first part has gone back."""
     for path, options in written:
         store = _store(path, options)
-        stream = written_stream(store, of(Opening, options))
+        stream = _stream(store, options)
         if stream is not None and store.has_stream(stream) and not options.get("take_over"):  # which frees the lock
             pushes.check_going_back(store, stream, store.checkpoint(name), options.get("remote"))
 

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, Unpack
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers import multi_agent_layout as layout
 from diskreplay.buffers.multi_agent_view import AgentsView, MultiAgentBatch, MultiAgentRolloutBatch, fields_of_agents
-from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer, with_steps_of
-from diskreplay.buffers.opening import make_buffer, open_buffer, open_or_make_buffer
+from diskreplay.buffers.on_policy import AGENTS_ROLLOUT, FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
+from diskreplay.buffers.opening import Asked
 from diskreplay.buffers.options import (
     AgentsCreateOptions,
-    AgentsEitherOptions,
-    AgentsSpec,
+    AgentsRolloutCreateOptions,
     OpenOptions,
-    of,
+    Space,
     shared,
 )
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_share
-from diskreplay.engine.inputs import Freedoms
+from diskreplay.engine.inputs import InputExceptions
 from diskreplay.errors import InputError
 from diskreplay.reading.samples import Samples
 from diskreplay.sampling.window import Sampler
 from diskreplay.schema.columns import Schema
-from diskreplay.schema.spec import StoreSpec
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.delta_timestamps import DeltaTimestamps
@@ -38,30 +34,14 @@ from diskreplay.views.view import View
 Array = NDArray[Any]
 
 
-def _kept(schema: Schema, told: Mapping[str, Any], view: View[Any] | None = None, **shown: Any) -> dict[str, Any]:
-    _check_view(view)
-    return SampledBuffer.RULES.kept(schema, told, view=view, **shown)
-
-
-def _check(kind: type, stored: Mapping[str, Any], *more: Any, view: View[Any] | None = None, **shown: Any) -> None:
-    layout.from_json(stored.get(layout.KEY))
-    _check_view(view)
-    SampledBuffer.RULES.check(kind, stored, *more, view=view, **shown)
-
-
-def _check_view(view: View[Any] | None) -> None:
-    if isinstance(view, DeltaTimestamps):
-        raise InputError("several agents' batches have no windows by time: give a Sequence in place of DeltaTimestamps")
-
-
 class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch]):
     """A replay buffer of ``n_agents`` agents, made by :meth:`create` or :meth:`open`, else as :class:`ReplayBuffer`.
 
     A transition is one step of one environment with all its agents.
     """
 
-    RULES = dataclasses.replace(SampledBuffer.RULES, kept=_kept, check=_check, ragged=False)
-    FREEDOMS = Freedoms(alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
+    _ragged = False
+    _exceptions = InputExceptions(alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
 
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
@@ -75,60 +55,42 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
     def create(
         cls,
         path: PathLike,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         n_agents: int,
-        *,
-        capacity: int,
-        num_envs: int = 1,
-        view: View[Any] | None = None,
-        sampler: Sampler | None = None,
         **options: Unpack[AgentsCreateOptions],
     ) -> Self:
         """Make a new store at ``path`` and open it for writing.
+
+        Its columns are ``obs/obs``, ``obs/state``, ``obs/available_actions``, ``agent_mask``, ``agent_reward``,
+        ``mean_action`` and the usual ones.
 
         Args:
             path: as in :meth:`diskreplay.ReplayBuffer.create`.
             observation_space, action_space: the spaces of one agent; all agents have the same.
             n_agents: agents of each environment.
-            capacity: transitions (rows x environments) that can be sampled.
-            num_envs: environments that step in lockstep.
-            state_space: the space of the global state; None if there is none.
-            available_actions: True if each step says which of the Discrete actions each agent can take.
-            rewards: "team", one reward for all, or "agent", one for each.
-            mean_action_shape: the shape of the mean-field action probabilities that come with each step, such as
-                ``(n_agents, n_actions)``; None where there are none.
-            columns, later, codec, chunk_rows, shard_rows, finite, continuity, provenance, sampler, cache_bytes,
-                commit_rows, commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`; the store's
-                columns are ``obs/obs``, ``obs/state``, ``obs/available_actions``, ``agent_mask``, ``agent_reward``,
-                ``mean_action`` and the usual ones.
-            view: ``Transition(...)``, as if None, ``Sequence(...)`` or ``PaddedEpisodes(...)``.
+            **options: as described by their types.
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
-        agents = observation_space, action_space, n_agents
-        spec = cls._spec(agents, options, capacity=capacity, num_envs=num_envs)
-        return make_buffer(cls, path, spec, options, view=view, sampler=sampler)
+        return cls._create(path, (observation_space, action_space, n_agents), options)
 
     @classmethod
-    @shared(AgentsEitherOptions)
+    @shared(AgentsCreateOptions)
     def open_or_create(
         cls,
         path: PathLike,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         n_agents: int,
         *,
-        capacity: int,
-        num_envs: int = 1,
-        view: View[Any] | None = None,
-        sampler: Sampler | None = None,
-        **options: Unpack[AgentsEitherOptions],
+        checkpoint: str | None = None,
+        take_over: bool = False,
+        **options: Unpack[AgentsCreateOptions],
     ) -> Self:
         """Open the store at ``path``, or make it, as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
-        agents = observation_space, action_space, n_agents
-        spec = cls._spec(agents, options, capacity=capacity, num_envs=num_envs)
-        return open_or_make_buffer(cls, path, spec, options, view=view, sampler=sampler)
+        opening = {"checkpoint": checkpoint, "take_over": take_over}
+        return cls._open_or_create(path, (observation_space, action_space, n_agents), {**options, **opening})
 
     @classmethod
     @shared(OpenOptions)
@@ -144,16 +106,30 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
     ) -> Self:
         """Open the store at ``path`` at a commit or a checkpoint, as :meth:`diskreplay.ReplayBuffer.open`.
 
+        Args:
+            path, num_envs, capacity, view, sampler: as there.
+            **options: as described by their types.
+
         NotAStoreError where the store is not of this class.
         """
-        return open_buffer(cls, path, options, num_envs, capacity, view=view, sampler=sampler)
+        more = {"num_envs": num_envs, "capacity": capacity, "view": view, "sampler": sampler}
+        return cls._open(path, {**options, **more})
 
-    @staticmethod
-    def _spec(of_agents: tuple[Any, Any, int], options: Mapping[str, Any], **sizes: int) -> StoreSpec:
-        """Return the spec of a new store; ``of_agents`` are one agent's spaces and the number of agents."""
-        agents, *spaces = layout.lay_out(*of_agents, of(AgentsSpec, options))
-        columns, settings = agents.columns(options["columns"]), {layout.KEY: agents.to_json()}
-        return of(StoreSpec, options, *spaces, **sizes, columns=columns, settings=settings)
+    @classmethod
+    def _asked(cls, given: Sequence[Any], options: Mapping[str, Any]) -> Asked:
+        agents, spaces, options = layout.lay_out(given, options)
+        return spaces, options, {layout.KEY: agents.to_json()}
+
+    @classmethod
+    def _kept(
+        cls, schema: Schema, stored: Mapping[str, Any], options: Mapping[str, Any], path: PathLike | None = None
+    ) -> dict[str, Any]:
+        layout.from_json(stored.get(layout.KEY))
+        if isinstance(options["view"], DeltaTimestamps):
+            raise InputError(
+                "several agents' batches have no windows by time: give a Sequence in place of DeltaTimestamps"
+            )
+        return super()._kept(schema, stored, options, path)
 
     def _showing(self, view: View[Any]) -> AgentsView:
         return AgentsView(view, self._agents)
@@ -193,8 +169,8 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
     Values, log-probabilities, advantages and returns are per agent, ``(n_agents,)``.
     """
 
-    KIND = "multi_agent_rollout"
-    FREEDOMS = Freedoms(unknown=FINAL_VALUE, alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
+    _kind = AGENTS_ROLLOUT
+    _exceptions = InputExceptions(unknown=FINAL_VALUE, alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
 
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
@@ -204,77 +180,49 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
         super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
 
     @classmethod
-    @shared(AgentsCreateOptions)
+    @shared(AgentsRolloutCreateOptions)
     def create(
         cls,
         path: PathLike,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         n_agents: int,
-        *,
-        steps: int,
-        num_envs: int = 1,
-        gamma: float = 0.99,
-        gae_lambda: float = 0.95,
-        td_lambda: float | None = None,
-        normalize_advantage: bool = True,
-        **options: Unpack[AgentsCreateOptions],
+        **options: Unpack[AgentsRolloutCreateOptions],
     ) -> Self:
         """Make a new store at ``path`` and open it for writing.
 
         Args:
-            path, observation_space, action_space, n_agents, num_envs, state_space, available_actions, rewards,
-                mean_action_shape: as of :meth:`diskreplay.MultiAgentReplayBuffer.create`.
-            steps, gamma, gae_lambda, normalize_advantage: as in :meth:`diskreplay.RolloutBuffer.create`.
-            td_lambda: 0 to 1: returns are TD(lambda) targets of the values given, as COMA's critic learns them
-                (Foerster et al. 2018, "Counterfactual Multi-Agent Policy Gradients"), and advantages are returns less
-                values; None for generalised advantage estimation.
-            columns, later, codec, chunk_rows, shard_rows, finite, continuity, provenance, cache_bytes, commit_rows,
-                commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`.
+            path, observation_space, action_space, n_agents, num_envs: as of
+                :meth:`diskreplay.MultiAgentReplayBuffer.create`.
+            **options: as described by their types.
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
-        spec = cls._agents_spec(
-            (observation_space, action_space, n_agents), steps, num_envs, options, td_lambda=td_lambda,
-            gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
-        )  # fmt: skip
-        return make_buffer(cls, path, spec, options)
+        return cls._create(path, (observation_space, action_space, n_agents), options)
 
     @classmethod
-    @shared(AgentsEitherOptions)
+    @shared(AgentsRolloutCreateOptions)
     def open_or_create(
         cls,
         path: PathLike,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         n_agents: int,
         *,
-        steps: int,
-        num_envs: int = 1,
-        gamma: float = 0.99,
-        gae_lambda: float = 0.95,
-        td_lambda: float | None = None,
-        normalize_advantage: bool = True,
-        **options: Unpack[AgentsEitherOptions],
+        checkpoint: str | None = None,
+        take_over: bool = False,
+        **options: Unpack[AgentsRolloutCreateOptions],
     ) -> Self:
         """Open the store at ``path``, or make it, as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
-        spec = cls._agents_spec(
-            (observation_space, action_space, n_agents), steps, num_envs, options, td_lambda=td_lambda,
-            gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
-        )  # fmt: skip
-        return with_steps_of(spec, open_or_make_buffer(cls, path, spec, options))
+        opening = {"checkpoint": checkpoint, "take_over": take_over}
+        return cls._open_or_create(path, (observation_space, action_space, n_agents), {**options, **opening})
 
     @classmethod
-    def _agents_spec(
-        cls, of_agents: tuple[Any, Any, int], steps: int, num_envs: int, options: Mapping[str, Any], **own: Any
-    ) -> StoreSpec:  # fmt: skip
-        """Return the spec of a new store; ``of_agents`` are one agent's spaces and the number of agents."""
-        if own["td_lambda"] is not None:
-            own["td_lambda"] = check_share("td_lambda", own["td_lambda"])
-        agents, *spaces = layout.lay_out(*of_agents, of(AgentsSpec, options))
-        options = {**options, "columns": agents.columns(options["columns"])}
-        own[layout.KEY] = agents.to_json()
-        return cls._spec((spaces[0], spaces[1]), steps, num_envs, (agents.n_agents,), options, **own)
+    def _asked(cls, given: Sequence[Any], options: Mapping[str, Any], *more: Any, **own: Any) -> Asked:
+        td_lambda = None if options["td_lambda"] is None else check_share("td_lambda", options["td_lambda"])
+        agents, spaces, options = layout.lay_out(given, options)
+        own |= {"td_lambda": td_lambda, layout.KEY: agents.to_json()}
+        return super()._asked(spaces, options, (agents.n_agents,), **own)
 
     @property
     def td_lambda(self) -> float | None:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium
@@ -19,7 +19,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from diskreplay.buffers.options import AgentsSpec
+from diskreplay.buffers.options import Space
 from diskreplay.checks import check_array, check_count, check_flag
 from diskreplay.engine.inputs import rounded
 from diskreplay.errors import InputError, NotAStoreError, SchemaError
@@ -105,41 +105,45 @@ class Agents:
         return dataclasses.asdict(self)
 
 
-def lay_out(
-    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], n_agents: int, spec: AgentsSpec
-) -> tuple[Agents, gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """Return the layout and the store's spaces; raise InputError or SchemaError for a bad argument."""
-    agents = _checked(observation_space, action_space, n_agents, spec)
+def lay_out(of_agents: Sequence[Any], options: Mapping[str, Any]) -> tuple[Agents, tuple[Space, Space], dict[str, Any]]:
+    """Return the layout, the store's spaces and its options; raise InputError or SchemaError for a bad argument.
+
+    ``of_agents`` are the spaces of one agent, and the number of agents.
+    """
+    observation_space, action_space, n_agents = of_agents
+    agents = _checked(observation_space, action_space, n_agents, options)
     parts = [(OBS, _of_all(observation_space, agents.n_agents))]
-    if spec.state_space is not None:
-        parts.append((STATE, spec.state_space))
+    if options["state_space"] is not None:
+        parts.append((STATE, options["state_space"]))
     if agents.available_actions:
         parts.append((AVAILABLE, spaces.MultiBinary((agents.n_agents, agents.n_actions or 0))))
-    return agents, spaces.Dict(parts), _of_all(action_space, agents.n_agents)
+    spaces_of_all = spaces.Dict(parts), _of_all(action_space, agents.n_agents)
+    return agents, spaces_of_all, {**options, "columns": agents.columns(options["columns"])}
 
 
-def _checked(observation_space: Any, action_space: Any, n_agents: int, spec: AgentsSpec) -> Agents:
+def _checked(observation_space: Any, action_space: Any, n_agents: int, options: Mapping[str, Any]) -> Agents:
     count = check_count("n_agents", n_agents, most=MAX_AGENTS)
+    state_space, rewards = options["state_space"], options["rewards"]
     if not isinstance(observation_space, gymnasium.Space) or not isinstance(action_space, gymnasium.Space):
         raise SchemaError("observation_space and action_space must be Gymnasium spaces, those of one agent")
-    if spec.state_space is not None and not isinstance(spec.state_space, gymnasium.Space):
-        raise SchemaError(f"state_space must be a Gymnasium space, or None, got {spec.state_space!r}")
-    if spec.rewards not in ("team", "agent"):
-        raise InputError(f"rewards must be 'team' or 'agent', got {spec.rewards!r}")
-    available_actions = check_flag("available_actions", spec.available_actions)
+    if state_space is not None and not isinstance(state_space, gymnasium.Space):
+        raise SchemaError(f"state_space must be a Gymnasium space, or None, got {state_space!r}")
+    if rewards not in ("team", "agent"):
+        raise InputError(f"rewards must be 'team' or 'agent', got {rewards!r}")
+    available_actions = check_flag("available_actions", options["available_actions"])
     n_actions, first_action = None, 0
     if isinstance(action_space, spaces.Discrete):
         n_actions, first_action = int(action_space.n), int(action_space.start)
     if available_actions and n_actions is None:
         raise InputError(f"available_actions needs a Discrete action space, got {action_space}")
-    mean_action_shape = spec.mean_action_shape
+    mean_action_shape = options["mean_action_shape"]
     if mean_action_shape is not None:
         try:
             mean_action_shape = tuple(check_count("mean_action_shape", n) for n in mean_action_shape)
         except TypeError as error:
             raise InputError(f"mean_action_shape must be a shape, got {mean_action_shape!r}") from error
     return Agents(
-        count, spec.rewards, spec.state_space is not None, available_actions, mean_action_shape, n_actions, first_action
+        count, rewards, state_space is not None, available_actions, mean_action_shape, n_actions, first_action
     )  # fmt: skip
 
 

@@ -9,21 +9,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers import returns
-from diskreplay.buffers.opening import open_buffer
-from diskreplay.buffers.options import OpenOptions, of, shared
+from diskreplay.buffers.opening import Asked
+from diskreplay.buffers.options import OpenOptions, shared
 from diskreplay.buffers.passes import Passes, Slices
-from diskreplay.buffers.stored import Rules, StoredBuffer
+from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_array, check_count, check_flag, check_share
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
-from diskreplay.engine.inputs import Freedoms, rounded
+from diskreplay.engine.inputs import InputExceptions, rounded
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.samples import Samples
@@ -31,17 +31,17 @@ from diskreplay.reading.unroll import episode_stop, unroll
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import REWARD, TERMINATED, TRUNCATED, VALID
 from diskreplay.schema.ids import Ids, checked_ids
-from diskreplay.schema.spec import StoreSpec
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
 
 Array = NDArray[Any]
-Rollout = TypeVar("Rollout", bound="OnPolicyBuffer[Any]")
 SomeBatch = TypeVar("SomeBatch", bound=Arrays)
 
 VALUE, LOG_PROB, FINAL_VALUE = "value", "log_prob", "final_value"
 OWN_COLUMNS = (VALUE, LOG_PROB, FINAL_VALUE)
+ROLLOUT, AGENTS_ROLLOUT = "rollout", "multi_agent_rollout"
+"""The names of the rollout buffers' own settings among a store's."""
 EPSILON = 1e-8
 """The number that is added to the standard deviation by which advantages are divided."""
 
@@ -98,11 +98,11 @@ class Estimates:
 class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     """A store whose window is one rollout."""
 
-    KIND = "rollout"
-    """The name of this class's own settings among the store's."""
-    WALKED_BY = "buffer.minibatches(64) and buffer.episode_minibatches(8) give batches of all its steps, after finish()"
-    RULES = Rules(check=lambda kind, stored, *more: kind._stored_settings(stored), grows=False)
-    FREEDOMS = Freedoms(unknown=FINAL_VALUE)
+    _kind = ROLLOUT
+    _walked_by = (
+        "buffer.minibatches(64) and buffer.episode_minibatches(8) give batches of all its steps, after finish()"
+    )
+    _exceptions = InputExceptions(unknown=FINAL_VALUE)
 
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
@@ -117,34 +117,40 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     @classmethod
     def _stored_settings(cls, stored: Mapping[str, Any]) -> Mapping[str, Any]:
-        settings = stored.get(cls.KIND)
+        settings = stored.get(cls._kind)
         if not isinstance(settings, dict):
             raise NotAStoreError(f"the store was not made by {cls.__name__}; open it with the class that made it")
         return settings
 
     @classmethod
-    def _spec(
-        cls, spaces: tuple[Any, Any], steps: int, num_envs: int, value_shape: tuple[int, ...],
-        options: Mapping[str, Any], **own: Any,
-    ) -> StoreSpec:  # fmt: skip
-        """Return the spec of a new store; ``own`` are settings that the class keeps in it.
+    def _kept(cls, schema: Any, stored: Mapping[str, Any], *more: Any) -> dict[str, Any]:
+        cls._stored_settings(stored)
+        return {}
 
-        InputError where an argument breaks its rule.
-        """
-        steps, num_envs = check_count("steps", steps), check_count("num_envs", num_envs)
-        for name in ("gamma", "gae_lambda"):
-            own[name] = check_share(name, own[name])
-        own["normalize_advantage"] = check_flag("normalize_advantage", own["normalize_advantage"])
-        given = options["columns"] or {}
-        taken = sorted({*OWN_COLUMNS} & {*given})
+    @classmethod
+    def _asked(
+        cls, given: Sequence[Any], options: Mapping[str, Any], value_shape: tuple[int, ...] = (), **own: Any
+    ) -> Asked:
+        """Return what is asked for; ``own`` are further settings of the class."""
+        steps, num_envs = check_count("steps", options["steps"]), check_count("num_envs", options["num_envs"])
+        shares = {name: check_share(name, options[name]) for name in ("gamma", "gae_lambda")}
+        normalize = check_flag("normalize_advantage", options["normalize_advantage"])
+        columns = options["columns"] or {}
+        taken = sorted({*OWN_COLUMNS} & {*columns})
         if taken:
             raise InputError(f"columns: {taken[0]!r} is a name of the rollout's own; choose another")
-        value = value_shape, np.float32
-        columns = {VALUE: value, LOG_PROB: value, FINAL_VALUE: value, **given}
-        return of(
-            StoreSpec, options, *spaces, capacity=steps * num_envs, num_envs=num_envs, columns=columns,
-            settings={cls.KIND: own},
-        )  # fmt: skip
+        columns = {**dict.fromkeys(OWN_COLUMNS, (value_shape, np.float32)), **columns}
+        asked = {**options, "capacity": steps * num_envs, "num_envs": num_envs, "columns": columns}
+        return given, asked, {cls._kind: {**own, **shares, "normalize_advantage": normalize}}
+
+    @classmethod
+    def _open_or_create(cls, path: PathLike, given: Sequence[Any], options: Mapping[str, Any]) -> Self:
+        buffer = super()._open_or_create(path, given, options)
+        if (buffer.steps, buffer.num_envs) != (options["steps"], options["num_envs"]):
+            has = f"steps={buffer.steps}, num_envs={buffer.num_envs}"
+            buffer.close()
+            raise InputError(f"the rollout {buffer.path!r} has {has}; ask for these, or choose another path")
+        return buffer
 
     @classmethod
     @shared(OpenOptions)
@@ -152,9 +158,14 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         """Open the store at ``path`` at a commit or a checkpoint, as :meth:`diskreplay.ReplayBuffer.open`.
 
         At a checkpoint advantages and returns are as they were; otherwise :meth:`finish` is to be called again.
+
+        Args:
+            path: the path of the store, or a URL (``s3://bucket/name``) with mode "r".
+            **options: as described by their types.
+
         NotAStoreError where the store is not of this class.
         """
-        return open_buffer(cls, path, options)
+        return cls._open(path, options)
 
     # Facts
 
@@ -466,15 +477,6 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             self._computed.finished = (log.begin, log.end), estimates
         except (KeyError, ValueError) as error:
             raise CorruptionError(f"the advantages of checkpoint {name!r} cannot be read: {error!r}") from error
-
-
-def with_steps_of(spec: StoreSpec, buffer: Rollout) -> Rollout:
-    """Return a buffer that ``open_or_create`` opened; close it and raise InputError if its steps are not the spec's."""
-    if buffer.num_envs != spec.num_envs or buffer.steps * buffer.num_envs != spec.capacity:
-        has = f"steps={buffer.steps}, num_envs={buffer.num_envs}"
-        buffer.close()
-        raise InputError(f"the rollout {buffer.path!r} has {has}; ask for these, or choose another path")
-    return buffer
 
 
 def true_values(values: Array, normalizer: Normalizer | None) -> NDArray[np.float64]:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from diskreplay.buffers import provenance
 from diskreplay.buffers.comparing import is_there
-from diskreplay.buffers.options import Opening, of
-from diskreplay.buffers.stored import StoredBuffer
+from diskreplay.buffers.options import OPEN_DEFAULTS
 from diskreplay.checks import check_flag
 from diskreplay.engine import forks
-from diskreplay.engine.run import Run
+from diskreplay.engine.run import EngineOptions, engine_options
 from diskreplay.errors import CheckpointError, InputError, StoreExistsError, StoreNotFoundError
 from diskreplay.index import rewards
 from diskreplay.reading.open_stream import check_rewards
 from diskreplay.remote import ObjectStore, checked_url, claim_url, is_url, join_store, locate_store
 from diskreplay.schema.columns import Schema, refuse_ragged
 from diskreplay.schema.ragged import check_forms
-from diskreplay.schema.spec import StoreSpec, build
+from diskreplay.schema.spec import build
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store, newest
 
-Buffer = TypeVar("Buffer", bound=StoredBuffer)
-
+Asked = tuple[Sequence[Any], Mapping[str, Any], dict[str, Any]]
+"""The spaces and options of a new store, and the settings that its class keeps in it."""
+OPENING: dict[str, Any] = {**OPEN_DEFAULTS, "num_envs": None, "capacity": None, "reward_column": None}
+"""The options of ``open`` that a class's own may not have, or a call leaves out."""
 APPEND = "a"
 """The mode of a buffer that opens only the stream that it writes."""
 LATEST = "latest"
@@ -34,149 +34,172 @@ OPEN_ATTEMPTS = 50
 """The most attempts of a reader to open the newest checkpoint; one fails if it is dropped meanwhile."""
 
 
-def make_buffer(
-    kind: type[Buffer], path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any
-) -> Buffer:
-    """Return a buffer of a class over a new store at ``path``, and its one stream; the class's rules take ``shown``."""
-    run, opening, schema = of(Run, options), of(Opening, options), build(spec)
-    check_ragged(kind, schema, run)
-    told = {**spec.settings, **provenance.setting(spec.provenance)}
-    kept = {**kind.RULES.kept(schema, told, **shown), **told}
-    if is_url(path):
-        raise InputError(
-            f"rows are added to a local store, which is pushed: create(path, ..., remote={checked_url(path)!r})"
-        )
-    stream = opening.stream or FIRST_STREAM
-    objects = ObjectStore(run.remote) if run.remote is not None else None
+class Openable:
+    """The making and opening of a class's stores; what is particular about it is in what it overrides."""
 
-    def claim(document: dict[str, Any]) -> None:
-        if objects is not None:
-            claim_url(objects, document, stream)
+    _shown: ClassVar[tuple[str, ...]] = ()
+    """The options for a view and a sampler, which its constructor takes, too; empty for a rollout, of one length."""
+    _ragged: ClassVar[bool] = False
+    """True if it takes ragged columns."""
 
-    store = Store.create(full_path(path), opening.files or LocalFiles(), schema, kept, stream, claim=claim)
-    return kind(store, stream=stream, run=run, **shown)
+    if TYPE_CHECKING:
 
+        def __init__(self, store: Store, *, stream: str | None, run: EngineOptions, **options: Any) -> None: ...
 
-def check_ragged(kind: type[StoredBuffer], schema: Schema, run: Run) -> None:
-    """Raise InputError for forms of other columns, SchemaError if a class, or who opens it, takes no ragged columns."""
-    if not kind.RULES.ragged:
-        refuse_ragged(schema, f"a {kind.__name__}")
-    if run.ragged is None:
-        refuse_ragged(schema, "what opens the store here")
-    else:
-        check_forms(run.ragged, schema.ragged)
+    @classmethod
+    def _asked(cls, given: Sequence[Any], options: Mapping[str, Any]) -> Asked:
+        """Return what is asked for; ``given`` are the positional arguments of ``create`` after the path."""
+        return given, options, {}
 
+    @classmethod
+    def _kept(
+        cls, schema: Schema, stored: Mapping[str, Any], options: Mapping[str, Any], path: PathLike | None = None
+    ) -> dict[str, Any]:
+        """Return what a store keeps of what is shown of it, beside the settings that are ``stored``.
 
-def open_buffer(
-    kind: type[Buffer], path: PathLike, options: Mapping[str, Any], num_envs: int | None = None,
-    capacity: int | None = None, **shown: Any,
-) -> Buffer:  # fmt: skip
-    """Return a buffer over the store that is there; ``num_envs`` and ``capacity`` are those of the stream to write."""
-    run, opening = of(Run, options), of(Opening, options)
+        Raises NotAStoreError if these are another class's, InputError if options do not go with them. ``path`` is None
+        for a store that is not made yet.
+        """
+        raise NotImplementedError
 
-    def check(stored: Mapping[str, Any], schema: Schema) -> None:
-        check_ragged(kind, schema, run)
-        if run.reward_column is not None:
-            rewards.check_column(schema, run.reward_column)
-        kind.RULES.check(kind, stored, schema, path, opening.take_over, **shown)
+    @classmethod
+    def _create(cls, path: PathLike, given: Sequence[Any], options: Mapping[str, Any]) -> Self:
+        """Return a buffer over a new store at ``path``, and its one stream."""
+        spaces, options, settings = cls._asked(given, options)
+        run, schema = engine_options(options), build(*spaces, **options)
+        cls._check_ragged(schema, run)
+        told = {**settings, **provenance.setting(options["provenance"])}
+        kept = {**cls._kept(schema, told, options), **told}
+        if is_url(path):
+            raise InputError(
+                f"rows are added to a local store, which is pushed: create(path, ..., remote={checked_url(path)!r})"
+            )
+        stream = options["stream"] or FIRST_STREAM
+        objects = ObjectStore(run["remote"]) if run["remote"] is not None else None
 
-    options = {**shown, "run": run, "only_written": opening.mode == APPEND, "capacity": capacity}
-    left = OPEN_ATTEMPTS if (opening.checkpoint, opening.mode) == (LATEST, "r") else 1
-    while True:
-        store, stream, cut = open_store(path, opening, run, kind.RULES.modes, num_envs, capacity, check)
-        left -= 1
+        def claim(document: dict[str, Any]) -> None:
+            if objects is not None:
+                claim_url(objects, document, stream)
+
+        files = options["files"] or LocalFiles()
+        store = Store.create(full_path(path), files, schema, kept, stream, claim=claim)
+        return cls(store, stream=stream, run=run, **{name: options[name] for name in cls._shown})
+
+    @classmethod
+    def _open(cls, path: PathLike, options: Mapping[str, Any]) -> Self:
+        """Return a buffer over the store that is there."""
+        run, options = engine_options(options), {**OPENING, **options}
+        more = {name: options[name] for name in ("capacity", "reward_column", *cls._shown)}
+        more["only_written"] = options["mode"] == APPEND
+        left = OPEN_ATTEMPTS if (options["checkpoint"], options["mode"]) == (LATEST, "r") else 1
+        while True:
+            store, stream, cut = cls._found(path, options, run)
+            left -= 1
+            try:
+                with store.reading(cut):
+                    return cls(store, stream=stream, checkpoint=cut, run=run, **more)
+            except CheckpointError:  # its writer may have made a newer one since, and dropped this one
+                if not left or cut is None or store.has(cut):
+                    raise
+
+    @classmethod
+    def _open_or_create(cls, path: PathLike, given: Sequence[Any], options: Mapping[str, Any]) -> Self:
+        """Return a buffer over the store that is there, which must be as it is asked for, or over a new one."""
+        spaces, asked, settings = cls._asked(given, options)
+        engine_options(asked)
+        schema = build(*spaces, **asked)
+
+        def there() -> bool:
+            return is_there(path, schema, asked, settings)
+
+        if not there():
+            try:
+                return cls._create(path, given, options)
+            except StoreExistsError:  # another process was first
+                if not there():
+                    raise
+        sizes = {name: getattr(schema, name) if cls._shown else None for name in ("num_envs", "capacity")}
+        return cls._open(path, {**options, **sizes, "or_last_commit": True})
+
+    @classmethod
+    def _found(
+        cls, path: PathLike, options: Mapping[str, Any], run: EngineOptions
+    ) -> tuple[Store, str | None, Checkpoint | None]:
+        """Return the store at ``path``, the stream to write, made if it is new, and the checkpoint to go back to."""
+        mode, checkpoint, url, stream = options["mode"], options["checkpoint"], run["remote"], options["stream"]
+        num_envs, capacity, reward_column = options["num_envs"], options["capacity"], options["reward_column"]
+        take_over = check_flag("take_over", options["take_over"])
+        modes = ("r", "r+", APPEND) if cls._shown else ("r", "r+")
+        if mode not in modes:
+            raise InputError(f"mode must be {' or '.join(map(repr, modes))}, got {mode!r}")
+        if mode == APPEND and checkpoint is not None:
+            raise InputError(
+                f"mode='a' goes on from the last commit; open the checkpoint {checkpoint!r} with mode='r+'"
+            )
+        if capacity is not None and mode == "r":
+            raise InputError(
+                "a buffer with mode='r' takes no capacity, which is that of the stream that it writes; leave it out"
+            )
+        if url is not None and mode == "r":
+            raise InputError("remote= is where a buffer that writes is pushed to; to read a remote store, open its URL")
+        if mode != "r" and is_url(path):
+            raise InputError(
+                "a store under a URL is opened with mode='r'; to add rows, open a local one with "
+                f"remote={checked_url(path)!r}"
+            )
+
+        def check(stored: Mapping[str, Any], schema: Schema) -> None:
+            cls._check_ragged(schema, run)
+            if reward_column is not None:
+                rewards.check_column(schema, reward_column)
+            cls._kept(schema, stored, options, path)
+
+        full, files = locate_store(path, options["files"], options["mirror"], options["mirror_bytes"])
         try:
-            with store.reading(cut):
-                return kind(store, stream=stream, checkpoint=cut, **options)
-        except CheckpointError:  # its writer may have made a newer one since, and dropped this one
-            if not left or cut is None or store.has(cut):
+            store = Store(full, files)
+        except StoreNotFoundError:
+            new = checkpoint is None or (checkpoint == LATEST and options["or_last_commit"])
+            if url is None or not new:
                 raise
-
-
-def open_or_make_buffer(
-    kind: type[Buffer], path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any
-) -> Buffer:
-    """Return a buffer over the store that is there, which must be as the spec says, or over a new one."""
-    run, schema = of(Run, options), build(spec)
-
-    def there() -> bool:
-        return is_there(path, spec, schema, options["files"], run.remote)
-
-    if not there():
-        try:
-            return make_buffer(kind, path, spec, options, **shown)
-        except StoreExistsError:  # another process was first
-            if not there():
+            joined = join_store(ObjectStore(url), full, files, stream, num_envs, capacity, check)
+            if joined is None:
                 raise
-    sizes = (schema.num_envs, schema.capacity) if kind.RULES.grows else ()
-    return open_buffer(kind, path, {**options, "or_last_commit": True}, *sizes, **shown)
+            store, stream = joined, None
+        stream = written_stream(store, mode, stream)
+        cut = None if checkpoint is None else find_checkpoint(store, checkpoint, stream, options["or_last_commit"])
+        check({**store.settings, **(cut.state if cut else {})}, store.schema)
+        if reward_column is not None:
+            commits = cut.cut if cut else store.newest_commits()
+            shown = {name: one for name, one in commits.items() if mode != APPEND or name == stream}
+            check_rewards(store, reward_column, shown, cut is not None)
+        if stream is None:
+            return store, None, cut
+        if store.has_stream(stream):
+            store.check_stream(stream, num_envs, capacity, cut)
+            if take_over:
+                close_writer(store, stream)
+        elif cut is not None:
+            raise CheckpointError(
+                f"checkpoint {cut.name!r} has no stream {stream!r}; open it without a checkpoint, which makes the "
+                "stream"
+            )
+        else:
+            if num_envs is None or capacity is None:
+                first = store.first_commit()
+                num_envs = first.num_envs if num_envs is None else num_envs
+                capacity = first.capacity if capacity is None else capacity
+            store.create_stream(stream, num_envs, capacity)
+        return store, stream, cut
 
-
-def open_store(
-    path: PathLike, opening: Opening, run: Run, modes: tuple[str, ...], num_envs: int | None,
-    capacity: int | None, check: Callable[[Mapping[str, Any], Schema], object],
-) -> tuple[Store, str | None, Checkpoint | None]:  # fmt: skip
-    """Return the store at ``path``, the stream to write, made if it is new, and the checkpoint to go back to.
-
-    Args:
-        run: the options of the open store: the URL to which the stream is pushed, and the column of the rewards.
-        modes: the modes that are allowed.
-        num_envs, capacity: the environments and the capacity of a new stream; an old one gets at least this capacity.
-        check: a function that is given the stored settings and the schema before a stream is made.
-    """
-    mode, checkpoint, url = opening.mode, opening.checkpoint, run.remote
-    take_over = check_flag("take_over", opening.take_over)
-    if mode not in modes:
-        raise InputError(f"mode must be {' or '.join(map(repr, modes))}, got {mode!r}")
-    if mode == APPEND and checkpoint is not None:
-        raise InputError(f"mode='a' goes on from the last commit; open the checkpoint {checkpoint!r} with mode='r+'")
-    if capacity is not None and mode == "r":
-        raise InputError(
-            "a buffer with mode='r' takes no capacity, which is that of the stream that it writes; leave it out"
-        )
-    if url is not None and mode == "r":
-        raise InputError("remote= is where a buffer that writes is pushed to; to read a remote store, open its URL")
-    if mode != "r" and is_url(path):
-        raise InputError(
-            "a store under a URL is opened with mode='r'; to add rows, open a local one with "
-            f"remote={checked_url(path)!r}"
-        )
-    full, files = locate_store(path, opening.files, opening.mirror, opening.mirror_bytes)
-    try:
-        store = Store(full, files)
-    except StoreNotFoundError:
-        new = checkpoint is None or (checkpoint == LATEST and opening.or_last_commit)
-        if url is None or not new:
-            raise
-        joined = join_store(ObjectStore(url), full, files, opening.stream, num_envs, capacity, check)
-        if joined is None:
-            raise
-        store = joined
-        opening = dataclasses.replace(opening, stream=store.stream_names()[0])
-    stream = written_stream(store, opening)
-    cut = find_checkpoint(store, checkpoint, stream, opening.or_last_commit) if checkpoint is not None else None
-    check({**store.settings, **(cut.state if cut else {})}, store.schema)
-    if run.reward_column is not None:
-        commits = cut.cut if cut else store.newest_commits()
-        shown = {name: one for name, one in commits.items() if mode != APPEND or name == stream}
-        check_rewards(store, run.reward_column, shown, cut is not None)
-    if stream is None:
-        return store, None, cut
-    if store.has_stream(stream):
-        store.check_stream(stream, num_envs, capacity, cut)
-        if take_over:
-            close_writer(store, stream)
-    elif cut is not None:
-        raise CheckpointError(
-            f"checkpoint {cut.name!r} has no stream {stream!r}; open it without a checkpoint, which makes the stream"
-        )
-    else:
-        if num_envs is None or capacity is None:
-            first = store.first_commit()
-            num_envs = first.num_envs if num_envs is None else num_envs
-            capacity = first.capacity if capacity is None else capacity
-        store.create_stream(stream, num_envs, capacity)
-    return store, stream, cut
+    @classmethod
+    def _check_ragged(cls, schema: Schema, run: EngineOptions) -> None:
+        """Raise InputError for forms of other columns, SchemaError for ragged ones that the class or opener refuses."""
+        if not cls._ragged:
+            refuse_ragged(schema, f"a {cls.__name__}")
+        if run["ragged"] is None:
+            refuse_ragged(schema, "what opens the store here")
+        else:
+            check_forms(run["ragged"], schema.ragged)
 
 
 def close_writer(store: Store, stream: str) -> None:
@@ -191,11 +214,11 @@ def close_writer(store: Store, stream: str) -> None:
             engine.close()
 
 
-def written_stream(store: Store, opening: Opening) -> str | None:
+def written_stream(store: Store, mode: str, stream: str | None) -> str | None:
     """Return the stream that ``open`` writes, the store's first if none is named, or None with mode "r"."""
-    if opening.mode == "r":
+    if mode == "r":
         return None
-    return store.stream_names()[0] if opening.stream is None else opening.stream
+    return store.stream_names()[0] if stream is None else stream
 
 
 def find_checkpoint(

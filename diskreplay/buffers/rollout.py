@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Self, Unpack
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer, with_steps_of
-from diskreplay.buffers.opening import make_buffer, open_or_make_buffer
-from diskreplay.buffers.options import CreateOptions, EitherOptions, shared
+from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer
+from diskreplay.buffers.options import RolloutCreateOptions, Space, shared
 from diskreplay.reading.samples import Samples
 from diskreplay.storage.paths import PathLike
 from diskreplay.views.batch import RolloutBatch
@@ -23,62 +21,35 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
     """
 
     @classmethod
-    @shared(CreateOptions)
+    @shared(RolloutCreateOptions)
     def create(
-        cls,
-        path: PathLike,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        steps: int,
-        num_envs: int = 1,
-        gamma: float = 0.99,
-        gae_lambda: float = 0.95,
-        normalize_advantage: bool = True,
-        **options: Unpack[CreateOptions],
+        cls, path: PathLike, observation_space: Space, action_space: Space, **options: Unpack[RolloutCreateOptions]
     ) -> Self:
         """Make a new store at ``path`` and open it for writing.
 
         Args:
             path, observation_space, action_space, num_envs: as in :meth:`diskreplay.ReplayBuffer.create`.
-            steps: the steps of each environment until the rollout is full.
-            gamma: discount factor, 0 to 1.
-            gae_lambda: the lambda of generalised advantage estimation (Schulman et al. 2016), 0 to 1; 1 gives
-                discounted returns.
-            normalize_advantage: give each minibatch's advantages mean 0 and standard deviation 1.
-            frame_stack, stack_axis, stack_padding, columns, later, reward_dtype, codec, chunk_rows, shard_rows, finite,
-                continuity, provenance, cache_bytes, commit_rows, commit_seconds, seed, files: as of
-                :meth:`diskreplay.ReplayBuffer.create`.
+            **options: as described by their types.
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
-        spec = cls._spec(
-            (observation_space, action_space), steps, num_envs, (), options,
-            gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
-        )  # fmt: skip
-        return make_buffer(cls, path, spec, options)
+        return cls._create(path, (observation_space, action_space), options)
 
     @classmethod
-    @shared(EitherOptions)
+    @shared(RolloutCreateOptions)
     def open_or_create(
         cls,
         path: PathLike,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         *,
-        steps: int,
-        num_envs: int = 1,
-        gamma: float = 0.99,
-        gae_lambda: float = 0.95,
-        normalize_advantage: bool = True,
-        **options: Unpack[EitherOptions],
+        checkpoint: str | None = None,
+        take_over: bool = False,
+        **options: Unpack[RolloutCreateOptions],
     ) -> Self:
         """Open the store at ``path``, or make it, as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
-        spec = cls._spec(
-            (observation_space, action_space), steps, num_envs, (), options,
-            gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
-        )  # fmt: skip
-        return with_steps_of(spec, open_or_make_buffer(cls, path, spec, options))
+        opening = {"checkpoint": checkpoint, "take_over": take_over}
+        return cls._open_or_create(path, (observation_space, action_space), {**options, **opening})
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,

@@ -13,7 +13,6 @@ from diskreplay.buffers import copies, owners, shuffle
 from diskreplay.buffers.draws import Draws, Unmarked
 from diskreplay.buffers.keeping import Keeping
 from diskreplay.buffers.loader import MOST_BEGUN, Loader, begun_ahead, endless, loading
-from diskreplay.buffers.opening import APPEND
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import (
@@ -24,7 +23,7 @@ from diskreplay.buffers.state import (
     sampler_facts,
     settings,
 )
-from diskreplay.buffers.stored import Rules, StoredBuffer
+from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_array, check_count
 from diskreplay.errors import DiskReplayError
 from diskreplay.index.log import NOW
@@ -42,28 +41,11 @@ from diskreplay.views.view import View
 Made = TypeVar("Made")
 
 
-def _kept(
-    schema: Schema, told: Mapping[str, Any], view: View | None = None, sampler: Sampler | None = None
-) -> dict[str, Any]:  # fmt: skip
-    """Return what a new store keeps beside what it was told: its view and its sampler."""
-    owners.check_free(sampler, None)
-    view, sampler = settings(schema, told, view, sampler)
-    return {"view": view.to_json(), "sampler": sampler_facts(sampler)}
-
-
-def _check_shown(
-    kind: type, stored: Mapping[str, Any], schema: Schema, path: PathLike, take_over: bool, view: View | None = None,
-    sampler: Sampler | None = None,
-) -> None:  # fmt: skip
-    """Raise InputError if a view or a sampler does not go with a store that is there."""
-    owners.check_free(sampler, owners.store_key(schema, named(path)), take_over)
-    settings(schema, stored, view, sampler)
-
-
 class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     """A store that is sampled from; the classes over this one say what ``add`` takes."""
 
-    RULES = Rules(("r", "r+", APPEND), _kept, _check_shown, ragged=True)
+    _shown = ("view", "sampler")
+    _ragged = True
 
     def __init__(
         self,
@@ -111,12 +93,21 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             raise
         owners.take(drawing, engine)
 
+    open: ClassVar[Callable[..., Any]]
+    """The method that opens a store at a commit or a checkpoint; see :meth:`diskreplay.ReplayBuffer.open`."""
+
+    @classmethod
+    def _kept(
+        cls, schema: Schema, stored: Mapping[str, Any], options: Mapping[str, Any], path: PathLike | None = None
+    ) -> dict[str, Any]:
+        store = None if path is None else owners.store_key(schema, named(path))
+        owners.check_free(options["sampler"], store, path is not None and options["take_over"])
+        view, sampler = settings(schema, stored, options["view"], options["sampler"])
+        return {"view": view.to_json(), "sampler": sampler_facts(sampler)}
+
     def _showing(self, view: View[Any]) -> View[SomeBatch]:
         """Return the view that makes the batches: ``view``, or one over it."""
         return view
-
-    open: ClassVar[Callable[..., Any]]
-    """The method that opens a store at a commit or a checkpoint; see :meth:`diskreplay.ReplayBuffer.open`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return copies.reduce(type(self), self.engine, {"view": self.view, "sampler": self.sampler})

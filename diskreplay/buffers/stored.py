@@ -15,13 +15,14 @@ import gymnasium
 import numpy as np
 
 from diskreplay.buffers import copies
+from diskreplay.buffers.opening import Openable
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_array
 from diskreplay.engine import checkpointing, forks, unclosed
 from diskreplay.engine.engine import Engine
-from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
-from diskreplay.engine.run import Run
+from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions
+from diskreplay.engine.run import DEFAULTS, EngineOptions
 from diskreplay.errors import CheckpointError, InputError, end_block
 from diskreplay.index.episodes import Episode, ends
 from diskreplay.index.selecting import warn_of_unknown
@@ -49,41 +50,15 @@ class Restored:
     metadata: dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Rules:
-    """The rules by which a class of buffers makes and opens its stores; see :mod:`diskreplay.buffers.opening`.
-
-    ``shown`` are arguments of its constructor, of what it shows of the rows.
-
-    Attributes:
-        modes: the modes in which the class opens a store.
-        kept: a function, called with the schema, the other settings of a new store and ``shown``, that returns what
-            the store keeps of ``shown`` in its settings.
-        check: a function, called with the class, the settings and the schema of an existing store, its path,
-            ``take_over`` and ``shown``. It raises NotAStoreError for another class's store, and InputError if ``shown``
-            do not go with the store.
-        grows: True if ``open_or_create`` gives a stream the capacity that it asks for, where it has less.
-        ragged: True if it takes ragged columns.
-    """
-
-    modes: tuple[str, ...] = ("r", "r+")
-    kept: Callable[..., dict[str, Any]] = lambda schema, told: {}
-    check: Callable[..., object] = lambda kind, stored, schema, path, take_over: None
-    grows: bool = True
-    ragged: bool = False
-
-
-class StoredBuffer(Subscripted):
+class StoredBuffer(Openable, Subscripted):
     """The base of all buffers; one thread may add while several sample.
 
     Attributes:
         engine: the open store, for adapters of other libraries; see docs/architecture.md, "The engine's interface".
     """
 
-    FREEDOMS: Freedoms = NO_FREEDOMS
-    """The freedoms of ``add``."""
-    RULES: Rules = Rules()
-    """The rules of making and opening a store."""
+    _exceptions: InputExceptions = NO_EXCEPTIONS
+    """The values that ``add`` takes against a rule."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         if not (args and isinstance(args[0], Store)):
@@ -98,18 +73,20 @@ class StoredBuffer(Subscripted):
         *,
         stream: str | None,
         checkpoint: Checkpoint | None = None,
-        run: Run = Run(),  # noqa: B008  # frozen
+        run: EngineOptions = DEFAULTS,
         forget: Callable[[int], None] = lambda stream: None,
         only_written: bool = False,
         capacity: int | None = None,
+        reward_column: str | None = None,
     ) -> None:
         """Open the ``stream`` to write, or none; ``forget`` is told of a stream whose rows were taken back.
 
-        ``only_written``: open no other stream. ``capacity``: that the stream to write is to have, if it has less.
+        ``run``: the user's options of the engine. ``only_written``: open no other stream. ``capacity``: that the stream
+        to write is to have, if it has less. ``reward_column``: the column that is shown as the rewards.
         """
         self.engine = Engine(
-            store, run, stream=stream, checkpoint=checkpoint, freedoms=self.FREEDOMS, forget=forget,
-            only_written=only_written, capacity=capacity,
+            store, run, stream=stream, checkpoint=checkpoint, exceptions=self._exceptions, forget=forget,
+            only_written=only_written, capacity=capacity, reward_column=reward_column,
         )  # fmt: skip
         forks.watch(self.engine)
         unclosed.watch(self, self.engine)

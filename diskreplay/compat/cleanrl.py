@@ -10,7 +10,6 @@ Neither needs CleanRL or Stable-Baselines3, only torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,16 +21,13 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("diskreplay.compat.cleanrl needs torch: pip install 'diskreplay[torch]'") from error
 
-from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_array, check_count
 from diskreplay.compat import given
-from diskreplay.compat.disk_array import DiskArray
-from diskreplay.compat.first_step import FirstStepRing, FrameStack, Hold, OnRing, OnVectorRing
-from diskreplay.compat.keeper import newest_checkpoint
-from diskreplay.compat.rows import ids_of, ignore_resets
+from diskreplay.compat.first_step import FirstStepBuffer, FrameStack, Hold, VectorBuffer
+from diskreplay.compat.rows import ids_of
 from diskreplay.compat.sampler_draws import draw
-from diskreplay.compat.stores import check_checkpoint
+from diskreplay.compat.stores import named_checkpoint
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError
 from diskreplay.interrupts import uninterrupted
@@ -88,7 +84,7 @@ class PrioritizedBatch(NamedTuple):
     discounts: torch.Tensor
 
 
-class ReplayBuffer(OnVectorRing):
+class ReplayBuffer(VectorBuffer):
     """CleanRL's ``cleanrl_utils.buffers.ReplayBuffer`` with its rows on disk.
 
     Args:
@@ -116,6 +112,8 @@ class ReplayBuffer(OnVectorRing):
         observations, next_observations, actions, rewards, dones, timeouts: ``(buffer_size, n_envs, ...)``; read-only,
             and read from the store when they are indexed.
     """
+
+    _ignores_resets = True
 
     def __init__(
         self,
@@ -146,52 +144,25 @@ class ReplayBuffer(OnVectorRing):
             "observation_space": observation_space, "action_space": _flat(action_space), "num_envs": self.n_envs,
             "capacity": self.buffer_size * self.n_envs,
         }  # fmt: skip
-        settings = {"cache_bytes": cache_bytes, "seed": 0}
-        self._ring = _ring(path, checkpoint, frame_stack, facts, settings, options)
+        hold, settings = Hold(path), {"cache_bytes": cache_bytes, "seed": 0}
+        self._begin(
+            hold, facts, settings, options, frame_stack, fields=self._fields(_flat(action_space)),
+            checkpoint=named_checkpoint([hold.place], checkpoint),
+        )  # fmt: skip
 
     def size(self) -> int:
         """Return the number of rows held."""
         return self.buffer_size if self.full else self.pos
 
-    @uninterrupted
-    def reset(self) -> None:
-        """Forget all transitions."""
-        self._ring.clear()
-
-    @uninterrupted
-    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """Add one step of each environment; arrays lead with ``n_envs``, which may be left out if it is 1.
-
-        Args:
-            obs, next_obs: observations; floating point ones in any precision.
-            action, reward: likewise.
-            done: True if a step terminated.
-            infos: a dict for each environment, or that of a vector environment; see ``handle_timeout_termination``.
-
-        Raises InputError, with nothing added, for wrong shapes, values that their space cannot hold, and rewards that
-        are not finite.
-        """
-        self._ring.add([self._checked(obs, next_obs, action, reward, done, infos)])
-
-    @uninterrupted
-    def extend(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """Add several steps at once, with errors as :meth:`add`; each of its arguments leads with their number."""
-        arguments = {
-            "obs": obs, "next_obs": next_obs, "action": action, "reward": reward, "done": done, "infos": infos,
-        }  # fmt: skip
-        self._ring.add([self._checked(*step) for step in given.by_step(arguments)])
-
-    def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Array, ...]:
-        """Return the arguments of ``store.add`` for one step; all lead with ``n_envs``."""
+    def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Any, ...]:
         told = infos if self.handle_timeout_termination else None
-        return self._ring.checked(obs, next_obs, action, reward, done, told, self.action_space)
+        return super()._checked(obs, next_obs, action, reward, done, told)
 
     @uninterrupted
     def sample(self, batch_size: int) -> ReplayBufferSamples:
         """Return ``batch_size`` transitions, drawn with replacement; raise NotEnoughDataError if there is none."""
-        store = self._ring.filled()
-        batch_size, ring = check_count("batch_size", batch_size), self._ring.positions
-        assert ring is not None
+        store = self._filled()
+        batch_size, ring = check_count("batch_size", batch_size), self._ring
         _, pos, full = ring.look()
         if full and self.optimize_memory_usage and self.buffer_size > 1:
             drawn = (np.random.randint(1, self.buffer_size, batch_size) + pos) % self.buffer_size
@@ -208,26 +179,8 @@ class ReplayBuffer(OnVectorRing):
             rewards=_tensor(batch.reward.reshape(-1, 1), self.device),
         )
 
-    # What the original keeps in RAM
 
-    @property
-    def observations(self) -> DiskArray:
-        return self._ring.array(lambda batch: batch.obs, self.obs_shape, self.observation_space.dtype)
-
-    @property
-    def next_observations(self) -> DiskArray:
-        return self._ring.array(lambda batch: batch.next_obs, self.obs_shape, self.observation_space.dtype)
-
-    @property
-    def actions(self) -> DiskArray:
-        return self._ring.array(lambda batch: batch.action, (self.action_dim,), _flat(self.action_space).dtype)
-
-    @property
-    def dones(self) -> DiskArray:
-        return self._ring.array(lambda batch: batch.terminated | batch.truncated, (), np.float32)
-
-
-class PrioritizedReplayBuffer(OnRing):
+class PrioritizedReplayBuffer(FirstStepBuffer):
     """The prioritized n-step buffer of CleanRL's ``rainbow_atari.py``, for one environment, with its rows on disk.
 
     n-step returns stay within an episode. Priorities come back when the store is opened again after ``close()`` or an
@@ -249,6 +202,8 @@ class PrioritizedReplayBuffer(OnRing):
             the rest of their ``n_step``.
         max_priority: the largest priority so far, which a new transition gets.
     """
+
+    _ignores_resets = True
 
     def __init__(
         self,
@@ -277,8 +232,8 @@ class PrioritizedReplayBuffer(OnRing):
             "observation_space": self._space, "action_space": ANY_ACTION,
             "num_envs": 1, "capacity": self.capacity, "sampler": Proportional(alpha, beta, epsilon=eps),
         }  # fmt: skip
-        settings = {"view": Transition(n_step, gamma), "cache_bytes": cache_bytes, "seed": 0}
-        self._ring = _ring(path, checkpoint, frame_stack, facts, settings, options)
+        hold, settings = Hold(path), {"view": Transition(n_step, gamma), "cache_bytes": cache_bytes, "seed": 0}
+        self._begin(hold, facts, settings, options, frame_stack, checkpoint=named_checkpoint([hold.place], checkpoint))
 
     @property
     def size(self) -> int:
@@ -300,7 +255,7 @@ class PrioritizedReplayBuffer(OnRing):
         )
         actions = given.numbers("action", action, (1,), np.int64)
         rewards, ended = given.rewards("reward", reward, (1,)), given.flags("done", done, (1,))
-        self._ring.add([(before, actions, rewards, after, ended, np.zeros(1, bool))])
+        self._add([(before, actions, rewards, after, ended, np.zeros(1, bool))])
 
     @uninterrupted
     def sample(self, batch_size: int) -> PrioritizedBatch:
@@ -308,7 +263,7 @@ class PrioritizedReplayBuffer(OnRing):
 
         Raises NotEnoughDataError where no transition has all of its steps yet.
         """
-        store = self._ring.filled()
+        store = self._filled()
         _sampler(store).beta = self.beta
         ids, weights = draw(store, check_count("batch_size", batch_size), np.random)
         batch = store.get(ids)
@@ -333,21 +288,8 @@ class PrioritizedReplayBuffer(OnRing):
 
         Raises InputError, with nothing changed, where a priority is not finite or an index names no transition.
         """
-        store = self._ring.filled()
+        store = self._filled()
         store.update_priorities(check_array("indices", indices), check_array("priorities", priorities))
-
-
-def _ring(
-    path: PathLike | None, checkpoint: str | None, frame_stack: FrameStack, facts: Mapping[str, Any],
-    settings: Mapping[str, Any], options: Mapping[str, Any],
-) -> FirstStepRing:  # fmt: skip
-    """Return the ring of a buffer; arguments as of the buffer and of :class:`~.first_step.FirstStepRing`."""
-    hold = Hold(path)
-    if checkpoint == LATEST:
-        checkpoint = newest_checkpoint([hold.place])
-    if checkpoint is not None:
-        check_checkpoint(hold.place, checkpoint)
-    return FirstStepRing(hold, facts, settings, options, frame_stack, checkpoint=checkpoint, opened=ignore_resets)
 
 
 def _sampler(store: Store) -> Proportional:
@@ -356,7 +298,6 @@ def _sampler(store: Store) -> Proportional:
 
 
 def _shape(what: str, space: spaces.Space[Any]) -> tuple[int, ...]:
-    """Return the shape of a space's arrays; raise InputError if the space is nested."""
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise InputError(f"{what} must be Box, Discrete, MultiDiscrete or MultiBinary, got {space}")
     assert space.shape is not None

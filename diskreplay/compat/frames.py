@@ -21,6 +21,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_array, check_count
 from diskreplay.compat.disk_array import DiskArray
@@ -71,7 +72,7 @@ class _Newest:
         return self.effect is not None and self.effect[2]
 
 
-class ReplayBuffer:
+class ReplayBuffer(OverStores):
     """A buffer of frames, each stored once, whose stacks are made when they are asked for.
 
     Args:
@@ -161,16 +162,14 @@ class ReplayBuffer:
 
         A newest frame whose next one is not known is dropped.
         """
-        if self.store is None:
-            return
         try:
-            newest = None if self.store.engine.closed else self._waiting()
+            newest = None if self.store is None or self.store.engine.closed else self._waiting()
             if newest is not None and newest.ended:
                 self._append(newest, None)
         except DiskReplayError as error:
-            end_block(self.store.close, error)
+            end_block(super().close, error)
             raise
-        self.store.close()
+        super().close()
 
     # What is held
 

@@ -4,44 +4,30 @@
    :mod:`diskreplay.buffers.keeping` does. They count as long as the committed rows are those that they were kept with,
    though priorities were updated since: a crash leaves what was saved, or newer rows.
 2. What follows from the rows is asked of the store, and counted nowhere else. All other state changes through
-   :meth:`Keeper.change`, all of it or nothing.
+   :meth:`Keeper.changing`, all of it or nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.compat.location import Location, close_with
-from diskreplay.compat.positions import RingPositions
-from diskreplay.compat.rows import RowWindow, rows_of_window, window
+from diskreplay.compat.location import close_with
+from diskreplay.compat.ring import Ring
+from diskreplay.compat.stores import closed_on_failure
 from diskreplay.engine.generator import set_rng
-from diskreplay.errors import InputError, end_block
+from diskreplay.errors import InputError
 from diskreplay.schema.ids import Ids
-from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.store import FIRST_STREAM, newest
-from diskreplay.storage.store import Store as Stored
 
 Array = NDArray[Any]
 
-Assignment = Callable[[], object]
-"""A change of something in RAM to a value that is known already."""
-
 STATE = "held"
-
-
-def set_item(container: Any, key: Any, value: Any) -> Assignment:
-    """Return an assignment that sets ``container[key]``."""
-    return functools.partial(operator.setitem, container, key, value)
 
 
 @dataclasses.dataclass
@@ -104,12 +90,9 @@ class Keeper:
         ring: the positions of the entries; that of the next one is kept, too.
     """
 
-    def __init__(
-        self, buffer: SampledBuffer[Any], ram: RamState | None = None, ring: RingPositions | None = None
-    ) -> None:
-        self.buffer = buffer
-        self._ram = ram
-        self.ring = RingPositions(self.held, rows_of_window(buffer)) if ring is None else ring
+    def __init__(self, buffer: SampledBuffer[Any], ram: RamState | None = None, ring: Ring | None = None) -> None:
+        self.buffer, self._ram = buffer, ram
+        self.ring = Ring(buffer) if ring is None else ring
 
     @contextlib.contextmanager
     def opening(self, owner: object) -> Iterator[None]:
@@ -117,13 +100,10 @@ class Keeper:
 
         Afterwards closing saves. What ends it half-way closes the store, and leaves what was saved before.
         """
-        try:
+        with closed_on_failure(self.buffer):
             yield
             close_with(owner, self.buffer)
             self.buffer.engine.companion = self
-        except BaseException as error:
-            end_block(self.buffer.close, error)
-            raise
 
     # What is in RAM
 
@@ -134,11 +114,7 @@ class Keeper:
         assert self._ram is not None
         return self._ram
 
-    def held(self) -> RowWindow:
-        """Return the entries of the ring that are held: the rows, and what waits to become one."""
-        return window(self.buffer)
-
-    def flushed(self) -> RingPositions:
+    def flushed(self) -> Ring:
         """Return the ring after adding what waits in RAM."""
         self.flush()
         return self.ring
@@ -148,13 +124,13 @@ class Keeper:
         with self.buffer.engine.lock:
             self.buffer.engine.whole()
 
-    def change(self, *assignments: Assignment) -> None:
-        """Make all assignments while signals wait; raise ClosedError if the buffer is closed."""
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Run a block that assigns what is known already, while signals wait; raise ClosedError if it is closed."""
         with self.buffer.engine.lock:
             self.buffer.engine.check_open()
             with self.buffer.engine.lock.change:
-                for assign in assignments:
-                    assign()
+                yield
 
     def flush(self) -> None:
         """Add to the buffer what waits in RAM; here nothing does."""
@@ -209,18 +185,3 @@ class Keeper:
         if draws:
             set_rng(buffer.engine.rng, found.state, found.name)
         return True
-
-
-def newest_checkpoint(places: Sequence[Location]) -> str | None:
-    """Return what ``checkpoint="latest"`` means: the newest checkpoint that the stores at all places have.
-
-    None where there is none yet, and the last commits are to be opened, or new stores made.
-    """
-    if not all(place.exists for place in places):
-        return None
-    first, *others = (Stored(place.path, LocalFiles()).checkpoints() for place in places)
-    whole = {one.name for one in first}.intersection(*({one.name for one in each} for each in others))
-    if LATEST in whole:
-        return LATEST
-    found = newest((one for one in first if one.name in whole), FIRST_STREAM)
-    return None if found is None else found.name

@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_array, check_count
 from diskreplay.compat import sampler_draws
@@ -173,7 +174,7 @@ class _PendingErrors(Keeper):
         return next(array for name, array in arrays.items() if name != "waiting")
 
 
-class Replay_Buffer:
+class Replay_Buffer(OverStores):
     """Uniform replay.
 
     Args:
@@ -251,11 +252,6 @@ class Replay_Buffer:
         if self.store is None:
             raise StateError("there is no transition yet; remember one")
         self._keeper.save()
-
-    def close(self) -> None:
-        """Commit, and give the store to the next writer."""
-        if self.store is not None:
-            self.store.close()
 
     # The ring
 

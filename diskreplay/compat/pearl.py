@@ -12,19 +12,19 @@ import enum
 import math
 import pathlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat import given
-from diskreplay.compat.disk_array import DiskArray
 from diskreplay.compat.location import Location, close_with, global_seed
-from diskreplay.compat.positions import RingPositions, rows_of_ring
+from diskreplay.compat.ring import Field, Ring, ring_property, shown
 from diskreplay.compat.rows import ids_of_all, transitions, window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.engine.run import CACHE_BYTES
@@ -204,8 +204,10 @@ class BaseBuffer(ABC):
         return map_arrays(lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device), values)
 
 
-class _DiskBuffer(BaseBuffer):
+class _DiskBuffer(OverStores, BaseBuffer):
     """A buffer whose rows are in a ``diskreplay.ReplayBuffer``, its attribute ``store``."""
+
+    _kind: type[Any] = Trajectories
 
     def __init__(
         self,
@@ -235,35 +237,21 @@ class _DiskBuffer(BaseBuffer):
         )  # fmt: skip
         with closed_on_failure(self.store):
             close_with(self, self.store)
-            self._ring = RingPositions.of_rows(self.store)
+            self._ring = Ring(self.store, self._fields(), self.batch_shape)
 
-    @property
-    def pos(self) -> int:  # type: ignore[override]  # counted by the store
-        return self._ring.pos
+    pos = ring_property("pos", "The position of the next row.")
+    full = ring_property("full", "Whether the ring has come round.")
+    observations, actions, rewards, dones = map(shown, ("observations", "actions", "rewards", "dones"))
 
-    @property
-    def full(self) -> bool:  # type: ignore[override]
-        return self._ring.full
-
-    @property
-    def observations(self) -> DiskArray:
-        return self._array(lambda batch: _observation(batch.obs), self.obs_shape, self._obs_dtype)
-
-    @property
-    def actions(self) -> DiskArray:
-        return self._array(lambda batch: batch.action, self.action_shape, self._action_dtype)
-
-    @property
-    def rewards(self) -> DiskArray:
-        return self._array(lambda batch: batch.reward, (1,), np.float32)
-
-    @property
-    def dones(self) -> DiskArray:
-        return self._array(lambda batch: batch.terminated, (1,), np.float32)
-
-    def close(self) -> None:
-        """Commit, and give the store to the next writer; from then on the buffer refuses every call."""
-        self.store.close()
+    def _fields(self) -> dict[str, Any]:
+        """Return the table of what a row holds."""
+        key = (OBSERVATION,) if isinstance(self._observation_space, spaces.Dict) else ()
+        return {
+            "observations": Field(self.obs_shape, self._obs_dtype, part=("obs", *key)),
+            "next_observations": Field(self.obs_shape, self._obs_dtype, part=("next_obs", *key)),
+            "actions": Field(self.action_shape, self._action_dtype, part=("action",)),
+            "rewards": Field((1,), part=("reward",)), "dones": Field((1,), part=("terminated",)),
+        }  # fmt: skip
 
     def reset(self) -> None:
         """Forget all trajectories."""
@@ -280,18 +268,14 @@ class _DiskBuffer(BaseBuffer):
         All lead with ``num_envs`` where there are several. Raises InputError, with nothing added, for other shapes and
         for rewards that are not finite.
         """
-        step = self._checked(observation, action, reward, next_observation, done)
-        self._ring.look()
-        self.store.add(*step)
+        self._ring.add([self._checked(observation, action, reward, next_observation, done)])
 
     def add_batch_trajectories(
         self, observations: Any, actions: Any, rewards: Any, next_observations: Any, dones: Any
     ) -> None:
         """Add several trajectories at once, with their number as first axis; errors are :meth:`add_trajectory`'s."""
-        steps = [self._checked(*step) for step in _by_step(observations, actions, rewards, next_observations, dones)]
-        if steps:
-            self._ring.look()
-            self.store.extend(*(given.stacked(parts) for parts in zip(*steps, strict=True)))
+        steps = _by_step(observations, actions, rewards, next_observations, dones)
+        self._ring.add([self._checked(*step) for step in steps])
 
     def _checked(self, observation: Any, action: Any, reward: Any, next_observation: Any, done: Any) -> tuple[Any, ...]:
         """Return the arguments of ``store.add`` for one trajectory of each environment."""
@@ -307,10 +291,6 @@ class _DiskBuffer(BaseBuffer):
         )
 
     # Reading
-
-    def _array(self, pick: Callable[[Batch], Any], shape: tuple[int, ...], dtype: Any) -> DiskArray:
-        """Return a field of the trajectories by position, with zeros where there is none."""
-        return rows_of_ring(lambda: self.store, lambda: self._ring, (*self.batch_shape, *shape), dtype, pick)
 
     def _count(self, batch_size: int, flatten_env: bool) -> tuple[int, int, int]:
         """Return how many rows hold a batch, and the window; raise NotEnoughDataError if fewer are held."""
@@ -361,13 +341,10 @@ class _DiskBuffer(BaseBuffer):
                 return array
             return array.reshape(len(ids) // self.num_envs, self.num_envs, *array.shape[1:]).swapaxes(0, 1)
 
-        return self._kind()(**self._transform(map_arrays(shaped, fields), dtype))
+        return self._kind(**self._transform(map_arrays(shaped, fields), dtype))
 
     def _batch(self, ids: NDArray[np.int64], recorded: bool) -> Batch:
         return self.store.get(ids)
-
-    def _kind(self) -> Any:
-        return Trajectories
 
 
 class ReplayBuffer(_DiskBuffer):
@@ -381,9 +358,7 @@ class RolloutBuffer(_DiskBuffer):
         next_observations: the next observations, like ``observations``.
     """
 
-    @property
-    def next_observations(self) -> DiskArray:
-        return self._array(lambda batch: _observation(batch.next_obs), self.obs_shape, self._obs_dtype)
+    next_observations = shown("next_observations")
 
     def sample(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
         """Return consecutive rows from a drawn one on, as :meth:`BaseBuffer.sample` does.
@@ -416,6 +391,8 @@ class HERBuffer(_DiskBuffer):
         her_ratio: probability that a trajectory is relabelled.
         desired_goals, next_achieved_goals: ``(*batch_shape, *goal_shape)``.
     """
+
+    _kind = DictTrajectories
 
     def __init__(
         self,
@@ -450,17 +427,12 @@ class HERBuffer(_DiskBuffer):
         strategy: Any = self.goal_selection_strategy.value
         return Hindsight(self._compute_reward, strategy, self.her_ratio)
 
-    @property
-    def desired_goals(self) -> DiskArray:
-        return self._goals(DESIRED, lambda batch: batch.obs[DESIRED])
+    desired_goals, next_achieved_goals = map(shown, ("desired_goals", "next_achieved_goals"))
 
-    @property
-    def next_achieved_goals(self) -> DiskArray:
-        return self._goals(ACHIEVED, lambda batch: batch.next_obs[ACHIEVED])
-
-    def _goals(self, key: str, pick: Callable[[Batch], Any]) -> DiskArray:
-        shape, dtype = _layout(self._observation_space[key])
-        return self._array(pick, shape, dtype)
+    def _fields(self) -> dict[str, Any]:
+        goals = {"desired_goals": ("obs", DESIRED), "next_achieved_goals": ("next_obs", ACHIEVED)}
+        shapes = {name: _layout(self._observation_space[key]) for name, (_, key) in goals.items()}
+        return {**super()._fields(), **{name: Field(*shapes[name], part=part) for name, part in goals.items()}}
 
     def _batch(self, ids: NDArray[np.int64], recorded: bool) -> Batch:
         batch = self.store.get(ids) if recorded or not len(ids) else self.store.engine.read(self._draft, ids)
@@ -476,9 +448,6 @@ class HERBuffer(_DiskBuffer):
         weights = np.ones(len(ids), np.float32)
         return store.view.draft(store.schema, store.engine.streams.all, ids, weights, store.engine.rng, reads)
 
-    def _kind(self) -> Any:
-        return DictTrajectories
-
 
 def _layout(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and dtype of the arrays for a space; a single number has shape (1,)."""
@@ -493,10 +462,6 @@ def _by_step(observations: Any, actions: Any, rewards: Any, following: Any, done
         "observations": observations, "actions": actions, "rewards": rewards, "next_observations": following,
         "dones": dones,
     })  # fmt: skip
-
-
-def _observation(obs: Any) -> Any:
-    return obs[OBSERVATION] if isinstance(obs, Mapping) else obs
 
 
 def _type_of(dtype: str | TrajectoryType) -> TrajectoryType:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.errors import EvictedError
@@ -113,10 +114,12 @@ def read_once(buffer: SampledBuffer[Any], ids: Ids) -> Any:
 
 
 def single_steps(buffer: SampledBuffer[Any], ids: Ids) -> Any:
-    """Return the batch of one step each that ids name, whatever the buffer's view makes of them.
+    """Return the batch of one step each that ids name, whatever the buffer's view makes of steps of one agent.
 
     Raises EvictedError where one has left the window.
     """
+    if not isinstance(buffer, ReplayBuffer):
+        return buffer.get(ids)
     view = Transition()
 
     def steps(reads: Reads) -> Any:

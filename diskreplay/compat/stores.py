@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
+from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
@@ -15,7 +16,7 @@ from diskreplay.compat.location import Location
 from diskreplay.errors import CheckpointError, InputError, end_block
 from diskreplay.sampling.window import Sampler
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.store import Store
+from diskreplay.storage.store import FIRST_STREAM, Store, newest
 
 SomeBuffer = TypeVar("SomeBuffer", ReplayBuffer, MultiAgentReplayBuffer)
 
@@ -61,6 +62,26 @@ def check_checkpoint(place: Location, name: str) -> list[str]:
     if name not in found:
         raise CheckpointError(f"there is no checkpoint {name!r} at {place.path!r}; there are {found}")
     return found
+
+
+def named_checkpoint(places: Sequence[Location], name: str | None) -> str | None:
+    """Return the checkpoint of a name that the stores at all places have; "latest" is the newest of those.
+
+    None for "latest" where there is none yet, and the last commits are to be opened, or new stores made. Raises
+    InputError without a store at a place, CheckpointError without such a checkpoint.
+    """
+    if name is None or (name == LATEST and not all(place.exists for place in places)):
+        return None
+    if name != LATEST:
+        for place in places:
+            check_checkpoint(place, name)
+        return name
+    first, *others = (Store(place.path, LocalFiles()).checkpoints() for place in places)
+    whole = {one.name for one in first}.intersection(*({one.name for one in each} for each in others))
+    if LATEST in whole:
+        return LATEST
+    found = newest((one for one in first if one.name in whole), FIRST_STREAM)
+    return None if found is None else found.name
 
 
 def numbered(names: Iterable[str], prefix: str) -> dict[str, int]:

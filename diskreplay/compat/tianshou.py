@@ -7,7 +7,7 @@ base class draws the batches and walks along episodes, so that with the same see
    has its own ring (``docs/design/0024-tianshou.md``). The first step makes them, and says what observations look like.
 2. Observations are read from disk. What Tianshou walks along (rewards, flags, actions) is in RAM too, in the base
    class's arrays; they are filled from the stores when these are opened, or when an interrupted call left them behind.
-3. A position of an environment's ring is translated into the id of a transition by :class:`~positions.RingPositions`.
+3. A position of an environment's ring is translated into the id of a transition by a :class:`~.compat.ring.Ring`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import operator
 import pathlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -38,23 +38,29 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("diskreplay.compat.tianshou needs Tianshou 2: pip install 'tianshou>=2,<3'") from error
 
-from diskreplay.buffers.opening import LATEST
+from diskreplay.buffers.checkpointed import Checkpointed
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.buffers.stored import Restored
+from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_array, check_count
 from diskreplay.compat import given
-from diskreplay.compat.keeper import Keeper, RamState, newest_checkpoint
+from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.location import Location
-from diskreplay.compat.positions import RingPositions
+from diskreplay.compat.ring import Ring
 from diskreplay.compat.rows import column, read_pairs, window
-from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpoint, closed_on_failure, open_or_create
-from diskreplay.engine import checkpointing
+from diskreplay.compat.stores import (
+    CREATE_OPTIONS,
+    OPEN_OPTIONS,
+    check_checkpoint,
+    closed_on_failure,
+    named_checkpoint,
+    open_or_create,
+)
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import CheckpointError, InputError, SamplerWarning, warn_outside
 from diskreplay.schema.columns import REWARD, TERMINATED, TRUNCATED
 from diskreplay.schema.spaces import unbounded
-from diskreplay.storage.attachments import Given
 from diskreplay.storage.paths import PathLike, full_path
+from diskreplay.storage.store import Checkpoint
 from diskreplay.views.batch import map_arrays
 
 __all__ = ["DiskPrioritizedVectorReplayBuffer", "DiskVectorReplayBuffer"]
@@ -100,7 +106,7 @@ class _Env:
         restored: True if what is in RAM goes on from what was kept of these rows.
     """
 
-    def __init__(self, store: Store, ring: RingPositions, restored: bool) -> None:
+    def __init__(self, store: Store, ring: Ring, restored: bool) -> None:
         self.store, self.ring, self.restored = store, ring, restored
         self.left = window(store).end
 
@@ -217,7 +223,7 @@ class _PrioritizedRing(_Ring, PrioritizedReplayBuffer):  # type: ignore[misc]
     pass
 
 
-class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not followed by mypy
+class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not followed by mypy
     """The base of both buffers, which adds to Tianshou's class; that comes after this one in their bases."""
 
     def __init__(
@@ -247,8 +253,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 f"the store at {str(path)!r} has more than buffer_num={buffer_num} environments; give their "
                 "number, or another path"
             )
-        if checkpoint == LATEST:
-            checkpoint = newest_checkpoint(self._places)
+        checkpoint = named_checkpoint(self._places, checkpoint)
         if checkpoint is not None:
             named = [set(check_checkpoint(place, checkpoint)) for place in self._places]
             whole = set.intersection(*named)
@@ -267,66 +272,23 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         """The ``diskreplay.ReplayBuffer`` of each environment; empty before the first step."""
         return [env.store for env in self._envs]
 
-    @property
-    def checkpoints(self) -> list[str]:
-        """The names of the checkpoints that all environments have, oldest first."""
-        named = [store.checkpoints for store in self.stores] or [[]]
-        return [name for name in named[0] if all(name in other for other in named)]
+    def _written(self) -> list[Store]:
+        return self.stores
 
-    def checkpoint(
-        self, name: str, metadata: Mapping[str, Any] | None = None, *, attachments: Given | None = None,
-        keep: int | None = None,
-    ) -> None:  # fmt: skip
-        """Commit, and name this point in the stores of all environments, as ``diskreplay.ReplayBuffer.checkpoint``.
-
-        It counts once it is in all of them. The first environment's store has the attachments. Raises CheckpointError
-        where the name is in use, InputError before the first step.
-        """
-        if not self._envs:
-            raise InputError("there is nothing to make a checkpoint of; add a step first")
+    def checkpoint(self, name: str, *args: Any, **options: Any) -> None:
+        """Name this point, as ``checkpoint`` of a buffer; raise CheckpointError where the name is in use."""
         if name in self.checkpoints:
             raise CheckpointError(f"checkpoint {name!r} exists; drop it, or choose another name")
-        for store in self.stores:
-            if name in store.checkpoints:  # of a call that was killed
-                store.drop_checkpoint(name)
-        first, *others = (store.engine for store in self.stores)
-        wanted = checkpointing.wanted(first.store, name, metadata, attachments, keep)
-        with checkpointing.staging(first, wanted.attachments) as staged:
-            for engine in others:
-                checkpointing.take(engine, wanted, None)
-            checkpointing.take(first, wanted, staged)
+        super().checkpoint(name, *args, **options)
+
+    def _counts(self, one: Checkpoint) -> bool:
+        return all(one.name in store.checkpoints for store in self.stores)
+
+    def _leftovers(self, store: SampledBuffer[Any]) -> list[str]:
         whole = self.checkpoints
-        checkpointing.drop_outdated(first, wanted, self.drop_checkpoint, lambda one: one.name in whole)
-
-    @property
-    def restored(self) -> Restored | None:
-        """The checkpoint that the buffer was opened at, its name and metadata, or None if it was opened at none."""
-        return self.stores[0].restored if self._envs else None
-
-    def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
-        """Open a file that a checkpoint took along, as ``diskreplay.ReplayBuffer.attachment``."""
-        if not self._envs:
-            raise CheckpointError("there is no checkpoint before the first step; add one")
-        return self.stores[0].attachment(name, checkpoint)
-
-    def drop_checkpoint(self, name: str) -> None:
-        """Forget a checkpoint."""
-        for store in reversed(self.stores):  # while it is dropped it is none: the first one has it to the last
-            store.drop_checkpoint(name)
-
-    def commit(self) -> None:
-        """Make everything that was added durable."""
-        for store in self.stores:
-            store.commit()
-
-    def close(self) -> None:
-        """Commit, and give the stores to the next writer; from then on the buffer refuses every call."""
-        with contextlib.ExitStack() as stack:
-            for store in self.stores:
-                stack.push(store)
+        return [name for name in store.checkpoints if name not in whole]
 
     def _open(self, made_for: Any, checkpoint: str | None = None) -> None:
-        """Open the stores, and make those that are missing, for the spaces ``made_for`` or those of the others."""
         opened: list[_Env] = []
         with contextlib.ExitStack() as failing:
             for number, place in enumerate(self._places):
@@ -443,7 +405,6 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         return added
 
     def _checked(self, batch: Any, count: int) -> dict[str, Any]:
-        """Return what the stores take of a batch of ``count`` steps, ``(count, ...)`` by key."""
         raw = {key: batch[key] for key in NEEDED}
         if self._save_only_last_obs:
             for key in ON_DISK:
@@ -552,7 +513,6 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         return _batch(self._transitions(check_array("index", index), frames)[key])
 
     def _transitions(self, index: Array, frames: int | None = None) -> dict[str, Any]:
-        """Return ``obs`` and ``obs_next`` at positions, ``(*index.shape, [frames,] *obs_shape)``, zeros elsewhere."""
         if not self._envs:
             raise AttributeError("obs: the buffer is empty; add some steps")
         if index.dtype == np.bool_:
@@ -687,7 +647,6 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
 
 
 def _space(key: str, value: Any) -> spaces.Space[Any]:
-    """Return the space of values ``(n, *shape)``; raise InputError if there is none."""
     if isinstance(value, Batch | Mapping):
         if key == "act" or not len(value.keys()):
             raise InputError(
@@ -718,7 +677,6 @@ def _fitted(key: str, value: Any, space: spaces.Space[Any], count: int) -> Any:
 
 
 def _as_given(found: Any, space: spaces.Space[Any]) -> Any:
-    """Return arrays from the store with the types that were added."""
     if isinstance(space, spaces.Dict):
         return {name: _as_given(found[name], part) for name, part in space.spaces.items()}
     return found.astype(_leaf_dtype(space), copy=False)
@@ -733,7 +691,6 @@ def _moved_on(obs: Any, obs_next: Any, axis: int) -> Any:
 
 
 def _batch(value: Any) -> Any:
-    """Return nested arrays as Tianshou has them."""
     return Batch(value) if isinstance(value, dict) else value
 
 
@@ -745,14 +702,12 @@ def _zeros(space: spaces.Space[Any], count: int) -> Any:
 
 
 def _joined(values: Mapping[str, Any]) -> Any:
-    """Return a Batch of values as they are."""
     found = Batch()
     found.__dict__.update({key: _batch(value) for key, value in values.items()})
     return found
 
 
 def _newest_frames(key: str, value: Any) -> Any:
-    """Return the newest frame of stacks ``(n, frames, ...)``; raise InputError if there is none."""
     try:
         return value[:, -1]
     except (IndexError, TypeError) as error:
@@ -760,7 +715,6 @@ def _newest_frames(key: str, value: Any) -> Any:
 
 
 def _check_lengths(key: str, value: Any, count: int) -> None:
-    """Raise InputError if an array does not lead with ``count``."""
     if isinstance(value, Batch):
         for name in value.get_keys():
             _check_lengths(f"{key}.{name}", value[name], count)

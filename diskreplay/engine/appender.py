@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from diskreplay.engine.arguments import Arguments, Row
 from diskreplay.engine.continuity import Break, OneEnvironment, SeveralEnvironments
-from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
+from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions
 from diskreplay.engine.leaves import ObsLeaf, split
 from diskreplay.engine.misuse import Watch
 from diskreplay.engine.ragged_rows import RaggedRows
@@ -51,7 +51,7 @@ class Appender:
     Args:
         schema, writer, log, facts: the parts of the stream.
         change: the block around a change, which keeps readers out.
-        freedoms: the values that :meth:`add` takes against a rule.
+        exceptions: the values that :meth:`add` takes against a rule.
         ragged: takes the items of ragged columns, if there are some.
 
     Attributes:
@@ -65,7 +65,7 @@ class Appender:
 
     def __init__(
         self, schema: Schema, writer: StreamWriter, log: StreamLog, facts: EpisodeFacts, change: Block,
-        freedoms: Freedoms = NO_FREEDOMS, ragged: RaggedRows | None = None,
+        exceptions: InputExceptions = NO_EXCEPTIONS, ragged: RaggedRows | None = None,
     ) -> None:  # fmt: skip
         num_envs = log.num_envs
         self.schema = schema
@@ -77,7 +77,7 @@ class Appender:
         self.num_envs = num_envs
         self._ragged = ragged
         self._leaves = [ObsLeaf(c, s, num_envs) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
-        self.arguments = Arguments(schema, self._leaves, num_envs, freedoms)
+        self.arguments = Arguments(schema, self._leaves, num_envs, exceptions)
         self.single_frames = not any(leaf.stacked for leaf in self._leaves)
         self.watch = Watch()
         self.buffers = RowBuffers(schema, writer, log)
@@ -113,15 +113,15 @@ class Appender:
         row = self.arguments.row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
         self.check(1)
         if self._ragged is not None:
-            pending = self._take_up(self._ragged)
+            pending = self._seed_newest(self._ragged)
             with self.change:
                 row = self._ragged.place(row, pending)
         self.add_row(row)
 
-    def _take_up(self, ragged: RaggedRows) -> bool:
+    def _seed_newest(self, ragged: RaggedRows) -> bool:
         """Make the pending observations the newest values of ragged columns, and tell whether there are any."""
         if self.log.pending:
-            ragged.take_up(self.buffers.pending())
+            ragged.seed_newest(self.buffers.pending())
         return self.log.pending
 
     def steps(self, values: Row) -> Steps:
@@ -131,7 +131,7 @@ class Appender:
 
     def _placed(self, ragged: RaggedRows, values: Row) -> Row:
         """Append the items of many checked steps, and return the steps with their spans."""
-        pending = self._take_up(ragged)
+        pending = self._seed_newest(ragged)
         placed: list[Row] = []
         count = len(values.terminated)
         for at in range(0, count, PLACED_STEPS):
@@ -161,7 +161,7 @@ class Appender:
                 before.note(row.terminated, row.truncated)
                 self._added()
                 return
-            found = self._look(stacks, row.valid)
+            found = self._find_break(stacks, row.valid)
             # If the row goes on everywhere, its frames are in the write buffers already: they were pending there.
             start = before.goes_on if found is None else self._begin(found, stacks, frames, next_frames, row)
             buffers.write(row.columns(frames, start), len(frames) if found is None else 0)
@@ -205,7 +205,7 @@ class Appender:
             return
         with self.change:
             self.buffers.reserve(stop - start)
-            found = None if goes_on else self._look(first.obs, first.valid)
+            found = None if goes_on else self._find_break(first.obs, first.valid)
             if found is not None:
                 steps.starts[start] = self._begin(found, first.obs, first.obs, first.next_obs, first)
             self.buffers.write_run(steps.columns, slice(start, stop))
@@ -235,13 +235,13 @@ class Appender:
         log.pending = True
         self.buffers.pending_patched = False
 
-    def _look(self, stacks: Sequence[Any], valid: Any) -> Break | None:
+    def _find_break(self, stacks: Sequence[Any], valid: Any) -> Break | None:
         """Return how the new row breaks with the row before, or None if it does not."""
         log, (row, cut) = self.log, self._cuts
         if not log.pending:
             return Break([], list(range(self.num_envs)), [])
         by_flags = self._by_flags and log.end != self._opened_at
-        return self._before.look(stacks, self.buffers.pending(), valid, cut if row == log.end else None, by_flags)
+        return self._before.find_break(stacks, self.buffers.pending(), valid, cut if row == log.end else None, by_flags)
 
     def _begin(self, found: Break, stacks: list[Any], frames: list[Any], next_frames: list[Any], row: Row) -> Any:
         """Return the start codes of a row that does not go on everywhere.
@@ -279,7 +279,7 @@ class Appender:
                 unmoved += 1
                 empty += int(of(row.reward, env) == 0)
                 earning += int(arrays[REWARD][earlier, env] != 0)
-        self.watch.look((log.end - self._opened_at) * self.num_envs, len(found.cut), ends, unmoved, empty, earning)
+        self.watch.count_row((log.end - self._opened_at) * self.num_envs, len(found.cut), ends, unmoved, empty, earning)
 
     def _explain(self, stacks: list[Any], frames: list[Any], env: int) -> int:
         """Return the start code of a row that begins an episode; put frames that no rule gives into the patch table."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_array
-from diskreplay.engine.inputs import AnySlot, Freedoms, Slot, action_slots, check_reward, column_slots, obs_slots
+from diskreplay.engine.inputs import AnySlot, InputExceptions, Slot, action_slots, check_reward, column_slots, obs_slots
 from diskreplay.engine.leaves import ObsLeaf
 from diskreplay.errors import InputError
 from diskreplay.schema import spaces
@@ -49,18 +49,18 @@ class Row(NamedTuple):
 class Arguments:
     """The rules for the arguments of ``add`` to one stream."""
 
-    def __init__(self, schema: Schema, leaves: list[ObsLeaf], num_envs: int, freedoms: Freedoms) -> None:
+    def __init__(self, schema: Schema, leaves: list[ObsLeaf], num_envs: int, exceptions: InputExceptions) -> None:
         self.schema = schema
         self.lead = 0 if num_envs == 1 else 1
         """The number of axes before a value: 1, for the environments, if there are several."""
-        self.obs, self.next_obs = obs_slots(schema, [leaf.shape for leaf in leaves], num_envs, freedoms)
-        self.actions = action_slots(schema, num_envs, freedoms)
+        self.obs, self.next_obs = obs_slots(schema, [leaf.shape for leaf in leaves], num_envs, exceptions)
+        self.actions = action_slots(schema, num_envs, exceptions)
         dtype = next(column.dtype for column in schema.columns if column.name == REWARD)
         self.reward = Slot(REWARD, (), dtype, num_envs, lossy=True)
         self.flag = {name: Slot(name, (), np.dtype(bool), num_envs) for name in (TERMINATED, TRUNCATED, VALID)}
-        self.extras = column_slots(schema, num_envs, freedoms)
+        self.extras = column_slots(schema, num_envs, exceptions)
         self.all_valid: Any = np.ones(num_envs, bool) if self.lead else True
-        self._alive = freedoms.alive
+        self._alive = exceptions.alive
         self._largest_reward = float(np.finfo(dtype).max)
         self._nested_obs = not isinstance(schema.obs_tree, str)
         self._nested_action = not isinstance(schema.action_tree, str)
@@ -162,4 +162,4 @@ def of_frames(schema: Schema) -> Arguments:
     ragged = {name: column for name, column in schema.ragged.items() if column.video is None}
     shown = dataclasses.replace(schema, columns=tuple(map(schema.picture, schema.columns)), ragged=ragged)
     leaves = [ObsLeaf(column, stack, 1) for column, stack in zip(shown.obs_columns, shown.stacks, strict=True)]
-    return Arguments(shown, leaves, 1, Freedoms())
+    return Arguments(shown, leaves, 1, InputExceptions())

@@ -71,7 +71,7 @@ class CompiledRow:
     def __init__(
         self, kernel: types.ModuleType, columns: Sequence[Written], leaves: int, unset: Sequence[tuple[Array, int]]
     ) -> None:
-        self._go_on = kernel.go_on
+        self._add_continuing = kernel.add_continuing
         self._leaves = leaves
         self._columns = columns
         self._buffers: list[Array | None] = [None] * len(columns)
@@ -133,7 +133,7 @@ class CompiledRow:
                 where[0] = kept[-1].ctypes.data
             else:
                 place[where] = value
-        added: bool = self._go_on(self._facts, self._leaves, end, self._length, end == self._until)
+        added: bool = self._add_continuing(self._facts, self._leaves, end, self._length, end == self._until)
         return added
 
     def ends_chunk(self, row: int) -> bool:

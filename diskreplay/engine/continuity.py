@@ -61,7 +61,7 @@ class OneEnvironment:
         for leaf in self._stacked:
             self.pending[leaf] = stacks[leaf][0].copy()
 
-    def look(
+    def find_break(
         self, given: Sequence[Any], frames: Sequence[Any], valid: Any, cut: Mask | None, flags: bool
     ) -> Break | None:
         """Return how a row breaks with the row before, or None if it does not.
@@ -127,7 +127,7 @@ class SeveralEnvironments:
         for leaf in self._stacked:
             self.pending[leaf] = stacks[leaf].copy()
 
-    def look(
+    def find_break(
         self, given: Sequence[Any], frames: Sequence[Any], valid: Any, cut: Mask | None, flags: bool
     ) -> Break | None:
         unlike = None

@@ -24,11 +24,11 @@ from diskreplay.engine.appender import Appender
 from diskreplay.engine.facts import annotate, begin
 from diskreplay.engine.generator import rng_to_json, set_rng
 from diskreplay.engine.hooks import Companion, Hook, State
-from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
+from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions
 from diskreplay.engine.later import LaterWriter
 from diskreplay.engine.pushes import Pushes
 from diskreplay.engine.ragged_rows import RaggedRows
-from diskreplay.engine.run import Run
+from diskreplay.engine.run import EngineOptions, cache_budget
 from diskreplay.engine.streams import Streams
 from diskreplay.errors import (
     ClosedError,
@@ -54,7 +54,7 @@ from diskreplay.storage.commit import check_size
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 COMMIT_BYTES = 64 << 20
 """The most encoded bytes that may wait in RAM for a commit."""
@@ -79,13 +79,14 @@ class Engine:
 
     Args:
         store: the store to open.
+        options: the user's, of :func:`~diskreplay.engine.run.engine_options`.
         stream: the stream to write; None for none.
         checkpoint: the checkpoint to go back to; the last commits if None.
-        freedoms: the values that ``add`` takes against a rule.
+        exceptions: the values that ``add`` takes against a rule.
         forget: a function, called with the number of a stream whose rows were taken back.
         only_written: True to open no other stream.
         capacity: the capacity to give the stream to write, if it has less.
-        run: the options of the open store.
+        reward_column: the column that is shown as the rewards; that of the rewards if None.
 
     Attributes:
         store, path, schema: the store, its directory and its columns.
@@ -113,25 +114,26 @@ class Engine:
     def __init__(
         self,
         store: Store,
-        run: Run,
+        options: EngineOptions,
         *,
         stream: str | None,
         checkpoint: Checkpoint | None = None,
-        freedoms: Freedoms = NO_FREEDOMS,
+        exceptions: InputExceptions = NO_EXCEPTIONS,
         forget: Callable[[int], None] = lambda stream: None,
         only_written: bool = False,
         capacity: int | None = None,
+        reward_column: str | None = None,
     ) -> None:
         self.store = store
         self.path = store.path
         self.schema: Schema = store.schema
-        self.rng = np.random.Generator(np.random.PCG64(run.seed))
+        self.rng = np.random.Generator(np.random.PCG64(options["seed"]))
         if checkpoint:
             set_rng(self.rng, checkpoint.state, checkpoint.name)
-        self.forms = PADDED if run.ragged is None else run.ragged
+        self.forms = PADDED if options["ragged"] is None else options["ragged"]
         check_forms(self.forms, self.schema.ragged)
-        self._commit_rows = run.commit_rows
-        self._commit_seconds = run.commit_seconds
+        self._commit_rows = options["commit_rows"]
+        self._commit_seconds = options["commit_seconds"]
         self.lock = Lock(f"the buffer {store.path!r}")
         self.write_lock = Lock(f"the buffer {store.path!r}", then=self.lock)
         self.closed = False
@@ -145,12 +147,14 @@ class Engine:
         self.restored = checkpoint
         self.stays_at = checkpoint if stream is None else None
         self.logs: Mapping[str, ByteLog] = {}
-        self.streams = Streams(store, run.cache_budget(only_written), forget, only_written, run.reward_column or REWARD)
-        url = run.remote
+        self.streams = Streams(
+            store, cache_budget(options, only_written), forget, only_written, reward_column or REWARD
+        )
+        url = options["remote"]
         try:
             pushing = None
             if url is not None and stream is not None:
-                pushing = pushes.prepare(store, stream, url, run.push_seconds)
+                pushing = pushes.prepare(store, stream, url, options["push_seconds"])
             self.pushes = Pushes(store.path, pushing)
             self.streams.open(stream, checkpoint, pushing.check_going_back if pushing else None, capacity)
             written = self.streams.written
@@ -161,7 +165,7 @@ class Engine:
                 read = functools.partial(written.read_span, lock=self.lock)
                 ragged = RaggedRows(store.schema, items, log.num_envs, read) if items else None
                 self.appender = Appender(
-                    store.schema, self.streams.writer, log, written.facts, change, freedoms, ragged
+                    store.schema, self.streams.writer, log, written.facts, change, exceptions, ragged
                 )
                 self.appender.resume(written.pending())
                 self.later = LaterWriter(store.schema, written, change)
@@ -394,33 +398,31 @@ class Engine:
 
     # Reading
 
-    def read(self, draft: Callable[..., Made], *args: Any) -> Made:
+    def read(self, draft: Callable[..., T], *args: Any) -> T:
         """Call ``draft(*args, reads)``, which draws a batch, with the lock held; then read its data without the lock.
 
         If another process has changed the data meanwhile, refresh and draw again.
         """
         return self._finish([], draft, args, blocks.empty)
 
-    def begin(self, draft: Callable[..., Made], *args: Any, empty: Empty = blocks.empty) -> Callable[[], Made]:
+    def begin(self, draft: Callable[..., T], *args: Any, empty: Empty = blocks.empty) -> Callable[[], T]:
         """Draw a batch as :meth:`read` does, start its downloads, and return a function that finishes the read.
 
         ``empty`` is a function such as ``numpy.empty``, which makes the batch's large arrays.
         """
-        drawn: list[tuple[Reads, Made]] = []
+        drawn: list[tuple[Reads, T]] = []
         with self.store.reading(self.stays_at), contextlib.suppress(CorruptionError):  # what is returned tries again
             drawn.append(self._draw(draft, args, empty))
             drawn[0][0].begin()
         return functools.partial(self._finish, drawn, draft, args, empty)
 
-    def _draw(self, draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, Made]:
+    def _draw(self, draft: Callable[..., T], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, T]:
         with self.lock:
             self.check_open()
             reads = Reads(empty, self.streams.tables, self.forms, self.streams.reward)
             return reads, draft(*args, reads)
 
-    def _finish(
-        self, drawn: list[tuple[Reads, Made]], draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty
-    ) -> Made:
+    def _finish(self, drawn: list[tuple[Reads, T]], draft: Callable[..., T], args: tuple[Any, ...], empty: Empty) -> T:
         any_commit = True  # a newer commit alone is a reason to try again once: data that then fails is damaged
         while True:
             try:

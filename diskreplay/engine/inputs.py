@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Freedoms:
+class InputExceptions:
     """The exceptions from this module's rules that a kind of buffer allows.
 
     Attributes:
@@ -55,7 +55,7 @@ class Freedoms:
         return not self.anything and (self.agents is None or not f"{leaf}/".startswith(f"{self.agents}/"))
 
 
-NO_FREEDOMS = Freedoms()
+NO_EXCEPTIONS = InputExceptions()
 
 
 class Slot:
@@ -332,7 +332,7 @@ def _slot(
 
 
 def obs_slots(
-    schema: Schema, shapes: list[tuple[int, ...]], num_envs: int, freedoms: Freedoms
+    schema: Schema, shapes: list[tuple[int, ...]], num_envs: int, allowed: InputExceptions
 ) -> tuple[list[AnySlot], list[AnySlot]]:
     """Return the rules for an observation and for the next one, whose leaves are given with ``shapes``."""
     leaves = spaces.leaf_spaces(schema.observation_space)
@@ -340,7 +340,7 @@ def obs_slots(
     def slots(prefix: str) -> list[AnySlot]:
         return [
             _slot(
-                schema, prefix, column, shape, num_envs, freedoms.finite(schema), space, freedoms.looks_at(column.name)
+                schema, prefix, column, shape, num_envs, allowed.finite(schema), space, allowed.looks_at(column.name)
             )
             for column, shape, space in zip(schema.obs_columns, shapes, leaves, strict=True)
         ]  # fmt: skip
@@ -348,20 +348,20 @@ def obs_slots(
     return slots(""), slots("next_")
 
 
-def action_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> list[AnySlot]:
+def action_slots(schema: Schema, num_envs: int, allowed: InputExceptions) -> list[AnySlot]:
     """Return the rules for the leaves of an action."""
     leaves = spaces.leaf_spaces(schema.action_space)
     return [
-        _slot(schema, "", column, column.shape, num_envs, freedoms.finite(schema), space, looks=not freedoms.anything)
+        _slot(schema, "", column, column.shape, num_envs, allowed.finite(schema), space, looks=not allowed.anything)
         for column, space in zip(schema.action_columns, leaves, strict=True)
     ]
 
 
-def column_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> dict[str, AnySlot]:
+def column_slots(schema: Schema, num_envs: int, allowed: InputExceptions) -> dict[str, AnySlot]:
     """Return the rules for the user's own columns, by name."""
     return {
         column.name: _slot(
-            schema, "", column, column.shape, num_envs, freedoms.finite(schema, column.name), None, looks=False
+            schema, "", column, column.shape, num_envs, allowed.finite(schema, column.name), None, looks=False
         )
         for column in schema.extra_columns
     }  # fmt: skip

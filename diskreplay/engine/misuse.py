@@ -63,7 +63,7 @@ class Watch:
         """Give no warning about steps that begin with the ``next_obs`` of an end: this learner never uses those."""
         self._said.add("resets")
 
-    def look(self, steps: int, cuts: int, ends: int, unmoved: int, empty: int, earning: int) -> None:
+    def count_row(self, steps: int, cuts: int, ends: int, unmoved: int, empty: int, earning: int) -> None:
         """Count a row in which some environment does not go on.
 
         Args:

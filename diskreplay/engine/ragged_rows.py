@@ -89,7 +89,7 @@ class RaggedRows:
             if new.column.end >= MAX_ITEMS:
                 raise StateError(f"the ragged column {name!r} of this stream can have no more items; go on in another")
 
-    def take_up(self, pending: Sequence[Any]) -> None:
+    def seed_newest(self, pending: Sequence[Any]) -> None:
         """Make the pending observations, given by leaf, the newest values, as they are not yet after opening.
 
         This may read the disk: call it before the change in which rows are placed, which a failed read would cut short.

@@ -45,9 +45,9 @@ class RowBuffers:
         self.load_at = log.end + compiled_row.LOOK_EVERY
         self._kernel: ModuleType | None = None
         self._compiled: CompiledRow | None = None
-        self._look()
+        self._bind_table()
 
-    def _look(self) -> None:
+    def _bind_table(self) -> None:
         """Find the arrays of the log's table, after another table has replaced it."""
         self._table = self.log.table
         self._columns = [
@@ -100,7 +100,7 @@ class RowBuffers:
         """Make room for ``rows`` more rows, and for the pending observation after them."""
         self.log.reserve(rows)
         if self.log.table is not self._table:
-            self._look()
+            self._bind_table()
 
     def write(self, values: Sequence[Any], in_place: int) -> None:
         """Write row ``end``, and move ``end`` on; the first ``in_place`` values were pending, and are there already."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -34,39 +35,66 @@ At 1,000 steps a second that adds about a sixth to the bytes uploaded.
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """The options of an open store, as ``ReplayBuffer.create`` has them; InputError is raised for a wrong one."""
+class EngineOptions(TypedDict, total=False):
+    """The options of an open store.
 
-    cache_bytes: int | None = None
-    commit_rows: int = COMMIT_ROWS
-    commit_seconds: float = COMMIT_SECONDS
-    seed: int | None = None
-    remote: str | None = None
-    push_seconds: float = PUSH_SECONDS
-    ragged: Forms | None = PADDED
-    reward_column: str | None = None
+    Attributes:
+        cache_bytes: RAM for frames and other large values that were read, of which frames that are like each other take
+            a tenth of their size. If None, what the window needs, at most a sixteenth of the memory of the machine, or
+            of the control group, or 256 MB where that is more; 64 MB with ``mode="a"``; never more than a quarter of
+            what this process may still take.
+        commit_rows, commit_seconds: ``add`` commits after so many rows, or so many seconds. A process that is killed
+            loses what it added after that.
+        seed: the seed of the sampler's random generator; from the system's entropy if None. It is not used with a
+            checkpoint, which has its own random state.
+        remote: URL that the store is pushed to in the background (``s3://bucket/name``); see ``docs/remote.md``. Where
+            ``create`` makes the store, nothing may be there; ``open_or_create`` joins a store that is, with a stream of
+            its own.
+        push_seconds: between the beginnings of two pushes; ``push`` and ``close`` do not wait for it.
+        ragged: how batches show ragged values, all, or by column: ``Pad(...)``, to the longest if nothing else is said,
+            as :class:`~diskreplay.Padded`, or "lists" as :class:`~diskreplay.Lists`. None refuses a store that has
+            some.
+    """
 
-    def __post_init__(self) -> None:
-        if self.cache_bytes is not None:
-            check_count("cache_bytes", self.cache_bytes, least=0)
-        check_count("commit_rows", self.commit_rows)
-        for name, least in (("commit_seconds", "above 0"), ("push_seconds", "from 0 on")):
-            seconds = getattr(self, name)
-            number = isinstance(seconds, int | float | np.integer | np.floating)
-            if not number or not (seconds > 0 or (seconds == 0 and name == "push_seconds")):
-                raise InputError(f"{name} must be a number {least}, got {seconds!r}")
-        if self.ragged is not None:
-            check_forms(self.ragged)
-        if self.remote is not None:
-            checked_url(self.remote)
-        if self.seed is not None:
-            check_count("seed", self.seed, least=0, most=1 << 128)
+    cache_bytes: int | None
+    commit_rows: int
+    commit_seconds: float
+    seed: int | None
+    remote: str | None
+    push_seconds: float
+    ragged: Forms | None
 
-    def cache_budget(self, only_written: bool) -> int:
-        """Return the bytes of the cache; ``only_written`` is True for a buffer that opens no other stream."""
-        budget = self.cache_bytes
-        if budget is None:
-            wanted = APPENDING_CACHE_BYTES if only_written else max(CACHE_BYTES, memory.limit() // MEMORY_SHARE)
-            budget = DefaultBytes(wanted)
-        return min(budget, memory.left() // LEFT_SHARE) if isinstance(budget, DefaultBytes) else budget
+
+DEFAULTS: EngineOptions = {
+    **EngineOptions(cache_bytes=None, commit_rows=COMMIT_ROWS, commit_seconds=COMMIT_SECONDS, seed=None),
+    **EngineOptions(remote=None, push_seconds=PUSH_SECONDS, ragged=PADDED),
+}
+
+
+def engine_options(options: Mapping[str, Any]) -> EngineOptions:
+    """Return those of a call's options that are an engine's, defaults too; raise InputError for a wrong one."""
+    found: Any = {name: options.get(name, default) for name, default in DEFAULTS.items()}
+    if found["cache_bytes"] is not None:
+        check_count("cache_bytes", found["cache_bytes"], least=0)
+    check_count("commit_rows", found["commit_rows"])
+    for name, least in (("commit_seconds", "above 0"), ("push_seconds", "from 0 on")):
+        seconds = found[name]
+        number = isinstance(seconds, int | float | np.integer | np.floating)
+        if not number or not (seconds > 0 or (seconds == 0 and name == "push_seconds")):
+            raise InputError(f"{name} must be a number {least}, got {seconds!r}")
+    if found["ragged"] is not None:
+        check_forms(found["ragged"])
+    if found["remote"] is not None:
+        checked_url(found["remote"])
+    if found["seed"] is not None:
+        check_count("seed", found["seed"], least=0, most=1 << 128)
+    return found  # type: ignore[no-any-return]
+
+
+def cache_budget(options: EngineOptions, only_written: bool) -> int:
+    """Return the bytes of the cache; ``only_written`` is True for a buffer that opens no other stream."""
+    budget = options["cache_bytes"]
+    if budget is None:
+        wanted = APPENDING_CACHE_BYTES if only_written else max(CACHE_BYTES, memory.limit() // MEMORY_SHARE)
+        budget = DefaultBytes(wanted)
+    return min(budget, memory.left() // LEFT_SHARE) if isinstance(budget, DefaultBytes) else budget

@@ -14,7 +14,7 @@ from diskreplay.index.log import NEVER, NOW
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
 from diskreplay.reading.tables import Tables
-from diskreplay.sampling.window import ToldWindows, Window
+from diskreplay.sampling.window import Window, WindowsWithFacts
 from diskreplay.schema.columns import REWARD
 from diskreplay.schema.ids import Ids, stream_of
 from diskreplay.storage.commit import Commit
@@ -55,7 +55,7 @@ class Streams:
         self._tables: Tables | None = None
         self._windows: list[tuple[tuple[int, int, int], Window] | None] = []
         """The window of each stream at the last look, kept because most of a thousand streams rarely change."""
-        self._told: ToldWindows | None = None
+        self._told: WindowsWithFacts | None = None
         """The last answer of :meth:`windows`; None if one of them has changed since."""
         self._episodes: list[KeptEpisodes] = []
 
@@ -183,7 +183,7 @@ class Streams:
                 begin, _ = stream.disk.commit_record.log_span(items.column.name)
                 self.cache.drop(items, begin // items.column.chunk_rows)
 
-    def windows(self) -> ToldWindows:
+    def windows(self) -> WindowsWithFacts:
         """Return the window of every stream, also of empty ones, as samplers see it."""
         windows = self._windows
         for at, stream in enumerate(self.all):
@@ -193,7 +193,9 @@ class Streams:
                 self._told = None
                 windows[at] = now, Window(log.first_id, log.stop_id, log.window, log.num_envs)
         if self._told is None:
-            self._told = ToldWindows([window for _, window in cast(list[tuple[Any, Window]], windows)], self._episodes)
+            self._told = WindowsWithFacts(
+                [window for _, window in cast(list[tuple[Any, Window]], windows)], self._episodes
+            )
         return self._told
 
     def standing(self, view: View, ids: Ids) -> NDArray[np.int8]:

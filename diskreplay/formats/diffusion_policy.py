@@ -46,7 +46,6 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def _keys(layout: Layout) -> dict[str, str]:
-    """Return the array of each column, below ``data``; names that meet get a dot."""
     keys: dict[str, str] = {}
     for name in (ACTION, REWARD, TERMINATED, TRUNCATED, *layout.obs, *layout.action, *layout.columns):
         if name == ACTION and name not in layout.action:

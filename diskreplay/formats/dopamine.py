@@ -124,7 +124,6 @@ class CheckpointWriter:
                 self.cut.append(self.rows - 1)
 
     def _append(self, columns: Mapping[str, Array], count: int) -> None:
-        """Take rows, with zeros for columns that are not given."""
         for name, (shape, dtype) in self._shapes.items():
             values = columns.get(name)
             self._files[name].append(np.zeros((count, *shape), dtype) if values is None else values)

@@ -120,7 +120,6 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
 
 
 def _wanted(meta: DatasetMeta, keys: Mapping[str, str], choice: Choice) -> set[str]:
-    """Return our names of what is to come in; raise InputError for a choice of what cannot be read."""
     every = [name for key, name in keys.items() if meta.features[key]["dtype"] in KINDS]
     own = [name for name in every if name.partition("/")[0] not in CERTAIN]
     choice.check_columns(leaves_of(dict.fromkeys(own), OBS), [name for name in own if name.partition("/")[0] != OBS])
@@ -184,12 +183,10 @@ def _layout(arrays: Mapping[str, ArrayLike], texts: Mapping[str, Texts]) -> Layo
 
 
 def _shape(array: ArrayLike) -> Shape:
-    """Return the shape and dtype of a step's value; of packets those of the picture."""
     return array.video.shape if isinstance(array, mp4.PacketRows) else tuple(array.shape[1:]), np.dtype(array.dtype)
 
 
 def _with_video(layout: Layout, arrays: Mapping[str, ArrayLike]) -> Layout:
-    """Return the layout with those arrays as video columns that are packets, and no others."""
     video = {name: array.video for name, array in arrays.items() if isinstance(array, mp4.PacketRows)}
     columns = {
         name: PACKETS if name in video else _shape(arrays[name]) if name in layout.video else shape
@@ -200,7 +197,6 @@ def _with_video(layout: Layout, arrays: Mapping[str, ArrayLike]) -> Layout:
 
 
 def _flags(where: str, arrays: Mapping[str, ArrayLike], last: Array) -> tuple[Array, Array]:
-    """Return ``terminated`` and ``truncated``, ``(N,)`` bool."""
     if TERMINATED in arrays and TRUNCATED in arrays:
         terminated, truncated = (flags(where, name, arrays[name], len(last)) for name in (TERMINATED, TRUNCATED))
         return terminated, truncated

@@ -77,7 +77,6 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def _batch(steps: Transitions, layout: Layout) -> Any:
-    """Return an episode as a pyarrow.RecordBatch."""
     import pyarrow
 
     leaves = {name: whole([values, steps.next_obs[name][-1:]]) for name, values in steps.obs.items()}
@@ -100,7 +99,6 @@ def _batch(steps: Transitions, layout: Layout) -> Any:
 
 
 def _nested(tree: spaces.Tree, leaves: Mapping[str, Any]) -> Any:
-    """Return a nested value of every step as an Arrow array."""
     import pyarrow
 
     if isinstance(tree, str):
@@ -173,7 +171,6 @@ class _Episodes:
 
 
 def _described(file: pathlib.Path) -> dict[str, Any]:
-    """Return what the metadata of an episode say; raise InputError if they do not say how many steps it has."""
     told = read_json(file)
     try:
         return {**{key: told[key] for key in minari_dataset.filled(told)}, "total_steps": told["total_steps"]}
@@ -182,7 +179,6 @@ def _described(file: pathlib.Path) -> dict[str, Any]:
 
 
 def _each(folder: pathlib.Path, take: Callable[[Any], Any]) -> list[Any]:
-    """Return what a function takes from each Arrow file of an episode, in order."""
     import pyarrow
 
     found = []
@@ -195,7 +191,6 @@ def _each(folder: pathlib.Path, take: Callable[[Any], Any]) -> list[Any]:
 
 
 def _leaves_of(fields: Any, path: str, place: list[int]) -> Iterator[tuple[str, Any, list[int]]]:
-    """Yield the leaves of a schema or struct: path, field and place in it."""
     import pyarrow
 
     for at, field in enumerate(fields):
@@ -207,7 +202,6 @@ def _leaves_of(fields: Any, path: str, place: list[int]) -> Iterator[tuple[str, 
 
 
 def _values(where: str, field: Any, array: Any) -> ArrayLike:
-    """Return numbers, texts or images; raise InputError for anything else, and where some are missing."""
     import pyarrow
 
     kinds = pyarrow.types

@@ -74,7 +74,6 @@ def _written(layout: Layout) -> dict[str, str]:
 
 
 def _unclear(path: pathlib.Path, container: Container) -> bool:
-    """Tell whether a file can be one of ExORL's or DreamerV2's, by what is in it or by its name."""
     marks = {"discount", "is_first", "is_last", "is_terminal"}
     return not marks.isdisjoint(container.names()) or is_named_by_steps(path, container)
 
@@ -87,7 +86,6 @@ EPISODES = Convention(
 
 
 def _in_folder(path: pathlib.Path) -> bool:
-    """Tell whether a path is a directory of NPZ files, or of our layout alone."""
     return path.is_dir() and (matches(KIND, (EPISODES,), path) or [*path.iterdir()] == [path / LAYOUT_FILE])
 
 

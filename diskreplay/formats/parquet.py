@@ -92,7 +92,6 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def _shapes(layout: Layout) -> dict[str, Shape]:
-    """Return the shape and dtype of each column by our name, with final observations."""
     found: dict[str, Shape] = {**layout.obs, **layout.action, REWARD: ((), layout.reward_dtype)}
     found |= {name: ((), np.dtype(bool)) for name in (TERMINATED, TRUNCATED)}
     return {**found, **{_final(name): shape for name, shape in layout.obs.items()}, **layout.columns}
@@ -145,7 +144,6 @@ def _schema(layout: Layout, keys: Mapping[str, str], png: bool) -> Any:
 
 
 def _arrow(steps: Transitions, layout: Layout, keys: Mapping[str, str], png: bool) -> dict[str, Any]:
-    """Return the columns of some steps by their Parquet names."""
     import pyarrow as pa
 
     ends = np.flatnonzero(steps.last)

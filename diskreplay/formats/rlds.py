@@ -161,13 +161,11 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def _key(name: str) -> str:
-    """Return the key of a column below ``steps``."""
     root, slash, rest = name.partition("/")
     return ("observation" if root == OBS else root) + slash + rest
 
 
 def _columns(layout: Layout) -> dict[str, EpisodeFeature]:
-    """Return the features of a step by key."""
     shapes: dict[str, Shape] = {**layout.obs, **layout.action, REWARD: ((), layout.reward_dtype), **layout.columns}
     found = {
         _key(name): EpisodeFeature(*shape, name in layout.ragged, name if name in layout.texts else "")
@@ -178,7 +176,6 @@ def _columns(layout: Layout) -> dict[str, EpisodeFeature]:
 
 
 def _rows(steps: Transitions, begins: bool) -> dict[str, Array]:
-    """Return the values of some steps of an episode, by key."""
     count = len(steps)
     columns = {**steps.obs, **steps.action, REWARD: steps.reward, **steps.extra}
     return {
@@ -190,7 +187,6 @@ def _rows(steps: Transitions, begins: bool) -> dict[str, Array]:
 
 
 def _final(steps: Transitions, columns: Mapping[str, EpisodeFeature]) -> dict[str, Any]:
-    """Return the values of the step after an episode's last transition, by key."""
     found: dict[str, Any] = {}
     for key, column in columns.items():
         none = np.zeros((0 if column.ragged else 1, *column.shape), column.dtype)

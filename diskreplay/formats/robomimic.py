@@ -83,7 +83,6 @@ def _stored(name: str, values: Array, before: int) -> Array:
 
 
 def _env_args(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the environment as robomimic makes it, without a name if it is not known."""
     spec = provenance.get("env_spec")
     arguments = spec.get("kwargs") if isinstance(spec, dict) else None
     name = provenance.get("env_id", "")
@@ -94,7 +93,6 @@ def _env_args(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _provenance(container: Container, where: str) -> dict[str, Any]:
-    """Return the origin of the steps that ``env_args`` of others tell, empty if they cannot be read."""
     with contextlib.suppress(InputError):
         found = parse_json(container.value(ENV_ARGS), where)
         if isinstance(found, dict):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.engine.inputs import Freedoms
+from diskreplay.engine.inputs import InputExceptions
 from diskreplay.errors import CorruptionError, OpenError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format, Holds
@@ -35,7 +35,7 @@ class Copy(ReplayBuffer):
     Versions before this one did not look at discrete spaces, and a rollout may hold NaN in a store that refuses it.
     """
 
-    FREEDOMS = Freedoms(anything=True)
+    _exceptions = InputExceptions(anything=True)
 
 
 def write_store(

@@ -50,7 +50,6 @@ def unknown(path: pathlib.Path, formats: Sequence[Format], choice: Choice = AS_I
 
 
 def _below(path: pathlib.Path, formats: Sequence[Format]) -> str:
-    """Return which entry of a folder is a dataset, to be said where the folder is none; nothing if there is none."""
     names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
     for name in sorted(names, key=natural)[:LOOKED_AT]:
         for format in formats:

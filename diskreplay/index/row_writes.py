@@ -37,7 +37,7 @@ def compare(typing_context: Any, first: Any, second: Any, count: Any) -> Any:
 
 
 @kernel
-def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool:
+def add_continuing(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool:
     """Add a row if its observation is the pending one, else change nothing; return True if it was added.
 
     Args:
@@ -80,5 +80,5 @@ def go_on(columns: Ints, leaves: int, row: int, length: int, last: bool) -> bool
 
 
 def compile_now() -> None:
-    """Compile :func:`go_on`, or load its code from disk, by a call without columns."""
-    go_on(np.empty((0, FACTS), np.int64), 0, 0, 1, False)
+    """Compile :func:`add_continuing`, or load its code from disk, by a call without columns."""
+    add_continuing(np.empty((0, FACTS), np.int64), 0, 0, 1, False)

@@ -13,17 +13,52 @@ log only when a view asks, so adding rows costs nothing. To catch up:
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.log import StreamLog
 from diskreplay.schema.columns import CONTINUES, START, TERMINATED, TRUNCATED, VALID
-from diskreplay.schema.ids import Ids
+from diskreplay.schema.ids import Ids, pack
 from diskreplay.schema.ring import Table
 
 FIRST, STOP = "first", "stop"
 OPEN = np.int64(1 << 62)
 """The stop of a span that has not ended."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeSpan:
+    """Rows ``[start, stop)`` of one environment of a stream, all of one span.
+
+    Attributes:
+        stream, num_envs, env: the stream's number, the number of its environments, and the environment.
+        start, stop: the rows.
+        episode: the number of the episode, as the caller counts.
+        step: the number of the first row's step in its episode.
+    """
+
+    stream: int
+    num_envs: int
+    env: int
+    start: int
+    stop: int
+    episode: int
+    step: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def only(self, start: int, stop: int) -> EpisodeSpan:
+        """Return some of the rows."""
+        return dataclasses.replace(self, start=start, stop=stop, step=self.step + start - self.start)
+
+    @property
+    def ids(self) -> range:
+        """The ids of the rows."""
+        first, stop = (pack(self.stream, row, self.env, self.num_envs) for row in (self.start, self.stop))
+        return range(first, stop, self.num_envs)
 
 
 class Spans:

@@ -85,7 +85,7 @@ def compact(
         cuts = store.cuts_of(names)
         for name, writer in zip(names, writers, strict=False):
             writer.reclaim(contextlib.nullcontext(), cuts[name])
-        found = [_StreamShards(store, name, cuts[name].values()) for name in names]
+        found = [_StreamShards(store, name, cuts[name]) for name in names]
         shards = [shard for one in found for shard in one.dead()]
         total = sum(shard.size for shard in shards)
         done = 0

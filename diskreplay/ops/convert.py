@@ -285,7 +285,9 @@ def import_dataset(
         frames == "decoded",
     )  # fmt: skip
     with opened(source, format, target, choice) as (name, found):
-        wanted = dataclasses.replace(found, layout=given(found.layout, observation_space, action_space, frame_stack))
+        wanted = dataclasses.replace(
+            found, layout=overridden(found.layout, observation_space, action_space, frame_stack)
+        )
         with stoppable(progress) as report:
             if capacity is not None:
                 check_count("capacity", capacity)
@@ -407,7 +409,7 @@ def described(shapes: dict[str, Any]) -> str:
     return "{" + ", ".join(f"{name}: {dtype} {shape}" for name, (shape, dtype) in shapes.items()) + "}"
 
 
-def given(
+def overridden(
     layout: Layout, observation_space: gymnasium.Space[Any] | None, action_space: gymnasium.Space[Any] | None,
     frame_stack: int | None,
 ) -> Layout:  # fmt: skip

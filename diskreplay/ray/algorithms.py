@@ -117,7 +117,6 @@ class KeepsReplay:
         return True
 
     def _buffer(self) -> DiskEpisodeReplayBuffer:
-        """Return the buffer; raise InputError if the algorithm has none of its own."""
         found = getattr(self, "local_replay_buffer", None)
         if not isinstance(found, DiskEpisodeReplayBuffer):
             raise InputError("the algorithm has no buffer on disk: give replay_buffer_config a 'type' and a 'path'")

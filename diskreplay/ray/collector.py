@@ -22,9 +22,10 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from diskreplay.buffers.autoreset import AutoresetMode
-from diskreplay.buffers.options import RunOptions, shared
+from diskreplay.buffers.options import shared
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import arrays, check_count
+from diskreplay.engine.run import EngineOptions
 from diskreplay.errors import (
     ClosedError,
     CorruptionError,
@@ -101,7 +102,7 @@ class Collector:
     ``policy`` and ``ReplayBuffer.open`` raise.
     """
 
-    @shared(RunOptions)
+    @shared(EngineOptions)
     def __init__(
         self,
         store: str,
@@ -113,7 +114,7 @@ class Collector:
         name: str = "collector",
         version: int = 0,
         directory: PathLike | None = None,
-        **options: Unpack[RunOptions],
+        **options: Unpack[EngineOptions],
     ) -> None:
         self._url = checked_url(store) if is_url(store) else None
         if self._url is None and directory is not None:
@@ -229,14 +230,12 @@ class Collector:
         self._obs = next_obs
 
     def _begin(self) -> None:
-        """Reset all environments."""
         seed, self._seed = self._seed, None
         self._obs, _ = self._envs.reset(seed=seed)
         self._resetting[:] = False
         self._returns[:], self._lengths[:] = 0.0, 0
 
     def _checked(self, actions: Any) -> Any:
-        """Return the actions; raise InputError if they are not one for each environment."""
         space = self._envs.single_action_space
         if space.shape is None:  # a Dict or a Tuple
             return actions
@@ -250,7 +249,6 @@ class Collector:
         return actions
 
     def _path(self, stream: str) -> str:
-        """Return the path of the store with a stream, on this node."""
         return self.store if self._url is None else str(self._directory / stream)
 
     def _those_before(self, prefix: str) -> set[str]:

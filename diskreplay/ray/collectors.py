@@ -13,11 +13,11 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from diskreplay.buffers.limiter import RateLimiter
-from diskreplay.buffers.options import EitherOptions, RunOptions, of, shared
+from diskreplay.buffers.options import CreateOptions, shared
 from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, checked_number
-from diskreplay.engine.run import Run
+from diskreplay.engine.run import engine_options
 from diskreplay.errors import (
     ClosedError,
     CollectorError,
@@ -83,7 +83,7 @@ class Collectors:
         RemoteError: where object storage cannot be reached.
     """
 
-    @shared(EitherOptions)
+    @shared(CreateOptions)
     def __init__(
         self,
         n: int,
@@ -104,7 +104,9 @@ class Collectors:
         mirror_bytes: int | None = None,
         view: View | None = None,
         sampler: Sampler | None = None,
-        **options: Unpack[EitherOptions],
+        checkpoint: str | None = None,
+        take_over: bool = False,
+        **options: Unpack[CreateOptions],
     ) -> None:
         self._n = check_count("n", n, most=1 << 14)
         for what, value in (("make_envs", make_envs), ("policy", policy)):
@@ -125,8 +127,10 @@ class Collectors:
         where = place(store)
         given = _sent((where, make_envs, policy))
         observation_space, action_space, self._num_envs, known = _asked(given, actor_options)
-        more: EitherOptions = {
+        more: dict[str, Any] = {
             **options,
+            "checkpoint": checkpoint,
+            "take_over": take_over,
             "provenance": known if options["provenance"] is None else options["provenance"],
             "stream": options["stream"] or LEARNER,
             "ragged": None,
@@ -146,7 +150,7 @@ class Collectors:
                 self._limiter.check_step(self._num_envs)
             each = max(capacity // self._n, self._num_envs)
             self._supervisor = Supervisor(
-                self._n, given, {**_run_options(more), "capacity": each, "directory": directory},
+                self._n, given, {**engine_options(more), "capacity": each, "directory": directory},
                 actor_options, weights,
                 options["seed"], self._num_envs, self._steps, max_restarts, self._leave, self._committed,
                 sum(map(self._committed, self.buffer.engine.store.stream_names())),
@@ -264,7 +268,6 @@ class Collectors:
             raise self._supervisor.failure
 
     def _may_sample(self, count: int) -> bool:
-        """Tell whether ``count`` transitions may be sampled, and count them if so."""
         if self._limiter is not None:
             try:
                 self._limiter.wait_to_sample(count, timeout=0)
@@ -281,7 +284,6 @@ class Collectors:
         self._seen_at = time.monotonic()
 
     def _wait(self, seen: int, seconds: float) -> None:
-        """Wait until something was committed, a collector has failed for good, or the time is over."""
         supervisor = self._supervisor
         with supervisor.changed:
             supervisor.changed.wait_for(
@@ -308,7 +310,6 @@ class Collectors:
         return steps if alone and self._waiting else 0
 
     def _committed(self, stream: str) -> int:
-        """Return the number of transitions that a stream ever held, by its commit record."""
         store = self.buffer.engine.store
         with contextlib.suppress(RemoteError):
             store.files.refresh()
@@ -336,7 +337,7 @@ def _check_place(url: str | None, remote: str | None, ratio: float | None, place
 
 def _reader(
     url: str, observation_space: Any, action_space: Any, capacity: int, view: View | None, sampler: Sampler | None,
-    mirror: PathLike | None, mirror_bytes: int | None, options: EitherOptions,
+    mirror: PathLike | None, mirror_bytes: int | None, options: Mapping[str, Any],
 ) -> ReplayBuffer:  # fmt: skip
     """Return a buffer that reads the store under a URL, which is made, with an empty stream, if there is none."""
 
@@ -351,7 +352,7 @@ def _reader(
         buffer = opened()
     except StoreNotFoundError:
         with tempfile.TemporaryDirectory(prefix="diskreplay-") as folder:
-            making: EitherOptions = {**options, "checkpoint": None, "take_over": False, "remote": url}
+            making = {**options, "checkpoint": None, "take_over": False, "remote": url}
             with ReplayBuffer.open_or_create(
                 f"{folder}/first", observation_space, action_space, capacity=capacity, view=view,
                 sampler=sampler, **making,
@@ -386,11 +387,6 @@ class _Asked:
             return envs.single_observation_space, envs.single_action_space, envs.num_envs, provenance(envs)
         finally:
             envs.close()
-
-
-def _run_options(options: EitherOptions) -> dict[str, Any]:
-    """Return those options of the trainer's buffer that a buffer which only adds has, too."""
-    return {name: value for name, value in vars(of(Run, options)).items() if name in RunOptions.__annotations__}
 
 
 def _asked(given: Any, actor_options: Mapping[str, Any]) -> tuple[Any, Any, int, dict[str, Any]]:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ from typing import Any
 import numpy as np
 import pyarrow
 import ray
-from numpy.typing import NDArray
 from ray.data import DataContext, Datasource, ReadTask
 from ray.data.block import BlockAccessor, BlockMetadata
 
@@ -25,15 +25,13 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import StateError
 from diskreplay.formats.core.selection import Selection, place_of
 from diskreplay.index.episodes import Episode
+from diskreplay.index.spans import EpisodeSpan
 from diskreplay.ray.columns import checked_columns, column_names, empty_columns, place, read_columns
-from diskreplay.schema.columns import Schema
-from diskreplay.schema.ids import pack
+from diskreplay.schema.ids import Ids
+from diskreplay.storage.commit import Commit
 from diskreplay.storage.paths import PathLike, checked_path, full_path
 
-Array = NDArray[Any]
-
-EPISODE = "episode"
-STEP = "step"
+EPISODE, STEP = "episode", "step"
 BLOCK_BYTES = 128 << 20
 """The bytes of a block that a read task yields, if Ray's own ``target_max_block_size`` is None."""
 CACHE_BYTES = 64 << 20
@@ -45,54 +43,17 @@ TASK_BYTES = 512 << 20
 OPEN_STORES = 2
 """The number of stores that a worker keeps open for its next tasks."""
 
-
-@dataclasses.dataclass(frozen=True)
-class StoreAddress:
-    """A store to be read, for each process that reads it; the arguments are those of :meth:`ReplayBuffer.open`."""
-
-    path: str
-    checkpoint: str | None = None
-    mirror: str | None = None
-    mirror_bytes: int | None = None
-
-    def open(self) -> ReplayBuffer:
-        return ReplayBuffer.open(
-            self.path, mode="r", checkpoint=self.checkpoint, cache_bytes=CACHE_BYTES, mirror=self.mirror,
-            mirror_bytes=self.mirror_bytes, ragged=None,
-        )  # fmt: skip
+Address = tuple[str, str | None, str | None, int | None]  # the arguments of open_store
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Rows ``[start, stop)`` of one environment of a stream, all of one episode.
-
-    Attributes:
-        stream: its number.
-        num_envs, env, start, stop: the place of the rows.
-        episode: its number among all episodes of the store.
-        step: the number of the first row's step in its episode.
-    """
-
-    stream: int
-    num_envs: int
-    env: int
-    start: int
-    stop: int
-    episode: int
-    step: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def only(self, start: int, stop: int) -> Part:
-        """Return a part with some of the rows."""
-        return dataclasses.replace(self, start=start, stop=stop, step=self.step + start - self.start)
-
-    @property
-    def ids(self) -> NDArray[np.int64]:
-        """The ids of the rows, ``(n,)``."""
-        found: NDArray[np.int64] = pack(self.stream, np.arange(self.start, self.stop), self.env, self.num_envs)
-        return found
+def open_store(
+    path: str, checkpoint: str | None = None, mirror: str | None = None, mirror_bytes: int | None = None
+) -> ReplayBuffer:
+    """Open a store to read its rows in order; the arguments are those of :meth:`ReplayBuffer.open`."""
+    return ReplayBuffer.open(
+        path, mode="r", checkpoint=checkpoint, cache_bytes=CACHE_BYTES, mirror=mirror, mirror_bytes=mirror_bytes,
+        ragged=None,
+    )  # fmt: skip
 
 
 class DiskReplayDatasource(Datasource):  # type: ignore[misc]
@@ -125,36 +86,33 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         super().__init__()
         copies = full_path(checked_path(mirror, "mirror")) if mirror is not None else None
-        self._source = StoreAddress(place(path), checkpoint, copies, mirror_bytes)
+        self._store: Address = place(path), checkpoint, copies, mirror_bytes
         self._stack = stack
         self._projection_map: dict[str, str] | None = None
-        with self._source.open() as buffer:
-            schema = buffer.schema
-            streams = buffer.engine.streams
+        with open_store(*self._store) as buffer:
+            schema, streams = buffer.schema, buffer.engine.streams
             names = {stream.log.stream: stream.disk.name for stream in streams.all}
             num_envs = {stream.log.stream: stream.log.num_envs for stream in streams.all}
             self._commits = tuple(
                 (name, commit.timeline, commit.sequence) for name, commit in sorted(streams.commits.items())
             )
             every = buffer.episodes
-        self._columns = checked_columns(columns, dataset_columns(schema))
+        # A column of the user's replaces ours of the same name.
+        self._columns = checked_columns(columns, list(dict.fromkeys((*column_names(schema), EPISODE, STEP))))
         large = max(schema.obs_columns, key=lambda column: column.item_bytes)
         self._chunk_rows, self._shard_rows = large.chunk_rows, large.shard_rows
         self._parts = [
-            Part(e.stream, num_envs[e.stream], e.env, e.start, e.stop, number, 0)
+            EpisodeSpan(e.stream, num_envs[e.stream], e.env, e.start, e.stop, number, 0)
             for number, e in _selected(every, names, episodes)
         ]
         self._rows = sum(map(len, self._parts))
-        spans: dict[int, tuple[int, int]] = {}
-        for part in self._parts:
-            low, high = spans.get(part.stream, (part.start, part.stop))
-            spans[part.stream] = min(low, part.start), max(high, part.stop)
-        self._span = sum(high - low for low, high in spans.values())
-        """The number of rows of the streams from the first to the last part, whatever lies between."""
-        few, more = (_block(_zeros(schema, rows, stack)) for rows in (8, 16))
-        self._sizes = {name: (more[name].nbytes - few[name].nbytes) / 8 for name in dataset_columns(schema)}
-        """The bytes of a row in Arrow, by column."""
-        self._schemas = {field.name: field for field in few.schema}
+        ours = np.zeros(16, np.int64)
+        zeros = {EPISODE: ours, STEP: ours, **empty_columns(schema, len(ours), stack=stack)}
+        few, more = (
+            BlockAccessor.batch_to_block({name: values[:rows] for name, values in zeros.items()}) for rows in (8, 16)
+        )
+        self._sizes = {name: (more[name].nbytes - few[name].nbytes) / 8 for name in zeros}  # bytes of a row in Arrow
+        self._schema = few.schema
 
     @property
     def columns(self) -> list[str]:
@@ -187,7 +145,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
         Where Ray chooses the number it asks for hundreds, each of which costs tens of milliseconds: then there
         are as many as keep all processors busy, or more where a task would give half a gigabyte.
         """
-        schema = pyarrow.schema([self._schemas[name] for name in self.columns])
+        schema = pyarrow.schema([self._schema.field(name) for name in self.columns])
         # Just above Ray's target: smaller ones it would copy into one, larger ones it would cut.
         context = data_context or DataContext.get_current()
         target = context.target_max_block_size or BLOCK_BYTES
@@ -198,102 +156,79 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
         tasks = []
         for parts in self._shared(max(1, parallelism)):
             if per_task_row_limit is not None:
-                parts = _first(parts, per_task_row_limit)
+                parts = next(blocks_of(parts, per_task_row_limit), [])
             rows = sum(map(len, parts))
             metadata = BlockMetadata(num_rows=rows, size_bytes=self._bytes(rows), input_files=None, exec_stats=None)
-            read = _ReadTask(self._source, self._commits, tuple(self.columns), parts, block_rows, self._stack)
+            read = _ReadTask(self._store, self._commits, tuple(self.columns), parts, block_rows, self._stack)
             tasks.append(ReadTask(read, metadata, schema, per_task_row_limit=per_task_row_limit))
         return tasks
 
-    def _shared(self, parallelism: int) -> list[list[Part]]:
-        """Return the rows of each task."""
-        unit = -(-self._span // parallelism)
+    def _shared(self, parallelism: int) -> list[list[EpisodeSpan]]:
+        ends: dict[int, list[int]] = collections.defaultdict(list)
+        for part in self._parts:
+            ends[part.stream] += part.start, part.stop
+        unit = -(-sum(max(rows) - min(rows) for rows in ends.values()) // parallelism)
         whole = self._shard_rows if unit >= self._shard_rows else self._chunk_rows
         unit = max(1, -(-unit // whole)) * whole
-        tasks: dict[tuple[int, int], list[Part]] = {}
+        tasks: dict[tuple[int, int], list[EpisodeSpan]] = collections.defaultdict(list)
         for part in self._parts:
             for number in range(part.start // unit, (part.stop - 1) // unit + 1):
                 low, high = max(part.start, number * unit), min(part.stop, (number + 1) * unit)
-                tasks.setdefault((part.stream, number), []).append(part.only(low, high))
-        order = sorted(tasks)
-        return [sorted(tasks[key], key=lambda part: (part.env, part.start)) for key in order]
+                tasks[part.stream, number].append(part.only(low, high))
+        return [sorted(parts, key=lambda part: (part.env, part.start)) for _, parts in sorted(tasks.items())]
 
 
 @dataclasses.dataclass(frozen=True)
 class _ReadTask:
     """The work of a read task: it gives the blocks of some parts."""
 
-    source: StoreAddress
+    store: Address
     commits: tuple[tuple[str, int, int], ...]
     columns: tuple[str, ...]
-    parts: list[Part]
+    parts: list[EpisodeSpan]
     block_rows: int
     stack: bool
 
     def __call__(self) -> Iterator[Any]:
-        buffer = _kept_open(self.source, self.commits)
-        for parts in _chunked(self.parts, self.block_rows):
-            ids = np.concatenate([part.ids for part in parts])
-            own = {name for name in self.columns if name not in column_names(buffer.schema)}
-            stored = [name for name in self.columns if name not in own]
-            values = read_columns(buffer, ids, stored, stack=self.stack)
-            self._check_timelines(buffer)
-            if EPISODE in own:
-                values[EPISODE] = np.repeat([part.episode for part in parts], [len(part) for part in parts])
-            if STEP in own:
-                values[STEP] = np.concatenate([np.arange(part.step, part.step + len(part)) for part in parts])
-            yield _block({name: values[name] for name in self.columns})
+        buffer = _kept_open(self.commits, *self.store)
+        stored = [name for name in self.columns if name in column_names(buffer.schema)]
+        for parts in blocks_of(self.parts, self.block_rows):
+            values = read_columns(buffer, ids_of(parts), stored, stack=self.stack)
+            self._check_timelines(buffer.engine.streams.commits)
+            ours = {
+                EPISODE: np.repeat([part.episode for part in parts], [len(part) for part in parts]),
+                STEP: np.concatenate([np.arange(part.step, part.step + len(part)) for part in parts]),
+            }
+            yield BlockAccessor.batch_to_block({name: {**ours, **values}[name] for name in self.columns})
 
-    def _check_timelines(self, buffer: ReplayBuffer) -> None:
-        """Raise StateError if a stream may have other rows by now than those that were planned."""
-        now = buffer.engine.streams.commits
+    def _check_timelines(self, now: Mapping[str, Commit]) -> None:
         for name, timeline, _ in self.commits:
             if name not in now or now[name].timeline != timeline:
                 raise StateError(
-                    f"the stream {name!r} of {self.source.path!r} went back to a checkpoint after the dataset was "
-                    "made: make it anew"
+                    f"the stream {name!r} of {self.store[0]!r} went back to a checkpoint after the dataset was made: "
+                    "make it anew"
                 )
 
 
-def dataset_columns(schema: Schema) -> list[str]:
-    """Return the columns of the dataset; a column of the user's replaces ours of the same name."""
-    names = column_names(schema)
-    return [*names, *(name for name in (EPISODE, STEP) if name not in names)]
-
-
-def _zeros(schema: Schema, rows: int, stack: bool) -> dict[str, Array]:
-    found = dict(empty_columns(schema, rows, stack=stack))
-    return {name: found.get(name, np.zeros(rows, np.int64)) for name in dataset_columns(schema)}
-
-
-def _block(values: Mapping[str, Array]) -> Any:
-    return BlockAccessor.batch_to_block(dict(values))
-
-
 @functools.lru_cache(maxsize=OPEN_STORES)
-def _kept_open(source: StoreAddress, commits: tuple[tuple[str, int, int], ...]) -> ReplayBuffer:
+def _kept_open(commits: tuple[tuple[str, int, int], ...], *store: Any) -> ReplayBuffer:
     """Return a store that this process keeps open; ``commits`` name the state that the rows were planned from."""
-    return source.open()
+    return open_store(*store)
 
 
 def _selected(
     every: list[Episode], streams: Mapping[int, str], wanted: slice | Sequence[int] | str | None
 ) -> list[tuple[int, Episode]]:
-    """Return episodes with their numbers."""
-    numbers = {place_of(e): number for number, e in enumerate(every)}
-    if isinstance(wanted, str):
-        chosen = Selection(where=wanted).of(every, streams)
-    elif wanted is None or isinstance(wanted, slice):
-        chosen = Selection(episodes=wanted).of(every, streams)
-    else:
-        chosen = Selection(episodes=tuple(dict.fromkeys(int(number) for number in wanted))).of(every, streams)
-    return sorted(((numbers[place_of(e)], e) for e in chosen), key=lambda pair: pair[0])
+    if wanted is not None and not isinstance(wanted, str | slice):
+        wanted = tuple(map(int, wanted))
+    selection = Selection(where=wanted) if isinstance(wanted, str) else Selection(wanted)
+    chosen = set(map(place_of, selection.of(every, streams)))
+    return [(number, e) for number, e in enumerate(every) if place_of(e) in chosen]
 
 
-def _chunked(parts: Iterable[Part], most: int) -> Iterator[list[Part]]:
+def blocks_of(parts: Iterable[EpisodeSpan], most: int) -> Iterator[list[EpisodeSpan]]:
     """Yield parts of at most ``most`` rows together."""
-    held: list[Part] = []
-    room = most
+    held, room = list[EpisodeSpan](), most
     for part in parts:
         while len(part):
             taken = part.only(part.start, min(part.stop, part.start + room))
@@ -307,6 +242,6 @@ def _chunked(parts: Iterable[Part], most: int) -> Iterator[list[Part]]:
         yield held
 
 
-def _first(parts: list[Part], most: int) -> list[Part]:
-    """Return the first ``most`` rows."""
-    return next(_chunked(parts, most)) if most > 0 and parts else []
+def ids_of(parts: Iterable[EpisodeSpan]) -> Ids:
+    """Return the ids of all rows, ``(n,)``."""
+    return np.concatenate([np.arange(part.ids.start, part.ids.stop, part.ids.step) for part in parts])

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 def steps(store: ReplayBuffer, held: Held, start: int, stop: int) -> Chunk:
     """Return steps ``[start, stop)`` of an episode."""
     schema = store.schema
-    ids = np.array(held.ids(start, stop, store.num_envs), np.int64)
+    ids = np.array(held.ids(start, stop), np.int64)
     leaves = [column.name for column in schema.obs_columns]
     wanted = [name for name in column_names(schema) if name not in map(next_name, leaves)]
     values = read_columns(store, ids, wanted)
@@ -55,7 +55,7 @@ def transitions(
 
     ``drawn`` are the episode, the first step, its id and the weight of each.
     """
-    ids = [held.ids(t, t + n, store.num_envs) for (held, t, _, _), n in zip(drawn, lengths, strict=True)]
+    ids = [held.ids(t, t + n) for (held, t, _, _), n in zip(drawn, lengths, strict=True)]
     first, last = np.array([each[0] for each in ids]), np.array([each[-1] for each in ids])
     obs, following, action, ends = _ends(store, first, last)
     rewards = read_columns(store, np.concatenate(ids).astype(np.int64), [REWARD])[REWARD]
@@ -76,7 +76,6 @@ def transitions(
 
 
 def _ends(store: ReplayBuffer, first: Ids, last: Ids) -> tuple[Any, Any, Any, dict[str, Array]]:
-    """Return observations and actions of the first steps, next observations and flags of the last ones."""
     schema = store.schema
     leaves = [column.name for column in schema.obs_columns]
     now, then = (
@@ -110,7 +109,6 @@ def rows(store: ReplayBuffer, wanted: Sequence[Sequence[tuple[Held, int, int]]])
 
 
 def _part(store: ReplayBuffer, held: Held, t: int, count: int) -> dict[str, Any]:
-    """Return ``count`` observations of an episode from step ``t`` on, and what belongs to them."""
     whole = steps(store, held, max(0, t - 1), min(len(held), t + count))
     back = min(t, 1)
     ends = t + count == len(held) + 1

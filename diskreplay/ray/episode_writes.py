@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from ray.rllib.utils.spaces.space_utils import batch as batched
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_array
 from diskreplay.errors import InputError
-from diskreplay.ray.episodes import Episodes, Held, Piece
+from diskreplay.index.spans import EpisodeSpan
+from diskreplay.ray.episodes import ID, NUMBER, STEP, Episodes, goes_on
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import TERMINATED, TRUNCATED, VALID
 
@@ -129,36 +130,31 @@ class Lanes:
 def write(store: ReplayBuffer, index: Episodes, lanes: Lanes, chunks: Sequence[Chunk]) -> None:
     """Add chunks of episodes to a store, and to the index of what it holds."""
     lengths = [0] * store.num_envs
-    first = store.engine.appender.log.end
-    placed: list[tuple[Held, Chunk, int, int]] = []
-    """The episodes, chunks, lanes and the row of each."""
-    held_now: dict[str, Held] = {}
+    log = store.engine.appender.log
+    first = log.end
+    newest: dict[str, EpisodeSpan] = {}
+    """The newest span of each episode, by its id."""
+    begins: dict[int, list[tuple[str, EpisodeSpan]]] = collections.defaultdict(list)
+    """By row: the ids and spans that do not go on with the row before it."""
+    placed: list[tuple[Chunk, EpisodeSpan]] = []
     for chunk in chunks:
         lane = lanes.take(chunk, lengths)
-        found = held_now.get(chunk.id) or index.find(chunk.id)
-        held_now[chunk.id] = held = found if found is not None else index.new(chunk.id)
-        placed.append((held, chunk, lane, first + lengths[lane]))
+        held, last, row = index.find(chunk.id), newest.get(chunk.id), first + lengths[lane]
+        if last is None and held is not None:
+            last = held.spans[-1]
+        number, step = (index.new_number(), 0) if last is None else (last.episode, last.step + len(last))
+        span = EpisodeSpan(log.stream, log.num_envs, lane, row, row + len(chunk), number, step)
+        if last is None or not goes_on(last, span):
+            begins[row].append((chunk.id, span))
+        newest[chunk.id] = span
+        placed.append((chunk, span))
         lengths[lane] += len(chunk)
     rows = Rows(store, max(lengths), first)
-    begins: dict[int, list[tuple[int, Held, int]]] = {}
-    steps: dict[int, int] = {}
-    ends = {held.number: held.pieces[-1] for held, *_ in placed if held.pieces}
-    for held, chunk, lane, row in placed:
-        last = ends.get(held.number)
-        step = steps.get(held.number, len(held))
-        if last is None or (last.lane, last.row + last.count) != (lane, row):
-            begins.setdefault(row, []).append((lane, held, step))
-        ends[held.number] = Piece(lane, row, step, len(chunk))
-        steps[held.number] = step + len(chunk)
-        rows.put(chunk, lane, row)
-    for start, stop in _spans(first, first + max(lengths), begins):
-        for lane, held, step in begins.get(start, ()):
-            store.begin_episode(env=lane, id=held.id, number=held.number, t=step)
+    for chunk, span in placed:
+        rows.put(chunk, span.env, span.start)
+    for start, stop in itertools.pairwise(sorted({first, first + max(lengths), *begins})):
+        for id, span in begins.get(start, ()):
+            store.begin_episode(env=span.env, **{ID: id, NUMBER: span.episode, STEP: span.step})
         rows.extend(start, stop)
-    for held, chunk, lane, row in placed:
-        index.extend(held, lane, row, len(chunk))
-
-
-def _spans(start: int, stop: int, cuts: Mapping[int, Any]) -> Iterator[tuple[int, int]]:
-    bounds = sorted({start, stop, *cuts})
-    return itertools.pairwise(bounds)
+    for chunk, span in placed:
+        index.extend(chunk.id, span)

@@ -1,30 +1,23 @@
-"""The map from a row of the store to its episode and step: the part of RLlib's buffer that stays in RAM.
+"""The episodes of RLlib's buffer, oldest first, and the spans of the store's rows that hold their steps.
 
-RLlib adds an episode in chunks, those of several environments in turn, and evicts whole episodes, the oldest first. An
-episode here is a list of pieces, each a run of rows of one environment of the store.
+RLlib adds an episode in chunks, those of several environments in turn, and evicts whole episodes, the oldest first. So
+an episode here is a list of spans. To which episode a row belongs says the store's own index: the facts of the row's
+span name the episode.
 """
 
 from __future__ import annotations
 
-import bisect
 import collections
 import dataclasses
 import heapq
-from collections.abc import Iterable, Iterator
+import itertools
 
-import numpy as np
-
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.index.spans import EpisodeSpan
 from diskreplay.schema.ids import Ids
 
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """The steps ``[step, step + count)`` of an episode: rows from ``row`` on of environment ``lane``."""
-
-    lane: int
-    row: int
-    step: int
-    count: int
+ID, NUMBER, STEP = "id", "number", "t"
+"""The facts of a span: RLlib's id of its episode, the episode's number, and the number of the span's first step."""
 
 
 @dataclasses.dataclass
@@ -34,152 +27,128 @@ class Held:
     Attributes:
         id: RLlib's.
         number: the episode's number, counted from the first one on, evicted ones included.
-        pieces: the pieces, in the order of the steps.
-        here: False once it was evicted.
+        spans: the rows, in the order of the steps.
     """
 
     id: str
     number: int
-    pieces: list[Piece] = dataclasses.field(default_factory=list)
-    here: bool = True
+    spans: list[EpisodeSpan] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
-        return self.pieces[-1].step + self.pieces[-1].count if self.pieces else 0
+        return self.spans[-1].step + len(self.spans[-1])
 
-    def ids(self, start: int, stop: int, lanes: int) -> list[int]:
-        """Return the ids of steps ``[start, stop)``, in a store of ``lanes`` environments."""
+    def ids(self, start: int, stop: int) -> list[int]:
+        """Return the ids of steps ``[start, stop)``."""
         found: list[int] = []
-        for piece in self.pieces:
-            low, high = max(start, piece.step), min(stop, piece.step + piece.count)
-            first = (piece.row - piece.step) * lanes + piece.lane
-            found.extend(range(first + low * lanes, first + high * lanes, lanes))
+        for span in self.spans:
+            found.extend(span.ids[max(0, start - span.step) : max(0, stop - span.step)])
         return found
+
+    def step_at(self, row: int, env: int) -> int | None:
+        """Return the number of the step in a row of an environment of the store, or None if it is of none."""
+        steps = (
+            span.step + row - span.start for span in self.spans if span.env == env and span.start <= row < span.stop
+        )
+        return next(steps, None)
 
 
 class Episodes:
-    """The episodes of a buffer, oldest first, and where they are.
+    """The episodes of a buffer.
 
     Args:
-        lanes: environments of the store.
-        pieces: the pieces of a store that was opened: ids, numbers and pieces, of which each episode's begin at step 0.
-            Those whose number is below ``evicted``, or whose first steps are gone, are left out.
+        store: the store of the steps, whose episodes are found again; None for a new one. Episodes whose number is
+            below ``evicted``, or whose first steps are gone, are left out.
         evicted: episodes that were, before.
     """
 
-    def __init__(self, lanes: int, pieces: Iterable[tuple[str, int, Piece]] = (), evicted: int = 0) -> None:
-        self.lanes = lanes
+    def __init__(self, store: ReplayBuffer | None = None, evicted: int = 0) -> None:
         self.steps = 0
         """The number of steps of all episodes."""
-        self.evicted = 0
+        self.evicted = evicted
         """The number of episodes that were evicted."""
-        self._held: collections.deque[Held] = collections.deque()
+        self._held: collections.OrderedDict[int, Held] = collections.OrderedDict()
+        """The episodes by number."""
         self._by_id: dict[str, Held] = {}
         self._next = 0
         self._firsts: list[tuple[int, int]] = []
         """A heap of the first row and the number of each episode, also of evicted ones."""
-        self._rows: list[list[int]] = [[] for _ in range(lanes)]
-        """The first rows of all pieces in a lane, ascending."""
-        self._pieces: list[list[tuple[Held, Piece]]] = [[] for _ in range(lanes)]
-        self._restore(pieces, evicted)
+        if store is not None:
+            self._restore(store)
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
-        return iter(self._held)
-
-    def __getitem__(self, number: int) -> Held:
-        return self._held[number]
+    def __getitem__(self, at: int) -> Held:
+        return next(itertools.islice(self._held.values(), at, None))
 
     def find(self, id: str) -> Held | None:
         """Return the episode that has this id in RLlib, or None."""
         return self._by_id.get(id)
 
-    def new(self, id: str) -> Held:
-        """Return an episode that is none of these yet: :meth:`extend` takes it in."""
+    def new_number(self) -> int:
+        """Return the number for an episode that is none of these yet: :meth:`extend` takes it in."""
         self._next += 1
-        return Held(id, self._next - 1)
+        return self._next - 1
 
-    def extend(self, held: Held, lane: int, row: int, count: int) -> None:
-        """Add the next ``count`` steps of an episode: the newest rows, from ``row`` on, of a lane."""
-        if not held.pieces:
-            self._held.append(held)
-            self._by_id[held.id] = held
-            self._next = max(self._next, held.number + 1)
-            heapq.heappush(self._firsts, (row, held.number))
-        self.steps += count
-        last = held.pieces[-1] if held.pieces else None
-        if last is not None and last.lane == lane and last.row + last.count == row:
-            piece = dataclasses.replace(last, count=last.count + count)
-            held.pieces[-1] = piece
-            self._pieces[lane][-1] = held, piece
-            return
-        held.pieces.append(Piece(lane, row, len(held), count))
-        self._rows[lane].append(row)
-        self._pieces[lane].append((held, held.pieces[-1]))
+    def extend(self, id: str, span: EpisodeSpan) -> None:
+        """Add the next steps of an episode."""
+        held = self._held.get(span.episode)
+        if held is None:
+            held = self._held[span.episode] = self._by_id[id] = Held(id, span.episode)
+            heapq.heappush(self._firsts, (span.start, span.episode))
+        self.steps += len(span)
+        if held.spans and goes_on(held.spans[-1], span):
+            held.spans[-1] = dataclasses.replace(held.spans[-1], stop=span.stop)
+        else:
+            held.spans.append(span)
 
-    def at(self, ids: Ids) -> list[tuple[Held, int] | None]:
+    def at(self, store: ReplayBuffer, ids: Ids) -> list[tuple[Held, int] | None]:
         """Return the episode and step of each row's id, or None if it was evicted, or belongs to none."""
-        rows, lanes = np.divmod(ids, self.lanes)
-        return [self._at(row, lane) for row, lane in zip(rows.tolist(), lanes.tolist(), strict=True)]
+        with store.engine.lock:
+            stream = store.engine.streams.written
+            assert stream is not None
+            rows, envs = stream.log.locate(ids)
+            facts = stream.facts.find(stream.spans().first(rows, envs), envs)
+        found: list[tuple[Held, int] | None] = []
+        for known, row, env in zip(facts, rows.tolist(), envs.tolist(), strict=True):
+            held = self._held.get(known.get(NUMBER, -1))
+            step = None if held is None else held.step_at(row, env)
+            found.append(None if held is None or step is None else (held, step))
+        return found
 
-    def _at(self, row: int, lane: int) -> tuple[Held, int] | None:
-        place = bisect.bisect_right(self._rows[lane], row) - 1
-        if place < 0:
-            return None
-        held, piece = self._pieces[lane][place]
-        if not held.here or row >= piece.row + piece.count:
-            return None
-        return held, piece.step + row - piece.row
-
-    def evict(self) -> Held:
-        """Forget the oldest episode, and return it."""
-        held = self._held.popleft()
-        held.here = False
+    def evict(self) -> None:
+        """Forget the oldest episode."""
+        _, held = self._held.popitem(last=False)
         if self._by_id.get(held.id) is held:
             del self._by_id[held.id]
         self.steps -= len(held)
         self.evicted += 1
-        return held
 
     def first_row(self) -> int | None:
         """Return the first row that an episode needs, or None if there is none."""
-        while self._firsts and (not self._held or self._firsts[0][1] < self._held[0].number):
+        while self._firsts and self._firsts[0][1] not in self._held:
             heapq.heappop(self._firsts)
-        self._prune()
         return self._firsts[0][0] if self._firsts else None
 
-    def _prune(self) -> None:
-        """Forget the pieces of evicted episodes at the beginning of each lane."""
-        for rows, pieces in zip(self._rows, self._pieces, strict=True):
-            gone = next((n for n, (held, _) in enumerate(pieces) if held.here), len(pieces))
-            if gone:
-                del rows[:gone], pieces[:gone]
+    def _restore(self, store: ReplayBuffer) -> None:
+        spans = (
+            (e.facts[ID], EpisodeSpan(e.stream, store.num_envs, e.env, e.start, e.stop, e.facts[NUMBER], e.facts[STEP]))
+            for e in store.episodes
+            if {ID, NUMBER, STEP} <= e.facts.keys() and e.complete_start
+        )
+        by_number = sorted(spans, key=lambda each: (each[1].episode, each[1].step))
+        for number, each in itertools.groupby(by_number, lambda each: each[1].episode):
+            parts = list(each)
+            begins = itertools.accumulate((len(span) for _, span in parts), initial=0)
+            if number >= self.evicted and all(
+                span.step == step for (_, span), step in zip(parts, begins, strict=False)
+            ):
+                for id, span in parts:
+                    self.extend(id, span)
+            self._next = number + 1
+        self.evicted = max(self.evicted, next(iter(self._held), 0))
 
-    def _restore(self, pieces: Iterable[tuple[str, int, Piece]], evicted: int) -> None:
-        found: dict[int, tuple[str, list[Piece]]] = {}
-        for id, number, piece in pieces:
-            found.setdefault(number, (id, []))[1].append(piece)
-        kept: list[tuple[int, Piece, Held]] = []
-        for number, (id, parts) in sorted(found.items()):
-            self._next = max(self._next, number + 1)
-            parts.sort(key=lambda piece: piece.step)
-            whole = 0
-            for piece in parts:
-                whole = whole + piece.count if piece.step == whole else -1 << 62
-            if number < evicted or whole < 0:
-                continue
-            held = Held(id, number)
-            kept += [(piece.row, piece, held) for piece in parts]
-        self.evicted = max(evicted, min((held.number for _, _, held in kept), default=evicted))
-        # In the order of numbers first, so that the oldest stands first; then lane by lane in the order of rows.
-        for _, piece, held in sorted(kept, key=lambda one: (one[2].number, one[1].step)):
-            if not held.pieces:
-                self._held.append(held)
-                self._by_id[held.id] = held
-                heapq.heappush(self._firsts, (piece.row, held.number))
-            held.pieces.append(piece)
-            self.steps += piece.count
-        for row, piece, held in sorted(kept, key=lambda one: one[0]):
-            self._rows[piece.lane].append(row)
-            self._pieces[piece.lane].append((held, piece))
+
+def goes_on(before: EpisodeSpan, span: EpisodeSpan) -> bool:
+    """Tell whether a span of an episode follows the one before it in the rows of the store, too."""
+    return (before.env, before.stop) == (span.env, span.start)

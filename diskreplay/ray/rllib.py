@@ -30,7 +30,7 @@ from diskreplay.compat.stores import OPEN_OPTIONS, check_checkpoint, closed_on_f
 from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError
 from diskreplay.ray import episode_reads
 from diskreplay.ray.episode_writes import Chunk, Lanes, chunk_of, write
-from diskreplay.ray.episodes import Episodes, Held, Piece
+from diskreplay.ray.episodes import Episodes, Held
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Sampler
@@ -99,7 +99,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             raise InputError(f"an algorithm writes to a directory, got {path!r}")
         self._place = Location(path, self)
         self._store: ReplayBuffer | None = None
-        self._index = Episodes(self._num_envs)
+        self._index = Episodes()
         self._lanes = Lanes(self._num_envs)
         self._last_sampled_indices: list[int] = []
         if self._place.exists:
@@ -112,11 +112,9 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     @property
     def _rows(self) -> int:
-        """The number of rows of the store's window."""
         return -(-ROOM * self.capacity // self._num_envs)
 
     def _open(self, checkpoint: str | None) -> None:
-        """Open the store that is there, and find its episodes."""
         opening = {name: self._options[name] for name in OPEN_OPTIONS if name in self._options}
         # A checkpoint's own sampler comes with its priorities, whatever beta it was at.
         sampler = self._sampler() if checkpoint is None else None
@@ -139,19 +137,13 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._take(store)
 
     def _restore(self, store: ReplayBuffer, facts: Mapping[str, Any]) -> None:
-        pieces = [
-            (str(e.facts["id"]), int(e.facts["number"]), Piece(e.env, e.start, int(e.facts["t"]), e.length))
-            for e in store.episodes
-            if {"id", "number", "t"} <= e.facts.keys() and e.complete_start
-        ]
-        self._index = Episodes(self._num_envs, pieces, facts.get("evicted", 0))
+        self._index = Episodes(store, facts.get("evicted", 0))
         self._num_timesteps_added = facts.get("added", self._index.steps)
         self.sampled_timesteps = facts.get("sampled", 0)
         self._lanes = Lanes(self._num_envs)
         self._last_sampled_indices = []
 
     def _create(self, first: SingleAgentEpisode, chunk: Chunk) -> ReplayBuffer:
-        """Make the store for what the first episode has."""
         given = (first.observation_space, first.action_space)
         space, actions = (
             _plain(chosen or recorded) or _space_of(values)
@@ -255,7 +247,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._drawn_in_vain = 0
         for _ in range(ROUNDS):
             ids, weights = draw(store, count - len(found))
-            for place, id, weight in zip(self._index.at(ids), ids.tolist(), weights.tolist(), strict=True):
+            for place, id, weight in zip(self._index.at(store, ids), ids.tolist(), weights.tolist(), strict=True):
                 if place is not None and fits(*place):
                     found.append((*place, id, weight))
                 elif place is not None:
@@ -289,7 +281,6 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return [episode.to_numpy() for episode in found] if to_numpy else found
 
     def _steps_of(self, size: int, n_step: int | tuple[int, int]) -> list[int]:
-        """Return how many steps each transition is to have."""
         if not isinstance(n_step, tuple):
             return [check_count("n_step", n_step)] * size
         store = self._store
@@ -419,7 +410,6 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._open(name)
 
     def _check_sampler(self, store: ReplayBuffer, checkpoint: str | None) -> None:
-        """Raise InputError if a checkpoint is of a buffer that draws in another way."""
         if type(store.sampler) is not type(self._sampler()):
             raise InputError(f"the checkpoint {checkpoint!r} is of a buffer with {store.sampler!r}")
 
@@ -454,7 +444,7 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
         if weight is not None and self._store is not None:
             end = self._store.engine.appender.log.end
             ids = np.arange(before * self._num_envs, end * self._num_envs)
-            new = np.array([place is not None for place in self._index.at(ids)], bool)
+            new = np.array([place is not None for place in self._index.at(self._store, ids)], bool)
             self._store.update_priorities(ids[new], np.full(new.sum(), weight))
 
     def sample(
@@ -486,7 +476,6 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
 
 
 def _plain(space: Any) -> Any:
-    """Return a space that a store takes, or None for anything else."""
     return space if isinstance(space, gymnasium.Space) else None
 
 
@@ -501,7 +490,6 @@ def _space_of(values: Any) -> gymnasium.Space[Any]:
 
 
 def _each(what: str, count: float) -> dict[str, dict[str, float]]:
-    """Return RLlib's metrics by agent and module, of each of which there is one."""
     return {f"agent_to_num_{what}": {DEFAULT_AGENT_ID: count}, f"module_to_num_{what}": {DEFAULT_MODULE_ID: count}}
 
 

@@ -266,7 +266,6 @@ class Supervisor:
             self._fill(place)
 
     def _fill(self, place: CollectorSlot) -> None:
-        """Start an actor at a place."""
         place.stream = place.process = place.node = None
         place.transitions, (place.version, weights) = 0, self._newest
         (child,) = self._seed.spawn(1)
@@ -291,6 +290,5 @@ class Supervisor:
 
 
 def _line(error: BaseException) -> str:
-    """Return an error in one line."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

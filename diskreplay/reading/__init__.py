@@ -3,7 +3,7 @@
 It draws nothing, and knows no view's shape.
 
 - A plan is made with ``engine.lock`` held, and read without it.
-- The files that a plan needs stay open, on loan, until the plan is read.
+- The files that a plan needs stay open, because it holds them, until it is read.
 - A returned array belongs to the caller: nothing writes to it while the caller holds it.
 - Compiled code and Python fill in the same values.
 """

@@ -149,7 +149,6 @@ class CachedColumn:
         return slot
 
     def _reach(self, span: int) -> None:
-        """Make the table long enough for ``span`` consecutive chunks."""
         if len(self.table) < span:
             longer = np.full((2 * span, self.table.shape[1]), -1, np.int64)
             held = np.flatnonzero(self.chunk >= 0)
@@ -279,7 +278,6 @@ class ChunkCache:
                 self.used_bytes += frame.nbytes
 
     def _drop_frames(self, column: ColumnReader, below: int) -> None:
-        """Forget the frames of a video column that begin below an item."""
         with self.lock:
             kept = self._frames.get(column, {})
             for span in [span for span in kept if span[0] < below]:

@@ -87,7 +87,7 @@ def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places:
         return None
     kernel = KERNEL.begin()
     given = column.column
-    files = [loan.file.descriptor() for loan in places.loans]
+    files = [file.descriptor() for file in places.files]
     rows = out.bytes if out.holds(given.dtype, given.shape) else None
     if kernel is None or rows is None or None in files:
         return None
@@ -95,7 +95,7 @@ def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places:
     pieces = np.ascontiguousarray(pieces)
 
     def read(begin: int, end: int) -> int:
-        _ = places  # its files are on loan as long as a thread reads them
+        _ = places  # it holds the files as long as a thread reads them
         with scratch(column.decoded_bytes + OVERHEAD_BYTES) as encoded, scratch(column.decoded_bytes) as decoded:
             done: int = kernel.read(
                 descriptors, pieces, places.array, begin, end, column.chunk_items, given.item_bytes,

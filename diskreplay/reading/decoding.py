@@ -100,7 +100,6 @@ class Decoding:
             group.cache.keep_frame(group.items, group.start, group.start + length, frame)
 
     def _fill(self, parts: Sequence[Pictures | tuple[Array, Place]], begin: int, end: int) -> int:
-        """Put the frames of some groups, and some cached frames, in their places."""
         facts = self.column.video
         assert facts is not None
         decoders: dict[int, Decoder] = {}
@@ -121,7 +120,6 @@ class Decoding:
         return end
 
     def _decode(self, group: Pictures, facts: Video, decoders: dict[int, Decoder]) -> None:
-        """Decode a group; raise InputError, which says what is wrong with it."""
         assert group.read is not None
         lists, at = group.read
         packets = video.records(lists[at], len(facts.parameters))

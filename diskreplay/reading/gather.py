@@ -4,8 +4,8 @@
 2. Requests are cut at chunk borders into *pieces*.
 3. With ``engine.lock`` held, :func:`plan` copies the pieces that are in RAM: in the cache, or waiting for a commit. It
    notes where the others are, sorted by chunk, so that each chunk is decoded once and a cold disk is read forwards.
-   Their files are on loan as long as the plan lives, so no eviction takes them away. If the plan needs more files than
-   may be open, it reads all pieces at once, from a group of files at a time.
+   The plan holds their files open, so no eviction takes them away. If it needs more files than a batch may hold, it
+   reads all pieces at once, in parts, each before the files of the next are opened.
 4. Without the lock, :func:`begin` starts the downloads of remote chunks, and :func:`run` reads, decodes and copies the
    rest, in compiled code where that can (:mod:`diskreplay.reading.compiled`). Python reads chunks that the cache takes
    in, and chunks that the compiled code rejects.
@@ -29,7 +29,6 @@ from diskreplay.schema.ids import Ids
 from diskreplay.storage import chunks
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader, ColumnWriter, Location, Locations
-from diskreplay.storage.handles import Loan
 
 NOTHING = np.empty((7, 0), np.int64)
 
@@ -138,42 +137,28 @@ def plan(column: ColumnReader, requests: Requests, out: Target, cache: ChunkCach
     encoded: list[Piece] = []
     if isinstance(column, ColumnWriter):
         encoded, pieces = _from_ram(column, pieces, out)
-    if not pieces.shape[1]:
-        return _planned(column, out, encoded, pieces, Locations.none())
-    return _located(column, out, encoded, by_chunk(pieces), cache)
-
-
-def _planned(
-    column: ColumnReader, out: Target, encoded: list[Piece], pieces: NDArray[np.int64], places: Locations
-) -> Plan:
-    return Plan([column], [column.end // column.column.chunk_rows], out, encoded, pieces, places)
-
-
-def _located(
-    column: ColumnReader, out: Target, encoded: list[Piece], pieces: NDArray[np.int64], cache: ChunkCache
-) -> Plan:
-    """Return the plan of pieces on disk. If they are in more files than may be open, read them now.
-
-    Then the plan is empty, and no file stays on loan, so that the next column can be read, too. The caller holds the
-    lock, so that all places are of the same window.
-    """
-    places = column.locate(pieces[4], pieces[5])
-    at, count = len(places), pieces.shape[1]
-    planned = _planned(column, out, encoded, pieces[:, :at], places)
-    if at == count:
+    if pieces.shape[1]:
+        pieces = by_chunk(pieces)
+    planned = _located(column, out, encoded, pieces)
+    if len(planned.places) == pieces.shape[1]:
         return planned
-    while True:
+    # The caller holds the lock, so that all places are of the same window.
+    while count := len(planned.places):
         run(begin(planned), cache)
-        planned = _planned(column, out, [], NOTHING, places := Locations.none())  # gives the loans back
-        if at == count:
-            return planned
-        places = column.locate(pieces[4, at:], pieces[5, at:])
-        planned = _planned(column, out, [], pieces[:, at : at + len(places)], places)
-        at += len(places)
+        pieces = pieces[:, count:]
+        del planned  # and so its files, before others are opened
+        planned = _located(column, out, [], pieces)
+    return planned
+
+
+def _located(column: ColumnReader, out: Target, encoded: list[Piece], pieces: NDArray[np.int64]) -> Plan:
+    """Return the plan of pieces, of those on disk only the first, as many as may be read at once."""
+    places = column.locate(pieces[4], pieces[5])
+    full_chunks = column.end // column.column.chunk_rows
+    return Plan([column], [full_chunks], out, encoded, pieces[:, : len(places)], places)
 
 
 def _from_cache(cache: ChunkCache, cached: CachedColumn, pieces: NDArray[np.int64], out: Target) -> NDArray[np.int64]:
-    """Copy the pieces whose chunk is in the cache, and return the others."""
     slots = cached.find(pieces[4], pieces[5])
     hits = slots >= 0
     count = np.count_nonzero(hits)
@@ -239,27 +224,27 @@ def copy_waiting(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -
 def begin(plan: Plan) -> list[Plan]:
     """Start to download the remote chunks that have no copy here; return the plan in parts, the downloads last."""
     places = plan.places
-    absent = [at for at, loan in enumerate(places.loans) if loan.file.absent]
+    absent = [at for at, file in enumerate(places.files) if file.absent]
     if not absent:
         return [plan]
-    loans, coming = list(places.loans), np.zeros(len(places), bool)
+    files, coming = list(places.files), np.zeros(len(places), bool)
     for at in absent:
         here = places.array[0] == at
         spans = ((offset, offset + size) for offset, size in places.array[1:, here].T.tolist())
-        parts = loans[at].file.fetch(spans)
+        parts = files[at].fetch(spans)
         if parts is not None:
-            loans[at], coming[here] = Loan(cast(fs.File, parts)), True  # it is only read
+            files[at], coming[here] = parts, True
     if not coming.any():
         return [plan]
-    there = dataclasses.replace(_apart(plan, loans, ~coming), encoded=plan.encoded)
-    return [there, _apart(plan, loans, coming)]
+    there = dataclasses.replace(_apart(plan, files, ~coming), encoded=plan.encoded)
+    return [there, _apart(plan, files, coming)]
 
 
-def _apart(plan: Plan, loans: list[Loan], which: NDArray[np.bool_]) -> Plan:
-    """Return the part of a plan with some of its pieces, read from the files ``loans``."""
+def _apart(plan: Plan, files: list[fs.Readable], which: NDArray[np.bool_]) -> Plan:
+    """Return the part of a plan with some of its pieces, read from ``files``."""
     array = plan.places.array[:, which]
     used, array[0] = np.unique(array[0], return_inverse=True)
-    places = Locations([loans[at] for at in used.tolist()], array)
+    places = Locations([files[at] for at in used.tolist()], array)
     return dataclasses.replace(plan, encoded=[], pieces=plan.pieces[:, which], places=places)
 
 
@@ -289,13 +274,11 @@ def _run(plan: Plan, cache: ChunkCache) -> None:
 
 
 def _with_sources(plan: Plan, begin: int, end: int) -> Iterator[Piece]:
-    """Yield the pieces ``begin`` to ``end``, each with the place of its chunk."""
     for position, piece in enumerate(plan.pieces[:, begin:end].T.tolist(), begin):
         yield *piece, plan.places[position]
 
 
 def _end_of_chunk(pieces: NDArray[np.int64], at: int) -> int:
-    """Return one past the last piece in the same chunk as piece ``at``."""
     stop = at + 1
     while stop < pieces.shape[1] and (pieces[4:7, stop] == pieces[4:7, at]).all():
         stop += 1
@@ -303,7 +286,6 @@ def _end_of_chunk(pieces: NDArray[np.int64], at: int) -> int:
 
 
 def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
-    """Read, decode and copy some of the pieces in Python."""
     column, out, codec = plan.column, plan.out, plan.column.column.codec
     at, offset = (-1, -1, -1), 0
     admits = cache.admits(column)
@@ -317,8 +299,8 @@ def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
                     if isinstance(source, bytes):
                         chunks.decode(codec, source, values)
                     else:
-                        loan, offset, size = source
-                        chunks.decode(codec, loan.file.pread(size, offset), values)
+                        file, offset, size = source
+                        chunks.decode(codec, file.pread(size, offset), values)
                     if admits and chunk < plan.full_chunks[number]:
                         cache.put(plan.columns[number], chunk, env, values)
                         admits = cache.admits(column)
@@ -336,17 +318,17 @@ def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> Non
     while at < len(chunk):
         places = column.locate(chunk[at:], group[at:])
         here = slice(at, at + len(places))
-        for loan in places.loans:
-            loan.file.begin()
+        for file in places.files:
+            file.begin()
         cache.fill(column, chunk[here], group[here], functools.partial(_decode, column, places, chunk[here]))
         at = here.stop
 
 
 def advise(column: ColumnReader, chunk: Ids, group: Ids) -> None:
-    """Tell the system that committed chunks (n,) are read soon, as far as their files may be open at once."""
+    """Tell the system that committed chunks (n,) are read soon, as far as they may be read at once."""
     places = column.locate(chunk, group)
     for file, offset, size in places.array.T.tolist():
-        places.loans[file].file.will_need(offset, size)
+        places.files[file].will_need(offset, size)
 
 
 def _decode(column: ColumnReader, places: Locations, chunk: Ids, which: int, slot: NDArray[Any]) -> None:

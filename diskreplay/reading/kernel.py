@@ -143,7 +143,6 @@ def checksum(data: NDArray[np.uint64], size: Int) -> Int:
 
 @kernel
 def _int32(data: NDArray[np.uint8], at: Int) -> Int:
-    """Return the little-endian signed number at a byte."""
     value = np.uint32(data[at]) | np.uint32(data[at + 1]) << 8
     value |= np.uint32(data[at + 2]) << 16 | np.uint32(data[at + 3]) << 24
     return np.int64(np.int32(value))
@@ -181,7 +180,6 @@ def _decode(
 
 @kernel
 def _advise(fadvise: Int, files: NDArray[np.int64], places: NDArray[np.int64], begin: Int, end: Int) -> None:
-    """Tell the system which bytes will be read."""
     for at in range(begin, end):
         if at == begin or places[1, at] != places[1, at - 1] or places[0, at] != places[0, at - 1]:
             _fadvise(fadvise, (files[places[0, at]], places[1, at], places[2, at], np.int64(WILL_NEED)))
@@ -211,7 +209,6 @@ def _put(
 def _fits(
     pieces: NDArray[np.int64], at: Int, chunk_rows: Int, row_bytes: Int, out: NDArray[np.uint8], twice: bool
 ) -> bool:
-    """Tell whether a piece lies within its chunk, and within its place of the batch."""
     place, step, row, rows = pieces[0, at], pieces[1, at], pieces[2, at], pieces[3, at]
     if place < 0 or place >= out.shape[0] or step < 0 or row < 0 or rows < 1:
         return False
@@ -488,7 +485,6 @@ def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], block: NDArray[np.uint
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:
-    """Return the address of a library's function, or 0 if the library has none of this name."""
     try:
         return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
     except AttributeError:
@@ -496,7 +492,6 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 
 
 def _find() -> dict[str, int] | None:
-    """Return the addresses of the C functions, 0 for one that is missing, or None if a necessary one is missing."""
     if sys.byteorder != "little" or ctypes.sizeof(ctypes.c_void_p) != 8 or ctypes.sizeof(ctypes.c_long) != 8:
         return None
     if config.DISABLE_JIT:  # C functions can be called from compiled code only

@@ -100,7 +100,6 @@ def _copy(
 
 
 def _copy_patches(reads: Reads, source: ObsSource, out: Target, place: Ids, step: int | Ids, patch: Ids) -> None:
-    """Copy the frame of each patch to its place and step."""
     if source.name in source.log.patches.arrays:
         out.put_each(place, step, source.log.patches.take(source.name, patch))
         return

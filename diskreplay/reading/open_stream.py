@@ -113,7 +113,6 @@ class OpenStream:
             raise CorruptionError(f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name)
 
     def _check_spans(self, values: Mapping[str, Array], commit: Commit) -> None:
-        """Raise CorruptionError if spans among values that were read name items that there are not."""
         for name, ragged in self.schema.ragged.items():
             if name in values and (
                 wrong := ragged_reads.wrong(ragged, values[name], *commit.log_span(ragged.items.name))
@@ -150,7 +149,6 @@ class OpenStream:
         return found
 
     def _look_up(self, reads: Reads, name: str, spans: Array) -> Lists:
-        """Return the items of spans, which are complete once ``reads`` is finished."""
         found = ragged_reads.read(reads, self.schema.ragged[name], spans, [(self, np.arange(len(spans)))], "lists")
         assert isinstance(found, Lists)
         return found

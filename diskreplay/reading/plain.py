@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
@@ -17,9 +18,8 @@ from diskreplay.reading.reads import Reads
 from diskreplay.reading.tables import ColumnTable, Tables
 from diskreplay.reading.target import Target
 from diskreplay.schema.ids import Ids
-from diskreplay.storage import handles
 from diskreplay.storage.column import ColumnWriter, Locations
-from diskreplay.storage.handles import Loan, PooledFile
+from diskreplay.storage.files import File
 
 
 def fill(
@@ -54,41 +54,19 @@ def fill(
     if not plain:
         return None
     opened = files.T.tolist() if files.size else []
-    loans, patch_loans = _lend(rows, opened[:of_rows]), _lend(patches, opened[of_rows:])
-    if loans is None or patch_loans is None:
+    row_files = [rows.columns[at].handles.get(shard) for at, shard in opened[:of_rows]]
+    patch_files = [patches.columns[at].handles.get(shard) for at, shard in opened[of_rows:]]
+    if None in row_files or None in patch_files:  # Python opens what is not open
         return None
-    _take_up(reads, rows, out, found, (0, *ends[:3]), loans)
+    _copy_cached(reads, rows, out, found, (0, *ends[:3]), row_files)
     if ends[5] > ends[2]:
-        _take_up(reads, patches, out, found, ends[2:], patch_loans)
+        _copy_cached(reads, patches, out, found, ends[2:], patch_files)
     here: Ids = short
     return here
 
 
-def _lend(table: ColumnTable, shards: list[list[int]]) -> list[Loan] | None:
-    """Return loans of the files of streams and shards, or None if a file is not open."""
-    if not shards:  # as mostly, when all is cached
-        return []
-    columns = table.columns
-    opened = [columns[at].handles.files.get(shard) for at, shard in shards]
-    loans = []
-    for pooled in opened:
-        loan = None if pooled is None else pooled.standing
-        if loan is None:
-            return _lend_anew(opened)
-        loan.used = True
-        loans.append(loan)
-    return loans
-
-
-def _lend_anew(opened: list[PooledFile | None]) -> list[Loan] | None:
-    """Return new loans of the files, because the pool took back an older one, or None if a file is not open."""
-    files = [pooled for pooled in opened if pooled is not None]
-    loans = handles.POOL.use(files) if len(files) == len(opened) else []
-    return loans if len(loans) == len(opened) else None
-
-
-def _take_up(
-    reads: Reads, table: ColumnTable, out: Target, found: Ids, parts: tuple[int, ...], loans: list[Loan]
+def _copy_cached(
+    reads: Reads, table: ColumnTable, out: Target, found: Ids, parts: tuple[int, ...], files: list[File | None]
 ) -> None:
     """Copy the pieces that are cached or wait for a commit, and note those on disk in ``reads``.
 
@@ -104,7 +82,7 @@ def _take_up(
         assert isinstance(column, ColumnWriter)  # a store has only one written stream
         encoded = gather.copy_waiting(column, found[:7, cached:waiting], out)
     if read > begin or encoded:
-        located = Locations(loans, np.ascontiguousarray(found[7:, begin:read]))
+        located = Locations(cast(list[File], files), np.ascontiguousarray(found[7:, begin:read]))
         full_chunks = table.facts[:, FULL].tolist()
         pieces = np.ascontiguousarray(found[:7, begin:read])
-        reads.take_up(Plan(table.columns, full_chunks, out, encoded, pieces, located), table.cache)
+        reads.add_plan(Plan(table.columns, full_chunks, out, encoded, pieces, located), table.cache)

@@ -56,7 +56,6 @@ ON_DISK, CACHED, WAITING, KINDS = range(4)
 
 @kernel
 def _stream(streams: Ints, number: Int) -> Int:
-    """Return the row of a stream in a table that is sorted by stream numbers, or -1."""
     low, high = 0, len(streams) - 1
     while low < high:
         middle = (low + high) // 2
@@ -133,7 +132,6 @@ def gather(
 
 @kernel
 def _slot(column: Ints, chunk: Int, group: Int) -> Int:
-    """Return the slot of a chunk in the cache, or -1."""
     if column[SLOTS_LENGTH] == 0:
         return -1
     at = chunk % column[SLOTS_LENGTH] * column[GROUPS] + group
@@ -147,7 +145,6 @@ def _slot(column: Ints, chunk: Int, group: Int) -> Int:
 
 @kernel
 def _sort(order: Ints, keys: Ints, begin: Int, end: Int) -> None:
-    """Sort the positions ``order[begin:end]`` by their keys."""
     gap = 1
     while gap < (end - begin) // 3:
         gap = 3 * gap + 1

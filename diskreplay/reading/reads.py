@@ -15,6 +15,7 @@ from diskreplay.reading.tables import Tables
 from diskreplay.reading.target import Target
 from diskreplay.schema.columns import REWARD
 from diskreplay.schema.ragged import PADDED, Forms
+from diskreplay.storage import handles
 from diskreplay.storage.column import ColumnReader
 
 Empty = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
@@ -53,7 +54,7 @@ class Reads:
         self._plans: list[list[gather.Plan]] = []
         """The plans of the columns, each in the parts in which it is read.
 
-        No step refers to this object, so that loans end with it.
+        No step refers to this object, so that their files are given up with it.
         """
         self._on_disk = False
         """True if a column was requested that is not held in RAM."""
@@ -62,15 +63,23 @@ class Reads:
 
     def fetch(self, column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> None:
         """Copy what is in RAM of the requests, and note the plan for the rest; the caller holds the lock."""
-        self.take_up(gather.plan(column, requests, out, cache), cache)
+        self.add_plan(gather.plan(column, requests, out, cache), cache)
 
-    def take_up(self, plan: gather.Plan, cache: ChunkCache) -> None:
-        """Note a plan, which :meth:`finish` reads."""
+    def add_plan(self, plan: gather.Plan, cache: ChunkCache) -> None:
+        """Note a plan, which :meth:`finish` reads; read it now if the batch would hold too many files."""
         self._on_disk = True
-        if not plan.empty:
-            parts = [plan]
-            self._plans.append(parts)
-            self.then(functools.partial(gather.run, parts, cache))
+        if plan.empty:
+            return
+        if plan.places.files and self._files_held() + len(plan.places.files) > handles.POOL.most_held():
+            gather.run(gather.begin(plan), cache)
+            return
+        parts = [plan]
+        self._plans.append(parts)
+        self.then(functools.partial(gather.run, parts, cache))
+
+    def _files_held(self) -> int:
+        """Return how many files the plans hold open."""
+        return sum(len(part.places.files) for parts in self._plans for part in parts)
 
     def then(self, step: Callable[[], None]) -> None:
         """Note a step that needs the arrays of the steps before it."""

@@ -65,7 +65,6 @@ class Resident:
         self._choose()
 
     def _choose(self) -> None:
-        """Choose the columns from those that the log holds now."""
         schema, log = self._schema, self.log
         held = log.held
         frames = {c.name: stack.frames for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)}

@@ -69,7 +69,6 @@ class Samples:
 
     @property
     def _drawn(self) -> Sequence[int]:
-        """The positions, in the tables, of the streams that have samples here."""
         if self._drawn_streams is None:  # `functools.cached_property` takes a lock, which costs as much as the rest
             assert self._tables is not None
             self._drawn_streams = self._tables.drawn(self.ids)
@@ -277,11 +276,9 @@ class Samples:
             observations.pad(self.reads, stream.sources[leaf], out, place[which], rows, envs, depth[which], older)
 
     def _lasts(self, last_rows: Sequence[Ids] | None) -> Sequence[Ids]:
-        """Return the last rows of the groups, by default their rows."""
         return [rows for _, _, rows, _ in self.groups] if last_rows is None else last_rows
 
     def _ids_of(self, last_rows: Sequence[Ids] | None) -> tuple[Ids, Ids]:
-        """Return the ids and places of ``last_rows``."""
         if last_rows is None:
             return self.ids, self.place
         at = zip(self.groups, last_rows, strict=True)
@@ -289,7 +286,6 @@ class Samples:
         return np.concatenate(ids), np.concatenate([place for _, place, _, _ in self.groups])
 
     def _resident_next(self, name: str, last_rows: Sequence[Ids] | None) -> Array:
-        """Return next observations of a resident column at ``last_rows``, by default the rows."""
         positions = self._positions
         if last_rows is not None:
             at = zip(self.groups, last_rows, strict=True)
@@ -298,11 +294,9 @@ class Samples:
         return self.scatter([stream.log.next_at(name, here) for (stream, *_), here in found])
 
     def _in_ram(self, leaf: int) -> bool:
-        """Tell whether a leaf's observations are single frames of a resident column."""
         return self._is_held(self.schema.obs_columns[leaf].name) and self.schema.stacks[leaf].frames == 1
 
     def _is_held(self, name: str) -> bool:
-        """Tell whether all streams hold a column in RAM."""
         if self._has_gathered and self._tables is not None:  # no loop: each column asks, of each batch
             return name in self._tables.resident.held
         return all(name in stream.log.held for stream, *_ in self.groups)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import arrays, first_axis
-from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms, column_slots
+from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions, column_slots
 from diskreplay.errors import InputError, MisuseWarning, warn_outside
 from diskreplay.schema.columns import Schema
 
@@ -42,8 +42,9 @@ class InfoColumns:
     def __init__(self, schema: Schema, seeds: bool, defaults: Mapping[str, Any] | None) -> None:
         if not isinstance(defaults, Mapping | None):
             raise InputError(f"defaults must be a mapping of columns to values, got {defaults!r:.100}")
-        rules, given = column_slots(schema, 1, NO_FREEDOMS), dict(defaults or {})
-        self._ragged, self._slots = schema.ragged, column_slots(schema, 1, Freedoms(anything=True))  # add looks for NaN
+        rules, given = column_slots(schema, 1, NO_EXCEPTIONS), dict(defaults or {})
+        self._ragged = schema.ragged
+        self._slots = column_slots(schema, 1, InputExceptions(anything=True))  # add looks for NaN
         self._defaults: dict[str, Any] = {}
         for column in schema.extra_columns:
             name = column.name
@@ -99,13 +100,13 @@ class InfoColumns:
                 warn_outside(UNSEEN.format(unseen), MisuseWarning)
 
     def _values(self, info: Mapping[str, Any], name: str, valid: Mask, finals: Mask) -> Any:
-        values, has = self._given(info, name, len(valid))
+        values, has = self._info_values(info, name, len(valid))
         if finals.any():
             if has.any() and "final_info" not in info and not self._told:
                 self._told = True
                 warn_outside(NO_FINALS.format(name), MisuseWarning)
             final = info.get("final_info")
-            last, there = self._given({} if final is None else final, name, len(valid))
+            last, there = self._info_values({} if final is None else final, name, len(valid))
             has = np.where(finals, there, has)
             if values.shape != last.shape:
                 values, last = (np.fromiter(one, object, len(valid)) for one in (values, last))
@@ -125,8 +126,7 @@ class InfoColumns:
             filled[has] = self._slots[name].check_steps(given, int(np.count_nonzero(has)))
         return filled
 
-    def _given(self, info: Any, name: str, num_envs: int) -> tuple[NDArray[Any], Mask]:
-        """Return the values of a key of infos, one for each environment, and who has one."""
+    def _info_values(self, info: Any, name: str, num_envs: int) -> tuple[NDArray[Any], Mask]:
         if isinstance(info, Mapping):
             given: Any = [None] * num_envs if name not in info else arrays(name, info[name])
             mask: Any = (

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from diskreplay.buffers.comparing import found
-from diskreplay.buffers.options import EitherOptions, of
 from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import InputError
 from diskreplay.recording.columns import SEED, InfoColumns
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema.spec import StoreSpec, build
+from diskreplay.schema.spec import build
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.paths import PathLike
 from diskreplay.views.view import View
@@ -27,7 +26,7 @@ NO_SEED = -1
 def opened(
     env: Any, path: PathLike | ReplayBuffer, observation_space: Any, action_space: Any, num_envs: int,
     capacity: int | None, view: View | None, sampler: Sampler | None, seeds: bool, defaults: Mapping[str, Any] | None,
-    options: EitherOptions,
+    options: Mapping[str, Any],
 ) -> tuple[ReplayBuffer, InfoColumns]:  # fmt: skip
     """Return the buffer, opened or made if it is not one, and its columns that come from ``info``."""
     if isinstance(path, ReplayBuffer):
@@ -50,18 +49,17 @@ def opened(
             raise InputError(f"columns must not have {SEED!r} with seeds=True, which is that column")
         columns[SEED] = np.int64
     told = provenance(env) if options["provenance"] is None else options["provenance"]
-    more: EitherOptions = {**options, "columns": columns, "provenance": told}
+    more: dict[str, Any] = {**options, "columns": columns, "provenance": told}
     capacity = _capacity(path, options) if capacity is None else capacity
     spaces = observation_space, action_space
-    infos = InfoColumns(build(of(StoreSpec, more, *spaces, capacity=capacity, num_envs=num_envs)), seeds, defaults)
+    infos = InfoColumns(build(*spaces, capacity=capacity, num_envs=num_envs, **more), seeds, defaults)
     buffer = ReplayBuffer.open_or_create(
         path, *spaces, capacity=capacity, num_envs=num_envs, view=view, sampler=sampler, **more
     )
     return buffer, infos
 
 
-def _capacity(path: PathLike, options: EitherOptions) -> int:
-    """Return the capacity of the stream that is there, or that a new one gets."""
+def _capacity(path: PathLike, options: Mapping[str, Any]) -> int:
     store = found(path, options["files"] or LocalFiles())
     if store is None:
         return CAPACITY

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import VectorEnv
 
-from diskreplay.buffers.options import EitherOptions, shared
+from diskreplay.buffers.options import CreateOptions, shared
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.call_queue import CallQueue, Waited, nothing
 from diskreplay.checks import arrays, check_count, check_flag
@@ -67,7 +67,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
     note of how many steps were not recorded; the next call must be ``reset`` then.
     """
 
-    @shared(EitherOptions)
+    @shared(CreateOptions)
     def __init__(
         self,
         env: gymnasium.Env[Any, Any],
@@ -80,7 +80,9 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         defaults: Mapping[str, Any] | None = None,
         background: bool = False,
         queue_rows: int = QUEUE_ROWS,
-        **options: Unpack[EitherOptions],
+        checkpoint: str | None = None,
+        take_over: bool = False,
+        **options: Unpack[CreateOptions],
     ) -> None:
         check_flag("background", background)
         check_count("queue_rows", queue_rows)
@@ -96,7 +98,8 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
                 raise InputError(NOT_ENCODED.format(others))
         super().__init__(env)
         spaces = env.observation_space, env.action_space
-        self.buffer, self._columns = opened(env, path, *spaces, 1, capacity, view, sampler, seeds, defaults, options)
+        opening = {**options, "checkpoint": checkpoint, "take_over": take_over}
+        self.buffer, self._columns = opened(env, path, *spaces, 1, capacity, view, sampler, seeds, defaults, opening)
         """The buffer that takes the steps."""
         self._seeds = bool(seeds)
         self._facts: dict[str, Any] | None = None
@@ -220,7 +223,6 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise
 
     def _call(self, call: Callable[[], object]) -> None:
-        """Make a call of the buffer, or have the thread make it."""
         if self._queue is None:
             call()
         else:
@@ -252,7 +254,6 @@ class _Tally:
 
 
 def _check_video(columns: Any, background: bool) -> None:
-    """Raise InputError unless a thread can encode these columns."""
     if not background:
         raise InputError("video= needs background=True: a thread encodes the frames")
     if not isinstance(columns, Mapping):

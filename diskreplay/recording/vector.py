@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from diskreplay.buffers.autoreset import HIDDEN, AutoresetMode, checked_info, final_observations
-from diskreplay.buffers.options import EitherOptions, shared
+from diskreplay.buffers.options import CreateOptions, shared
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import arrays, check_array, check_count
 from diskreplay.errors import InputError
@@ -51,7 +51,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
     Stable-Baselines3, which hides final observations or lacks columns.
     """
 
-    @shared(EitherOptions)
+    @shared(CreateOptions)
     def __init__(
         self,
         envs: VectorEnv[Any, Any, Any],
@@ -62,7 +62,9 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         sampler: Sampler | None = None,
         seeds: bool = False,
         defaults: Mapping[str, Any] | None = None,
-        **options: Unpack[EitherOptions],
+        checkpoint: str | None = None,
+        take_over: bool = False,
+        **options: Unpack[CreateOptions],
     ) -> None:
         if not isinstance(envs, VectorEnv):
             other = "; Record records single environments" if isinstance(envs, gymnasium.Env) else ""
@@ -77,8 +79,9 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         self.autoreset_mode = mode
         if options["video"] or (isinstance(path, ReplayBuffer) and path.schema.videos):
             raise InputError("VectorRecord cannot record video: use Record, with a stream for each environment")
+        opening = {**options, "checkpoint": checkpoint, "take_over": take_over}
         self.buffer, self._columns = opened(
-            envs, path, *spaces, envs.num_envs, capacity, view, sampler, seeds, defaults, options
+            envs, path, *spaces, envs.num_envs, capacity, view, sampler, seeds, defaults, opening
         )
         """The buffer that takes the steps."""
         self._seeds = bool(seeds)
@@ -174,7 +177,6 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         return copy.deepcopy(list(value) if isinstance(value, tuple | np.ndarray) else value)
 
     def _mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
-        """Return which environments a reset is for, or None for all."""
         if options is None or "reset_mask" not in options:
             return None
         mask = np.array(check_array("reset_mask", options["reset_mask"]))
@@ -185,7 +187,6 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         return mask
 
     def _numbers(self, seed: Any) -> NDArray[np.int64]:
-        """Return the seed of each environment."""
         if not self._seeds or seed is None:
             return np.full(self.num_envs, NO_SEED, np.int64)
         if isinstance(seed, int | np.integer):
@@ -195,7 +196,6 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         return np.array([seed_number(one) for one in seed], np.int64)
 
     def _checked(self, info: Any) -> Mapping[str, Any]:
-        """Return the infos; raise InputError if the environments are seen to be in another mode than they say."""
         same = self.autoreset_mode is AutoresetMode.SAME_STEP
         infos = checked_info(info, needed=same or bool(self._columns.names))
         if not same and (finals := HIDDEN & infos.keys()):
@@ -207,7 +207,6 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
 
 
 def _single_spaces(envs: VectorEnv[Any, Any, Any]) -> tuple[Any, Any]:
-    """Return the spaces of one environment; raise InputError if the others are not those of ``num_envs``."""
     count = check_count("num_envs of envs", getattr(envs, "num_envs", None))
     spaces = []
     for name in ("observation_space", "action_space"):

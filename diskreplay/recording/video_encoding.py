@@ -65,7 +65,6 @@ def as_a_guest() -> Iterator[None]:
 
 
 def _threads() -> set[int]:
-    """Return the ids that Linux gives the threads of this process."""
     return {int(task.name) for task in pathlib.Path("/proc/self/task").iterdir()}
 
 
@@ -229,7 +228,6 @@ class VideoRows:
         self._over()
 
     def _over(self) -> None:
-        """Forget the episode."""
         self._cameras = {leaf: _Camera(video) for leaf, video in self._videos.items()}
         self._frames = 0
         """The number of frames of the episode that were given."""
@@ -294,7 +292,6 @@ class VideoRows:
             raise
 
     def _release(self) -> None:
-        """Make the calls whose frames have values in all cameras."""
         ready = min(camera.ready for camera in self._cameras.values())
         while self._waiting and self._waiting[0][0] < ready:
             self._waiting.popleft()[1]()

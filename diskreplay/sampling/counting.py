@@ -185,7 +185,6 @@ class Counting(Composed):
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([weights for _, weights in parts])
 
     def _left(self, standing: Standings) -> Standings:
-        """Return the standings, NEVER for what was drawn often enough."""
         most = self._most
         if most is None:
             return standing

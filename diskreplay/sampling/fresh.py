@@ -15,7 +15,7 @@ from diskreplay.index.fact_values import NUMBER, OTHER, FactValues, Mask
 from diskreplay.index.facts import is_name
 from diskreplay.index.where import OWN
 from diskreplay.sampling.selected import Ranges
-from diskreplay.sampling.window import Sampler, Window, Windows, told_windows
+from diskreplay.sampling.window import Sampler, Window, Windows, windows_with_facts
 from diskreplay.schema.ids import pack, row_of, stream_of
 
 
@@ -38,7 +38,7 @@ def fresh(windows: Windows, held: Sequence[Window], by: str, within: float, samp
 
     Raises InputError if no episode has a number under this name.
     """
-    told = told_windows(windows, sampler)
+    told = windows_with_facts(windows, sampler)
     near = _near([episodes.values(by) for episodes in told.episodes], within)
     if near is None:
         raise told.unknown(by, "a number", sampler)

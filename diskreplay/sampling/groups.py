@@ -22,7 +22,7 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.index.log import NOW
 from diskreplay.sampling.fresh import check_by, fresh
 from diskreplay.sampling.selected import Ranges
-from diskreplay.sampling.window import Standings, Windows, told_windows
+from diskreplay.sampling.window import Standings, Windows, windows_with_facts
 from diskreplay.schema.ids import Ids, checked_ids, pack
 
 NAMES = (str, int, float, bool)
@@ -103,7 +103,7 @@ class Groups:
         """
         if not any(window.stop > window.first for window in windows):
             raise NotEnoughDataError("the window is empty; add some steps")
-        told = told_windows(windows, self)
+        told = windows_with_facts(windows, self)
         seen: dict[tuple[bool, Any], int] = {}
         parts = []
         for episodes in told.episodes:

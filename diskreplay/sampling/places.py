@@ -145,7 +145,6 @@ class Places:
         return found
 
     def _runs_now(self) -> dict[int, Run]:
-        """Return the runs with the windows of the table."""
         spans = self.table[:, slot_index.FIRST :].tolist()
         return {
             run.stream: run.holding(first, stop, run.waiting)
@@ -203,7 +202,6 @@ class Places:
             raise InputError(f"the capacity of a window must be a multiple of its environments, got {window}")
 
     def _rows(self, window: Window) -> int:
-        """Return the slots of each lane for what a window holds."""
         lanes = window.num_envs if self._by_env else 1
         rows = LEAST_ROWS
         while rows * lanes < window.stop - window.first:
@@ -232,7 +230,6 @@ class Places:
             self.groups = run.group + run.lanes
 
     def _empty(self, run: Run, vacated: list[Ids]) -> Run:
-        """Forget a run's window."""
         if run.stop > run.first:
             vacated.append(run.slots(run.first, run.stop))
         self._runs[run.stream] = run = run.holding(0, 0)

@@ -156,7 +156,6 @@ class Priorities(Prioritized, Generic[Tree]):
         return moved, tree
 
     def _resized(self, places: Places, tree: Tree, listed: list[Window]) -> tuple[Places, Tree]:
-        """Move priorities to new places and a new tree where a stream has another capacity."""
         resized = places.resized(listed)
         if resized is None:
             return places, tree

@@ -157,7 +157,6 @@ class Proportional(Priorities["WideSumTree"]):
         return True
 
     def _new_masses(self) -> Floats:
-        """Return the mass that a new transition of each group gets."""
         maxima = self._maxima.tobytes()
         if self._entering[0] != maxima:  # they seldom change
             self._entering = maxima, np.maximum(self._maxima**self._alpha, LEAST_MASS)

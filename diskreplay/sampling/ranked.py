@@ -153,7 +153,6 @@ class RankedPass:
 
     @property
     def _began(self) -> PassPosition:
-        """The point where the newest iteration began, which may have ended since."""
         start, newest = self._at
         return start if newest is None else newest.start
 

@@ -71,7 +71,7 @@ class Recent:
     within: float | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in self._given() if name not in ("by", "within")]
+        given = [name for name in self._arguments() if name not in ("by", "within")]
         if len(given) > 1 or (not given and self.by is None):
             raise InputError(
                 f"Recent takes one of newest, fraction and half_life, got {' and '.join(given) or 'none'}; with by, "
@@ -97,9 +97,9 @@ class Recent:
             object.__setattr__(self, "half_life", half_life)
 
     def __repr__(self) -> str:
-        return f"Recent({', '.join(f'{name}={value!r}' for name, value in self._given().items())})"
+        return f"Recent({', '.join(f'{name}={value!r}' for name, value in self._arguments().items())})"
 
-    def _given(self) -> dict[str, Any]:
+    def _arguments(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def sample(
@@ -152,7 +152,7 @@ class Recent:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "Recent", **self._given()}
+        return {"kind": "Recent", **self._arguments()}
 
     def _narrowed(self, windows: Windows) -> list[Window]:
         """Return the windows that hold rows, cut to those that may be drawn."""
@@ -177,7 +177,6 @@ class Recent:
         return fresh(windows, held, self.by, self.within, self)
 
     def _draws_fresh(self, rng: np.random.Generator, ranges: Ranges, held: list[Window]) -> Draw:
-        """Return how to draw ids of some ranges in the windows ``held``."""
         if self.half_life is None:
             return lambda count: ranges.at(rng.integers(ranges.count, size=count))
         stride, length = ranges.stride, ranges.length
@@ -194,7 +193,6 @@ class Recent:
         return draw
 
     def _draws(self, rng: np.random.Generator, held: list[Window]) -> Draw:
-        """Return how to draw ids of all rows of the windows ``held``."""
         masses = np.array([self._total(window) for window in held])
         ends = np.cumsum(masses) / masses.sum()
 
@@ -225,7 +223,6 @@ class Recent:
         return math.log(2) * envs / self.half_life
 
     def _total(self, window: Window) -> float:
-        """Return the mass of all ids of a window."""
         first, stop, _, envs = window
         if self.half_life is None:
             return float(stop - first)

@@ -1,4 +1,4 @@
-"""The package's own samplers by their names.
+"""The package's own samplers by their names: each stands in the module of its name, ``RankBased`` in ``rank_based``.
 
 A store keeps ``to_json`` of its sampler; what this module knows by name is made from that when the store is opened. Any
 other kind is given to ``open`` each time, and is asked more closely: what it draws is checked, its state is too. Which
@@ -7,39 +7,41 @@ of its arguments may differ from those that a state was made with is for its ``r
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from diskreplay.sampling.composed import with_parts
-from diskreplay.sampling.counting import Counting
-from diskreplay.sampling.groups import Groups
 from diskreplay.sampling.priorities import Priorities
-from diskreplay.sampling.proportional import Proportional
-from diskreplay.sampling.rank_based import RankBased
-from diskreplay.sampling.recent import Recent
-from diskreplay.sampling.sampler_mixture import SamplerMixture
-from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Sampler
 
-OWN = (Uniform, Recent, Groups, Proportional, RankBased, SamplerMixture, Counting)
-SAMPLERS: dict[str, Callable[..., Sampler]] = {kind.__name__: kind for kind in OWN}
+WORD = re.compile(r"\B(?=[A-Z])")
+
+
+def named(name: str) -> Callable[..., Sampler]:
+    """Return the class of a name; raise KeyError if there is none."""
+    with contextlib.suppress(ModuleNotFoundError, AttributeError):
+        kind: Callable[..., Sampler] = getattr(import_module(f"{__package__}.{WORD.sub('_', name).lower()}"), name)
+        if "to_json" in vars(kind):
+            return kind
+    raise KeyError(name)
 
 
 def from_json(stored: Mapping[str, Any]) -> Sampler:
     """Return the sampler of a document by ``to_json``; raise KeyError, TypeError or ValueError for an unknown kind."""
-    kind = SAMPLERS[stored["kind"]]
+    kind = named(stored["kind"])
     given = {name: stored[name] for name in inspect.signature(kind).parameters if name in stored}
-    if kind is SamplerMixture:
-        given["samplers"] = [from_json(part) for part in given["samplers"]]
-    if kind is Counting:
-        given["sampler"] = from_json(given["sampler"])
+    for name in given.keys() & {"sampler", "samplers"}:
+        given[name] = from_json(given[name]) if name == "sampler" else list(map(from_json, given[name]))
     return kind(**given)
 
 
 def is_own(sampler: Sampler) -> bool:
     """Tell whether a sampler, with all that it is made of, is this package's: its answers need no check."""
-    return all(type(part) in OWN for part in with_parts(sampler))
+    return all(type(part).__module__.startswith(f"{__package__}.") for part in with_parts(sampler))
 
 
 def prepare(sampler: Sampler) -> None:
@@ -51,9 +53,7 @@ def prepare(sampler: Sampler) -> None:
 
 def kinds(stored: Mapping[str, Any]) -> list[Any]:
     """Return the kind of a document by ``to_json``, and of a sampler over others also the kinds of these."""
-    parts: Iterable[Any] = ()
-    if stored.get("kind") == SamplerMixture.__name__:
-        parts = stored.get("samplers", ())
-    elif stored.get("kind") == Counting.__name__:
-        parts = (stored.get("sampler", {}),)
-    return [stored.get("kind"), *(kind for part in parts for kind in kinds(part))]
+    own = stored.get("kind")
+    parts: Any = stored.get("samplers", ()) if own == "SamplerMixture" else ()
+    parts = (stored.get("sampler", {}),) if own == "Counting" else parts
+    return [own, *(kind for part in parts for kind in kinds(part))]

@@ -96,7 +96,6 @@ def transitions(windows: Windows, standing: Standings) -> Ids:
 
 @functools.lru_cache(maxsize=8)
 def _all_now(size: int) -> bytes:
-    """Return the bytes of ``size`` standings that are all NOW."""
     return np.full(size, NOW, np.int8).tobytes()
 
 

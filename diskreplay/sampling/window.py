@@ -45,7 +45,7 @@ class Window(NamedTuple):
 Windows = Sequence[Window]
 
 
-class ToldWindows(tuple[Window, ...]):
+class WindowsWithFacts(tuple[Window, ...]):
     """The windows of a store, which also know its episodes and their facts; for samplers that draw by these.
 
     Attributes:
@@ -68,9 +68,9 @@ class ToldWindows(tuple[Window, ...]):
         )
 
 
-def told_windows(windows: Windows, sampler: object) -> ToldWindows:
+def windows_with_facts(windows: Windows, sampler: object) -> WindowsWithFacts:
     """Return the windows if they know facts; raise InputError if somebody else's code handed over plain ones."""
-    if not isinstance(windows, ToldWindows):
+    if not isinstance(windows, WindowsWithFacts):
         raise InputError(f"{sampler!r} needs the windows of a store, which know the facts of its episodes")
     return windows
 

@@ -365,7 +365,6 @@ class Schema:
             raise SchemaError(f"{ITEMS!r} cannot be a column of a store with ragged columns; choose another name")
 
     def _check_video(self, leaves: Mapping[str, gymnasium.Space[Any]]) -> dict[str, Video]:
-        """Return the facts of the video columns by name; ``leaves`` are those of the spaces."""
         found = self.videos
         for name, video in found.items():
             pictures = gymnasium.spaces.Box(0, 255, video.shape, np.uint8)

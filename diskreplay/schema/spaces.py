@@ -97,7 +97,6 @@ def tree(space: gymnasium.Space[Any], name: str) -> Tree:
 
 
 def _graph(space: spaces.Graph) -> spaces.Dict:
-    """Return a Graph space as a Dict of Sequences."""
     parts: dict[str, gymnasium.Space[Any]] = {"nodes": spaces.Sequence(space.node_space, stack=True)}
     if space.edge_space is not None:
         parts |= {"edges": spaces.Sequence(space.edge_space, stack=True)}
@@ -284,7 +283,6 @@ def from_json(document: Any) -> gymnasium.Space[Any]:
 
 
 def _elements(document: Any) -> int:
-    """Return the number of elements of a value, as a document says."""
     if document["kind"] in ("Sequence", "Graph"):
         return sum(_elements(document[part]) for part in ("item", "node", "edge") if document.get(part))
     if document["kind"] in ("Dict", "Tuple"):

@@ -1,11 +1,11 @@
-"""The spec of a new store, and the schema that follows from it: columns for its spaces, with chunks that suit them."""
+"""The options of a new store, and the schema that follows: columns for its spaces, with chunks that suit them."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import gymnasium
 import numpy as np
@@ -55,41 +55,83 @@ Field = tuple[str, tuple[int | None, ...], np.dtype[Any]]
 """Name, shape and dtype of a column whose chunks and codec are still to be chosen; None first in a ragged one."""
 
 
-@dataclasses.dataclass(frozen=True)
-class StoreSpec:
-    """The spec of a new store, in the words of ``ReplayBuffer.create``, which :func:`build` checks.
+class FrameOptions(TypedDict, total=False):
+    """The options for the observations of a new store of one agent, and the dtype of its rewards.
 
     Attributes:
-        provenance: the origin of the steps.
-        settings: the settings that the buffer's class keeps in the store, by name.
+        frame_stack: frames of an observation, for every leaf or by name of the leaf. Frames are stored once.
+        stack_axis: the axis of given observations that holds the stack: 0, -1, or None if they are single frames, which
+            are stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it, and raises
+            SchemaError where one has three or four times as many, as stacked colour frames do.
+        stack_padding: the padding of single frames at an episode's start: "zero", or "reset" for the first frame
+            repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
+        reward_dtype: float32, as most learners want it, or another floating point type.
+        video: the columns that hold video, with the facts of each: ``{"camera": Video("av1", 640, 480)}``. Such a leaf
+            of the observation, or column, has the shape ``(height, width, 3)`` and dtype uint8. ``add`` takes the
+            records of its packets, from the key frame on (:mod:`diskreplay.video`), and a batch shows pictures, decoded
+            by PyAV: ``pip install 'diskreplay[video]'``. Only with one environment.
     """
 
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
-    _: dataclasses.KW_ONLY
-    capacity: int
-    num_envs: int = 1
-    frame_stack: int | Mapping[str, int] = 1
-    stack_axis: Literal["auto", 0, -1] | None = "auto"
-    stack_padding: Literal["zero", "reset"] = "zero"
-    reward_dtype: Any = np.float32
-    columns: Mapping[str, Any] | None = None
-    video: Mapping[str, Video] | None = None
-    later: Mapping[str, Any] | None = None
-    codec: str | Codec | Mapping[str, str | Codec] | None = None
-    chunk_rows: int | Mapping[str, int] | None = None
-    shard_rows: int | Mapping[str, int] | None = None
-    finite: bool = False
-    continuity: Continuity = "observations"
-    provenance: Mapping[str, Any] | None = None
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    frame_stack: int | Mapping[str, int]
+    stack_axis: Literal["auto", 0, -1] | None
+    stack_padding: Literal["zero", "reset"]
+    reward_dtype: Any
+    video: Mapping[str, Video] | None
 
 
-def build(spec: StoreSpec) -> Schema:
-    """Return the schema of a new store; raise SchemaError or InputError if the spec breaks a rule."""
-    observation_space, action_space, stack_padding = spec.observation_space, spec.action_space, spec.stack_padding
-    num_envs = check_count("num_envs", spec.num_envs, most=1 << 20)
-    capacity = check_count("capacity", spec.capacity)
+class ColumnOptions(TypedDict, total=False):
+    """The options that a new store keeps, for one agent or several.
+
+    Attributes:
+        columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space. With a first axis of None
+            it has another length in each step, as values of Text, Sequence and Graph spaces have.
+        later: columns, in the same form, whose values :meth:`write` gives to steps after they were added, such as
+            recurrent states.
+        codec: "lz4hc", "lz4", "zstd" (with a level: "lz4hc:5") or "none"; for the observations, or by column.
+        chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from a row's bytes if None.
+        finite: refuse NaN and infinity in observations, actions and columns, as always in rewards; the store keeps it.
+        continuity: the rule by which a step goes on with the episode of the one before it: "observations", where its
+            ``obs`` is bit for bit the ``next_obs`` of the step before, or "flags", which does not compare them, for
+            observations that are normalised or encoded anew for each call. A flag, :meth:`cut`, :meth:`begin_episode`
+            and a step that is not ``valid`` end an episode in both cases. The ``next_obs`` that was given is kept in
+            both cases. Of stacked observations the older frames must still be those of the steps before; and the first
+            step after opening goes on only where its ``obs`` is the last ``next_obs``. The store keeps it.
+    """
+
+    columns: Mapping[str, Any] | None
+    later: Mapping[str, Any] | None
+    codec: str | Codec | Mapping[str, str | Codec] | None
+    chunk_rows: int | Mapping[str, int] | None
+    shard_rows: int | Mapping[str, int] | None
+    finite: bool
+    continuity: Continuity
+
+
+class StoreOptions(FrameOptions, ColumnOptions, total=False):
+    """The options of :func:`build`."""
+
+
+FRAME_DEFAULTS = FrameOptions(
+    frame_stack=1, stack_axis="auto", stack_padding="zero", reward_dtype=np.float32, video=None
+)
+COLUMN_DEFAULTS = ColumnOptions(
+    columns=None, later=None, codec=None, chunk_rows=None, shard_rows=None, finite=False, continuity="observations"
+)
+
+
+def build(
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    *,
+    capacity: int,
+    num_envs: int = 1,
+    **options: Unpack[StoreOptions],
+) -> Schema:
+    """Return the schema of a new store, in the words of ``create``; raise SchemaError or InputError for a bad one."""
+    options = {**FRAME_DEFAULTS, **COLUMN_DEFAULTS, **options}
+    stack_padding = options["stack_padding"]
+    num_envs = check_count("num_envs", num_envs, most=1 << 20)
+    capacity = check_count("capacity", capacity)
     if capacity < num_envs:
         raise InputError(
             f"capacity counts transitions (rows x environments) and must hold at least one row of "
@@ -100,22 +142,22 @@ def build(spec: StoreSpec) -> Schema:
         raise SchemaError(f"observation_space and action_space must be Gymnasium spaces, got {got}")
     if stack_padding not in ("zero", "reset"):
         raise InputError(f"stack_padding must be 'zero' or 'reset', got {stack_padding!r}")
-    video = _video(spec)
+    video = _video(options["video"], observation_space)
     given = [_encoded(field, video) for field in _leaf_fields(observation_space, OBS)]
     longest = _longest(observation_space, OBS) | _longest(action_space, ACTION) | dict.fromkeys(video, MAX_VALUE_BYTES)
-    stacks, frames = _stacked(given, spec.frame_stack, spec.stack_axis)
-    extras = [_encoded(field, video) for field in _extras(spec.columns, "columns")]
-    fields = [*frames, *_leaf_fields(action_space, ACTION), *_always(spec.reward_dtype), *extras]
+    stacks, frames = _stacked(given, options["frame_stack"], options["stack_axis"])
+    extras = [_encoded(field, video) for field in _extras(options["columns"], "columns")]
+    fields = [*frames, *_leaf_fields(action_space, ACTION), *_always(options["reward_dtype"]), *extras]
     for name, _, _ in extras:
-        if isinstance(space := (spec.columns or {})[name], gymnasium.Space):
+        if isinstance(space := (options["columns"] or {})[name], gymnasium.Space):
             longest |= _longest(space, name)
-    later = _extras(spec.later, "later")
+    later = _extras(options["later"], "later")
     for name, shape, _ in later:
         if None in shape:
             raise SchemaError(f"later: {name!r} cannot be ragged; write values of one length, or give it in columns=")
     names, obs_names = [name for name, _, _ in fields], [name for name, _, _ in frames]
     _check_names("video", set(video), [*obs_names, *(name for name, _, _ in extras)])
-    settings = {what: getattr(spec, what) for what in ("codec", "chunk_rows", "shard_rows")}
+    settings = {"codec": options["codec"], "chunk_rows": options["chunk_rows"], "shard_rows": options["shard_rows"]}
     for what, setting in settings.items():
         if isinstance(setting, Mapping):
             _check_names(what, set(setting), names)
@@ -128,7 +170,7 @@ def build(spec: StoreSpec) -> Schema:
     padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
     return Schema(
         observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity,
-        finite=check_flag("finite", spec.finite), continuity=check_continuity(spec.continuity),
+        finite=check_flag("finite", options["finite"]), continuity=check_continuity(options["continuity"]),
         later=tuple(later_column(name, cast(tuple[int, ...], shape), dtype, capacity) for name, shape, dtype in later),
         ragged={
             field[0]: RaggedColumn(
@@ -140,12 +182,11 @@ def build(spec: StoreSpec) -> Schema:
     )  # fmt: skip
 
 
-def _video(spec: StoreSpec) -> dict[str, Video]:
-    """Return the facts of the video columns, by the columns' names; an observation leaf's may lack the ``obs/``."""
-    given = {} if spec.video is None else spec.video
+def _video(given: Any, observation_space: gymnasium.Space[Any]) -> dict[str, Video]:
+    given = {} if given is None else given
     if not isinstance(given, Mapping) or not all(isinstance(one, Video) for one in given.values()):
         raise InputError(f"video must be a mapping of columns to Video(...), got {given!r:.200}")
-    leaves = spaces.named_leaves(spec.observation_space, OBS)
+    leaves = spaces.named_leaves(observation_space, OBS)
     return {f"{OBS}/{name}" if f"{OBS}/{name}" in leaves else name: one for name, one in given.items()}
 
 
@@ -160,7 +201,6 @@ def _encoded(field: Field, video: Mapping[str, Video]) -> Field:
 
 
 def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
-    """Return the leaves of a space, as its values are given."""
     fields: list[Field] = [
         (key, *spaces.column_layout(leaf, key)) for key, leaf in spaces.named_leaves(space, name).items()
     ]
@@ -175,7 +215,6 @@ def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
 def _stacked(
     given: list[Field], frame_stack: int | Mapping[str, int], axis: Literal["auto", 0, -1] | None
 ) -> tuple[list[Stack], list[Field]]:
-    """Return the stack of each observation leaf, and the field of its single frames, which are what is stored."""
     stacks, fields = [], []
     for name, shape, dtype in given:
         stack, shape = _stack_of(name, shape, _frames_of(name, frame_stack), axis)
@@ -188,7 +227,6 @@ def _stacked(
 
 
 def _always(reward_dtype: Any) -> list[Field]:
-    """Return the columns that every store has beside observations and actions."""
     try:
         reward = np.dtype(reward_dtype)
     except TypeError as error:
@@ -200,7 +238,6 @@ def _always(reward_dtype: Any) -> list[Field]:
 
 
 def _extras(columns: Mapping[str, Any] | None, what: str) -> list[Field]:
-    """Return the user's own columns, of the argument ``what``."""
     if columns is not None and not isinstance(columns, Mapping):
         raise InputError(f"{what} must be a mapping of names to dtypes, got {columns!r}")
     return [_extra(name, value, what) for name, value in (columns or {}).items()]
@@ -265,18 +302,15 @@ def later_column(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], window
 
 
 def _longest(space: gymnasium.Space[Any], name: str) -> dict[str, int]:
-    """Return the most items of the ragged leaves of a space that have a most, by name."""
     found = {key: spaces.longest(leaf) for key, leaf in spaces.named_leaves(space, name).items()}
     return {key: most for key, most in found.items() if most is not None}
 
 
 def _power_of_two(value: int) -> int:
-    """Return the largest power of two that is not above ``value``."""
     return 1 << (value.bit_length() - 1)
 
 
 def _settings_of(name: str, obs_names: list[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of one column: a mapping names columns, anything else is meant for the observations."""
     return {
         what: setting.get(name) if isinstance(setting, Mapping) else setting if name in obs_names else None
         for what, setting in settings.items()
@@ -342,7 +376,6 @@ def _stack_of(
 
 
 def _extra(name: str, value: Any, what: str) -> Field:
-    """Return a user's column from a dtype, ``(shape, dtype)``, or a leaf space."""
     check_key(name, what)
     if name in RESERVED:
         raise SchemaError(f"{what}: {name!r} is a name of the store's own; choose another")

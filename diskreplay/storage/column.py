@@ -29,7 +29,7 @@ from diskreplay.schema.ring import Ring
 from diskreplay.storage import chunks, handles, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Tail
-from diskreplay.storage.handles import Handles, Loan, PooledFile
+from diskreplay.storage.handles import Handles
 from diskreplay.workers import Task
 
 GROUPS_A_TASK = 8
@@ -39,20 +39,20 @@ HURRY_BYTES = 16 << 20
 MAX_CHUNK_BYTES = 1 << 30
 """The most decoded bytes of a chunk, of all its environments."""
 
-Location = tuple[Loan, int, int]
+Location = tuple[fs.Readable, int, int]
 """The place of a chunk: file, offset, bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Locations:
-    """The places of chunks, whose files are on loan as long as this lives.
+    """The places of chunks, whose files stay open as long as this lives.
 
     Attributes:
-        loans: the files.
-        array: ``(3, n)``: the file's position in ``loans``, offset, bytes.
+        files: the files.
+        array: ``(3, n)``: the file's position in ``files``, offset, bytes.
     """
 
-    loans: list[Loan]
+    files: Sequence[fs.Readable]
     array: NDArray[np.int64]
 
     @classmethod
@@ -64,7 +64,7 @@ class Locations:
 
     def __getitem__(self, which: int) -> Location:
         file, offset, size = self.array[:, which].tolist()
-        return self.loans[file], offset, size
+        return self.files[file], offset, size
 
 
 def shard_name(shard: int, column: Column) -> str:
@@ -161,38 +161,36 @@ class ColumnReader:
 
     def handle(self, shard: int) -> fs.File:
         """Return the open file of a shard."""
-        return self._hold([shard])[shard].file
+        return self._hold([shard])[shard]
 
-    def _hold(self, shards: Collection[int], *, ask: bool = True) -> dict[int, Loan]:
-        """Return the files of the first of these shards: as many as may be open at once, and one at least."""
-        held = self.handles.lend_first(shards)
-        opened: dict[int, PooledFile] = {}
-        for shard in itertools.islice(shards, len(held), None):
-            loan = self.handles.lend(shard)
-            if loan is None:
-                if not handles.POOL.make_room() and held:
-                    break
-                pooled = self._open(shard, needed=not held)
-                loans = handles.POOL.use([pooled]) if pooled is not None else []
-                if pooled is None or not loans:
+    def _hold(self, shards: Collection[int], *, ask: bool = True) -> dict[int, fs.File]:
+        """Return the files of the first of these shards: as many as may be read at once, and one at least."""
+        held: dict[int, fs.File] = {}
+        opened: dict[int, fs.File] = {}
+        for shard in itertools.islice(shards, handles.POOL.most_held()):
+            file = self.handles.get(shard)
+            if file is None:
+                handles.POOL.make_room(len(opened) + 1)
+                file = self._open(shard, needed=not held)
+                if file is None:
                     if len(held) > 1 and opened:  # what follows needs a descriptor, too
                         del held[opened.popitem()[0]]
                     break
-                opened[shard], loan = pooled, loans[0]
-            held[shard] = loan
+                opened[shard] = file
+            held[shard] = file
         if opened:
             # Asked once, after the last: then all of them were opened before any going back.
             if ask and not self.still_current():
                 raise self.damage(next(iter(opened)), None, "the stream has gone back to a checkpoint; refresh")
             for shard in opened.keys() & self._sizes.keys():
-                self._renew(shard, held[shard].file)
+                self._renew(shard, held[shard])
             self.handles.keep(opened)
         return held
 
-    def _open(self, shard: int, needed: bool) -> PooledFile | None:
+    def _open(self, shard: int, needed: bool) -> fs.File | None:
         """Open the file of a shard; return None if no descriptor is left for it and it is not ``needed`` now."""
         try:
-            return PooledFile(self.files.open(self.shard_path(shard)))
+            return self.files.open(self.shard_path(shard))
         except FileNotFoundError as error:
             raise self.damage(shard, None, "the shard's file is missing") from error
         except OSError as error:
@@ -231,7 +229,7 @@ class ColumnReader:
 
         ``end`` is one past the last row of the commit that it belongs to; ``ask``, whether it is still current.
         """
-        file = self._hold([shard], ask=ask)[shard].file
+        file = self._hold([shard], ask=ask)[shard]
         if size is not None:
             return self._read_index(file, shard, size, end)
         size = self._size(file, shard)
@@ -256,7 +254,7 @@ class ColumnReader:
             raise fs.unreadable(self.shard_path(shard), error) from error
 
     def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> Locations:
-        """Return the places of the first of these committed chunks (n,): as many as files may be open, at least one."""
+        """Return the places of the first of these committed chunks (n,): those that may be read at once."""
         if not len(chunk):
             return Locations.none()
         if int(chunk.min()) < self.entries.begin or int(chunk.max()) >= self.entries.end:
@@ -286,9 +284,9 @@ class ColumnReader:
 
     def decode(self, place: Location, out: NDArray[Any], chunk: int) -> None:
         """Read and decode a chunk that :meth:`locate` found into ``out``, contiguous, of a chunk's size."""
-        loan, offset, size = place
+        file, offset, size = place
         try:
-            chunks.decode(self.column.codec, loan.file.pread(size, offset), out)
+            chunks.decode(self.column.codec, file.pread(size, offset), out)
         except chunks.DamagedError as error:
             raise self.damage(chunk // self.shard_chunks, offset, str(error), chunk) from error
         except OSError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from diskreplay.checks import check_count, checked_number
@@ -230,6 +231,34 @@ def is_patch(path: str) -> bool:
 def spans_itself(path: str) -> bool:
     """Tell whether a record has a span of its own for an array: a log, or the items of a ragged column."""
     return path in LOGS or path.startswith(f"{ITEMS}/")
+
+
+def needed_shards(commits: Iterable[Commit], arrays: Mapping[str, int], context: int) -> dict[str, set[int]]:
+    """Return the shards that commits need of each array, by its path below the stream's group.
+
+    Args:
+        commits: commits of one stream.
+        arrays: the rows of a shard of each array.
+        context: the context of the schema, in rows.
+    """
+    held, spans, found = list(commits), dict[str, list[tuple[int, int]]](), {}
+    for path, shard_rows in arrays.items():
+        alike = path if spans_itself(path) else f"{PATCH_TABLE}/" if is_patch(path) else ""  # all rows have one span
+        if alike not in spans:
+            each = (commit.span(alike, context) for commit in held)
+            spans[alike] = sorted({(span.begin, span.end) for span in each})
+        found[path] = _shards(spans[alike], shard_rows)
+    return found
+
+
+def _shards(spans: Iterable[tuple[int, int]], shard_rows: int) -> set[int]:
+    """Return the shards of ascending spans of rows, half-open; an empty span needs the shard that it lies within."""
+    found: set[int] = set()
+    reached = 0
+    for begin, end in spans:
+        found.update(range(max(begin, reached) // shard_rows, -(-end // shard_rows)))
+        reached = max(reached, end)
+    return found
 
 
 def _of_items(path: str) -> str:

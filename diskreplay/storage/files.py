@@ -21,7 +21,6 @@ from typing import Any, Literal, Protocol, TypeVar
 from diskreplay.errors import DiskFullError, DiskReplayError, FileSystemError, ReadFailedError, WriteFailedError
 from diskreplay.schema.columns import Schema
 from diskreplay.storage.commit import Commit
-from diskreplay.storage.stamps import Stamp
 
 Kind = Literal["file", "directory", "link", "other"]
 THIS_PROCESS = "this very process"
@@ -114,13 +113,6 @@ class Files(Protocol):
 
     def read(self, path: str) -> bytes:
         """Return the whole file."""
-
-    def stamps(self, folder: str, below: Sequence[str]) -> list[Stamp | None]:
-        """Return what tells files from all others under their names, as :mod:`~diskreplay.storage.stamps` says.
-
-        None for each unless a file system does better: then documents are read to see whether they are others.
-        """
-        return [None] * len(below)
 
     def list(self, path: str) -> list[str]:
         """Return the sorted names in a directory, empty if there is none."""

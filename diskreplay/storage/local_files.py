@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from diskreplay.forks import at_fork
-from diskreplay.storage import handles, stamps
+from diskreplay.storage import handles
 from diskreplay.storage.callers import caller
 from diskreplay.storage.files import NO_DESCRIPTORS, NOTHING_THERE, THIS_PROCESS, File, FileLock, Files, Kind, lacking
-from diskreplay.storage.stamps import Stamp
 
 Given = ParamSpec("Given")
 Opened = TypeVar("Opened")
@@ -195,9 +194,6 @@ class LocalFiles(Files):
                 raise
             file = LocalFile(path, write=False)  # another machine has replaced it
         return file.pread(file.size(), 0)
-
-    def stamps(self, folder: str, below: Sequence[str]) -> list[Stamp | None]:
-        return stamps.stamps(folder, below)
 
     def list(self, path: str) -> list[str]:
         return sorted(_of_what_is_there(with_room, os.listdir, path) or ())

@@ -8,20 +8,15 @@ checksum, which binds them to their group, too.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import google_crc32c
 
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.schema.columns import Codec, Column
 from diskreplay.storage import files as fs
-from diskreplay.storage.stamps import Stamp
 
 NAME = "zarr.json"
 KEY = "diskreplay"
@@ -38,8 +33,6 @@ MAX_INTEGER_BITS = 14_280
 """The most bits of an integer in metadata: Python reads no more than 4300 digits."""
 CHECKPOINTS = "checkpoints"
 SHUFFLED_KINDS = "iufc"
-
-Said = TypeVar("Said")
 
 
 def group_document(attributes: dict[str, Any] | None = None, node: str = "") -> dict[str, Any]:
@@ -238,88 +231,3 @@ def attributes(directory: str, data: bytes) -> dict[str, Any]:
         raise CorruptionError(f"{path!r} is no Zarr v3 group with attributes[{KEY!r}]", file=path)
     check(ours, f"{os.path.basename(parent)}/{name}", path)
     return ours
-
-
-class KnownDocuments(Generic[Said]):
-    """The groups in a directory, by name: a document that is the same again is not parsed again.
-
-    Its stamp says so without a look at its bytes, or these do. A name does not: what was dropped may have been made
-    again under it.
-
-    Args:
-        files: the files by which documents are read.
-        folder: the directory.
-        parse: a function that makes what is remembered of a group's directory and its attributes.
-    """
-
-    def __init__(self, files: fs.Files, folder: str, parse: Callable[[str, dict[str, Any]], Said]) -> None:
-        self._files = files
-        self._folder = folder
-        self._parse = parse
-        self._last: tuple[dict[str, _Known[Said]], Mapping[str, Said]] = {}, {}
-        """What the last :meth:`read` found and returned, by the group's name; replaced as a whole."""
-
-    def read(self) -> Mapping[str, Said]:
-        """Return what every document says that is there now: the same object if all say the same.
-
-        A group that goes meanwhile is left out.
-        """
-        names = nodes(self._files, self._folder)
-        before, said = self._last
-        known = {}
-        for name, stamp in zip(names, self._stamps(names), strict=True):
-            old = before.get(name)
-            if old is not None and stamp is not None and old.stamp == stamp:
-                known[name] = old
-                continue
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
-                known[name] = self._read(name, stamp, old)
-        if len(known) < len(names) and other_nodes(self._files, self._folder, names):
-            return self.read()
-        if before.keys() != known.keys() or any(before[name].said is not one.said for name, one in known.items()):
-            said = {name: one.said for name, one in known.items()}
-        self._last = known, said
-        return said
-
-    def same(self, names: Collection[str]) -> bool:
-        """Tell whether the documents of these groups are still those that the last :meth:`read` found."""
-        known = self._last[0]
-        if not known.keys() >= set(names):
-            return False
-        try:
-            return all(
-                (stamp is not None and stamp == known[name].stamp)
-                or self._digest(self._bytes(name)) == known[name].digest
-                for name, stamp in zip(names, self._stamps(names), strict=True)
-            )
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-
-    def _stamps(self, names: Collection[str]) -> list[Stamp | None]:
-        """Return the stamps of documents, which are looked at before the bytes: so they are of these, or older."""
-        return self._files.stamps(self._folder, [f"{name}/{NAME}" for name in names])
-
-    def _read(self, name: str, stamp: Stamp | None, old: _Known[Said] | None) -> _Known[Said]:
-        data = self._bytes(name)
-        digest = self._digest(data)
-        if old is not None and old.digest == digest:
-            return _Known(stamp, digest, old.said)
-        directory = os.path.join(self._folder, name)
-        check_no_link(self._files, self._folder, directory)
-        return _Known(stamp, digest, self._parse(directory, attributes(directory, data)))
-
-    def _bytes(self, name: str) -> bytes:
-        return read_bytes(self._files, os.path.join(self._folder, name))
-
-    @staticmethod
-    def _digest(data: bytes) -> bytes:
-        return hashlib.blake2b(data, digest_size=16).digest()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Known(Generic[Said]):
-    """A document that was read: its stamp if it had one, the digest of its bytes, and what it says."""
-
-    stamp: Stamp | None
-    digest: bytes
-    said: Said

@@ -12,12 +12,13 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import hashlib
 import os
 import secrets
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
@@ -38,12 +39,11 @@ from diskreplay.errors import (
     StoreNotFoundError,
 )
 from diskreplay.schema.columns import RAGGED_VERSION, Continuity, Schema
-from diskreplay.storage import attachments, checkpoint_arrays, metadata, numbers, stream, temporaries
+from diskreplay.storage import attachments, checkpoint_arrays, metadata, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
-from diskreplay.storage.metadata import KnownDocuments, Said
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
@@ -56,8 +56,9 @@ LOCK_SECONDS = 60.0
 """The seconds to wait for another process that adds a stream, which takes it milliseconds."""
 
 
-Made = tuple[tuple[int, float, str], bool, str | None]
-"""Of a checkpoint its place in the order, True if ``keep`` made it, and its maker."""
+Said = TypeVar("Said")
+Known = dict[str, tuple[bytes, Said]]
+"""Of each checkpoint, by its name, the digest of its document, and something that it says."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +104,18 @@ class Checkpoint:
     def made_by(self) -> str:
         """Return its maker, in words."""
         return "a reader" if self.maker is None else f"the writer of the stream {self.maker!r}"
+
+
+class Made(NamedTuple):
+    """What a store remembers of a checkpoint: its place in the order, ``kept``, its maker, and some streams' commits.
+
+    ``cuts`` has None for a stream that the checkpoint has not.
+    """
+
+    order: tuple[int, float, str]
+    kept: bool
+    maker: str | None
+    cuts: dict[str, Commit | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,11 +186,9 @@ class Store:
         self.provenance: dict[str, Any] = told if isinstance(told, dict) else {}
         self._greatest: int | None = None
         """The largest number of a checkpoint that was read, or None as long as not all were."""
-        self._made = self._remembered(lambda one: (one.order, one.kept, one.maker))
-        self._in_order: tuple[Mapping[str, Made], list[Made]] | None = None
-        """What the documents said, and that in the order of the checkpoints."""
-        self._pins: dict[str, KnownDocuments[Commit | None]] = {}
-        """The commits that checkpoints hold of the streams that :meth:`cuts` was asked for."""
+        self._made: Known[Made] = {}
+        self._cut_streams: set[str] = set()
+        """The streams that :meth:`cuts` was asked for."""
 
     @staticmethod
     def create(
@@ -252,24 +263,11 @@ class Store:
         own = {} if writer is None else {writer.name: writer.commit_record}
         others = (name for name in self._streams_there() if name not in own)
         commits = own | {name: stream.read_commit(self.files, self.stream_path(name)) for name in others}
-        self._check_numbers(commit.stream for commit in commits.values())
-        return dict(sorted(commits.items(), key=lambda item: item[1].stream))
-
-    def _numbers(self) -> dict[str, int]:
-        """Return the number of each stream by its name, in order; records of noted ones are not read."""
-        there = self._streams_there()
-        likely = sorted(there, key=lambda name: name != FIRST_STREAM)
-        noted = numbers.read(self.files, [os.path.join(self.stream_path(name), SCRATCH) for name in likely], there)
-        found = {name: noted[name] if name in noted else self.newest_commit(name).stream for name in there}
-        self._check_numbers(found.values())
-        return dict(sorted(found.items(), key=lambda item: item[1]))
-
-    def _check_numbers(self, found: Iterable[int]) -> None:
-        """Raise CorruptionError if two streams have the same number."""
-        each = sorted(found)
-        if len(set(each)) != len(each):
+        numbers = sorted(commit.stream for commit in commits.values())
+        if len(set(numbers)) != len(numbers):
             file = os.path.join(self.path, STREAMS)
-            raise CorruptionError(f"two streams of {self.path!r} have the same number: {each}", file=file)
+            raise CorruptionError(f"two streams of {self.path!r} have the same number: {numbers}", file=file)
+        return dict(sorted(commits.items(), key=lambda item: item[1].stream))
 
     def _streams_there(self) -> list[str]:
         """Return the names of all streams, in no particular order."""
@@ -330,10 +328,10 @@ class Store:
                     )
                 time.sleep(0.01)
             try:
-                others = self._numbers()
+                others = self.newest_commits()
                 if name in others:
                     return
-                number = 1 + max(others.values())
+                number = 1 + max(commit.stream for commit in others.values())
                 if number >= MAX_STREAMS:
                     raise InputError(f"a store has at most {MAX_STREAMS} streams; write to another store")
                 scratch = os.path.join(self.stream_path(next(iter(others))), SCRATCH)
@@ -345,13 +343,12 @@ class Store:
                 stream.create(self.files, temporary, self.schema, empty, name)
                 self.files.rename(temporary, self.stream_path(name))
                 self.files.sync_dir(os.path.join(self.path, STREAMS))
-                numbers.write(self.files, scratch, os.path.join(scratch, TEMPORARY_STREAM), {**others, name: number})
             finally:
                 lock.release()
 
     def first_commit(self) -> Commit:
         """Return the newest commit record of the store's first stream."""
-        return self.newest_commit(next(iter(self._numbers())))
+        return next(iter(self.newest_commits().values()))
 
     def newest_commit(self, name: str) -> Commit:
         """Return the newest commit record of a stream, with errors as :func:`~.stream.read_commit`."""
@@ -398,7 +395,9 @@ class Store:
             raise CheckpointError(
                 f"checkpoint {checkpoint.name!r} has no stream {name!r}, which was made later; open its last commit"
             )
-        return StreamWriter(self.files, self.stream_path(name), self.schema, self._cuts(name), choose, check)
+        return StreamWriter(
+            self.files, self.stream_path(name), self.schema, functools.partial(self.cuts, name), choose, check
+        )
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:
         """Raise CheckpointError if other checkpoints need rows, or items, that going back to this one would discard.
@@ -432,62 +431,75 @@ class Store:
 
     def cuts(self, name: str) -> list[Commit]:
         """Return the commits of a stream that checkpoints hold."""
-        if name not in self._pins:
-            self._pins[name] = self._cuts(name)
-        return [cut for cut in self._pins[name].read().values() if cut is not None]
+        self._cut_streams.add(name)
+        made = self._checkpoints_made()
+        while any(name not in one.cuts for one in made):  # they were remembered before this stream was asked for
+            self._made = {}
+            made = self._checkpoints_made()
+        return [cut for one in made if (cut := one.cuts[name]) is not None]
 
-    def cuts_of(self, names: Iterable[str]) -> dict[str, dict[str, Commit]]:
+    def cuts_of(self, names: Iterable[str]) -> dict[str, list[Commit]]:
         """Return the commits of several streams that checkpoints hold, by their names; each document is read once.
 
         What is made after this call needs no row that a record which is durable by now does not.
         """
-        found: dict[str, dict[str, Commit]] = {name: {} for name in names}
-        last: dict[str, Commit] = {}
+        found: dict[str, list[Commit]] = {name: [] for name in names}
         for checkpoint in self.checkpoints():
             for name in found.keys() & checkpoint.cut.keys():
                 cut = checkpoint.cut[name]
-                if last.get(name) != cut:  # of most of many streams nothing is new between two checkpoints
-                    last[name] = cut
-                found[name][checkpoint.name] = last[name]
+                if found[name][-1:] != [cut]:  # of most of many streams nothing is new between two checkpoints
+                    found[name].append(cut)
         return found
-
-    def _cuts(self, name: str) -> KnownDocuments[Commit | None]:
-        """Return the commit of a stream that each checkpoint holds, None for one that holds none."""
-        return self._remembered(lambda checkpoint: checkpoint.cut.get(name))
-
-    def _remembered(self, what: Callable[[Checkpoint], Said]) -> KnownDocuments[Said]:
-        """Return something of each checkpoint, by its name."""
-        return KnownDocuments(self.files, os.path.join(self.path, CHECKPOINTS), lambda *read: what(_checkpoint(*read)))
 
     def checkpoint_names(self) -> list[str]:
         """Return the names of all checkpoints, oldest first."""
-        return [name for (_, _, name), _, _ in self._checkpoints_made()]
+        return [one.order[2] for one in self._checkpoints_made()]
 
     def kept_checkpoint_names(self, maker: str | None) -> list[str]:
         """Return the names of those that a maker made with ``keep``, oldest first."""
-        return [name for (_, _, name), kept, by in self._checkpoints_made() if kept and by == maker]
+        return [one.order[2] for one in self._checkpoints_made() if one.kept and one.maker == maker]
 
     def _checkpoints_made(self) -> list[Made]:
-        """Return the place in the order of each checkpoint, True if ``keep`` made it, and its maker; oldest first."""
-        made, known = self._made.read(), self._in_order
-        if known is None or known[0] is not made:
-            self._in_order = known = made, sorted(made.values())  # by their places, which differ
-            self._greatest = max([self._greatest or 0, *(number for (number, _, _), _, _ in known[1])])
-        return known[1]
+        """Return what is remembered of each checkpoint that is there now, oldest first."""
+        streams = tuple(self._cut_streams)
+        self._made = known = self._said(
+            lambda one: Made(one.order, one.kept, one.maker, {name: one.cut.get(name) for name in streams}), self._made
+        )
+        made = sorted((one for _, one in known.values()), key=lambda one: one.order)
+        self._greatest = max([self._greatest or 0, *(one.order[0] for one in made)])
+        return made
 
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
         """Return all checkpoints, oldest first, or only those whose names are ``among`` these."""
-        folder = os.path.join(self.path, CHECKPOINTS)
-        found, names = [], metadata.nodes(self.files, folder)
-        for name in names:
-            if among is None or name in among:
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
-                    found.append(read_checkpoint(self.files, os.path.join(folder, name)))
+        found = sorted((one for _, one in self._said(lambda one: one, {}, among).values()), key=lambda one: one.order)
         if among is None:
-            if len(found) < len(names) and metadata.other_nodes(self.files, folder, names):
-                return self.checkpoints()
             self._greatest = max([self._greatest or 0, *(one.number for one in found)])
-        return sorted(found, key=lambda one: one.order)
+        return found
+
+    def _said(
+        self, what: Callable[[Checkpoint], Said], known: Known[Said], among: Collection[str] | None = None
+    ) -> Known[Said]:
+        """Return something of each checkpoint that is there now, or of those ``among`` these names.
+
+        All documents are read: one that was dropped may have been made again under its name. What has the bytes of a
+        ``known`` one is not parsed again.
+        """
+        folder = os.path.join(self.path, CHECKPOINTS)
+        found: Known[Said] = {}
+        names = metadata.nodes(self.files, folder)
+        for name in names if among is None else among:
+            directory = os.path.join(folder, name)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
+                data = metadata.read_bytes(self.files, directory)
+                digest = hashlib.blake2b(data, digest_size=16).digest()
+                if name in known and known[name][0] == digest:
+                    found[name] = known[name]
+                    continue
+                metadata.check_no_link(self.files, folder, directory)
+                found[name] = digest, what(_checkpoint(directory, metadata.attributes(directory, data)))
+        if among is None and len(found) < len(names) and metadata.other_nodes(self.files, folder, names):
+            return self._said(what, known)
+        return found
 
     def next_number(self, writer: StreamWriter | None = None) -> int:
         """Return one more than the greatest number of a checkpoint that was read, or that a writer noted.
@@ -591,7 +603,7 @@ class Store:
         return True
 
     def drop_checkpoint(self, name: str, writer: StreamWriter, staged: Staged | None = None) -> None:
-        """Remove a checkpoint; the next commit gives the space back that only it needed.
+        """Remove a checkpoint; the writer's next commit gives the space back that only it needed.
 
         Its files go back to where they were ``staged``, for the next attempt. What the system holds on to is left for
         the next opening. Raises CheckpointError, and the writer goes on, where that is the checkpoint itself.
@@ -600,6 +612,7 @@ class Store:
         writer.check_place(action)  # before another store's checkpoints are looked through
         self.checkpoint(name)
         place = os.path.join(self.path, CHECKPOINTS, name)
+        writer.dropped = True
         with writer.whole(action):
             doomed = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-dropped-{name}"))
             if moved := fs.allowed(self.files.rename, place, doomed):

@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from diskreplay import forks
@@ -29,11 +29,9 @@ from diskreplay.schema.columns import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
-from diskreplay.storage.commit import NO_START, Commit, LimiterStart, Tail
-from diskreplay.storage.metadata import KnownDocuments
-from diskreplay.storage.pins import Pins
+from diskreplay.storage.commit import NO_START, Commit, LimiterStart, Tail, needed_shards
 
-MAX_UNSYNCED = 64
+MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
 TEMPORARY_STREAM = ".tmp-stream-"
@@ -123,24 +121,22 @@ class StreamWriter(_Stream[ColumnWriter]):
         files: fs.Files,
         path: str,
         schema: Schema,
-        cuts: KnownDocuments[Commit | None],
+        cuts: Callable[[], Collection[Commit]],
         choose: Callable[[Commit], Commit],
         check: Callable[[], None],
     ) -> None:
         """Lock the stream at ``path`` and recover it to its newest commit, or to the one that ``choose`` gives.
 
         Args:
-            cuts: the stream's commit that each checkpoint holds, if any, by the checkpoint's name.
+            cuts: reads the stream's commits that checkpoints hold.
             choose: turns the newest commit into the one to go on from: another one is made the newest first.
             check: raises CheckpointError if a checkpoint needs rows that going back gives up; called again once the new
                 record is on disk.
         """
         self._lock: fs.FileLock | None = None
         self._cuts = cuts
-        self._needed: tuple[Mapping[str, Commit | None], Pins] | None = None
-        """What checkpoints need, and what they said when that was found."""
-        self._pinning: set[str] = set()
-        """The checkpoints that together need all shards in ``_pinned_shards``."""
+        self.dropped = False
+        """True if a checkpoint was dropped here: the next commit looks at what the others need."""
         self.failure: WriteFailedError | None = None
         self.sampled = 0
         """The transitions that were drawn, by the count of a rate limiter; the next commit makes it durable."""
@@ -252,8 +248,10 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Remove what no record names, and return the lowest shard on disk."""
         tail = commit.tails.get(path)
         kept = []
-        # A writer that knows nothing of a log left a record without it; what checkpoints need of it is there still.
-        spared = set() if tail or path not in self.logs else self._log_pinned(path, column)
+        spared: set[int] = set()
+        if tail is None and path in self.logs and any(column.shards_on_disk()):
+            # A writer that knows nothing of a log left a record without it; what checkpoints need of it is there still.
+            spared = self._needed([path])[path]
         if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
             self.files.unlink(temporary)
         for shard, file in column.shards_on_disk():
@@ -267,10 +265,6 @@ class StreamWriter(_Stream[ColumnWriter]):
         if tail and commit.timeline:  # a writer that was killed may have renamed a shard in :meth:`_cut`, no more
             self.files.sync_dir(column.directory)
         return min(kept, default=0)
-
-    def _log_pinned(self, path: str, column: ColumnWriter) -> set[int]:
-        shards = sorted(shard for shard, _ in column.shards_on_disk())
-        return set(self._pins().holders(shards, path, column.column.shard_rows)) if shards else set()
 
     def _resume_log(self, path: str, commit: Commit) -> None:
         """Have a log go on after the shards that checkpoints pin, if the record names none."""
@@ -487,7 +481,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         write_commit(self.files, self.path, record)
 
     def reclaim(
-        self, publish: contextlib.AbstractContextManager[object], cuts: Mapping[str, Commit] | None = None
+        self, publish: contextlib.AbstractContextManager[object], cuts: Collection[Commit] | None = None
     ) -> None:
         """Unlink the shards that neither the committed window nor a checkpoint needs, with ``publish`` as in commit.
 
@@ -497,28 +491,25 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._evict(publish, cuts)
 
     def _evict(
-        self, publish: contextlib.AbstractContextManager[object], cuts: Mapping[str, Commit] | None = None
+        self, publish: contextlib.AbstractContextManager[object], cuts: Collection[Commit] | None = None
     ) -> None:
         """Unlink the shards of which no row is needed any more, and forget where their chunks are.
 
-        Before that, every checkpoint's document is looked at: its stamp, or its bytes, say whether it is a known one.
+        The documents of checkpoints are read before that, and only if a shard has left the window, or one that
+        checkpoints needed may not be needed any more because one was dropped here.
         """
-        context = self.schema.context
-        begins = {path: self.commit_record.span(path, context).begin for path, _ in self.columns()}
+        begins = {path: self.commit_record.span(path, self.schema.context).begin for path, _ in self.columns()}
         left = {path: found for path, column in self.columns() if (found := self._left(path, column, begins[path]))}
-        if not left and cuts is None and self._cuts.same(self._pinning):
-            return
         old = {path: shards for path in begins if (shards := [*self._pinned_shards[path], *left.get(path, ())])}
-        pins = self._pins() if cuts is None else Pins(cuts, context)
-        pinned = {
-            path: pins.holders(shards, path, self._columns[path].column.shard_rows) for path, shards in old.items()
-        }
+        if not old or not (left or self.dropped or cuts is not None):
+            return
+        needed = self._needed(old, cuts)
         self._unlink(
-            [self._columns[path].shard_path(n) for path, shards in old.items() for n in shards if n not in pinned[path]]
+            [self._columns[path].shard_path(n) for path, shards in old.items() for n in shards if n not in needed[path]]
         )
-        self._pinning = {name for by in pinned.values() for name in by.values()}
+        self.dropped = False
         for path, shards in old.items():
-            self._pinned_shards[path] = list(pinned[path])
+            self._pinned_shards[path] = [shard for shard in shards if shard in needed[path]]
             self._first_shards[path] = max(self._first_shards[path], *(shard + 1 for shard in shards))
             with publish:
                 self._columns[path].trim(begins[path])
@@ -527,13 +518,10 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Return the shards that hold only rows below ``row``, may be on disk, and were not looked at yet."""
         return range(self._first_shards[path], min(row // column.column.shard_rows, column.tail.shard))
 
-    def _pins(self) -> Pins:
-        """Return what checkpoints need of the stream now."""
-        cuts = self._cuts.read()
-        if self._needed is None or self._needed[0] is not cuts:
-            held = {name: cut for name, cut in cuts.items() if cut is not None}
-            self._needed = cuts, Pins(held, self.schema.context)
-        return self._needed[1]
+    def _needed(self, paths: Iterable[str], cuts: Collection[Commit] | None = None) -> dict[str, set[int]]:
+        """Return the shards of some columns that checkpoints need now, or that ``cuts`` do."""
+        arrays = {path: self._columns[path].column.shard_rows for path in paths}
+        return needed_shards(self._cuts() if cuts is None else cuts, arrays, self.schema.context)
 
     def _unlink(self, shards: list[str]) -> None:
         """Unlink the files of shards that are there."""

@@ -85,7 +85,6 @@ class Arrays:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """Return a table of the arrays, for notebooks, with small pictures or plots of the observations."""
         return batch_html(f"{type(self).__name__} of {len(self):,}", vars(self), self.leading_axes)
 
     @property
@@ -263,7 +262,6 @@ def kinds_of_batches(base: type[Arrays] = Arrays) -> set[type[Arrays]]:
 
 
 def _shown(value: Any) -> str:
-    """Return text with the dtypes and shapes of a value, which may be a Dict or Tuple of arrays."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_shown(part)}" for key, part in value.items()) + "}"
     if isinstance(value, Padded | Lists):

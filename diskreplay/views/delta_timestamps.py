@@ -182,7 +182,6 @@ class DeltaTimestamps(View[DeltaBatch]):
 
 
 def _checked_times(name: Any, given: Any) -> tuple[float, ...]:
-    """Return the times of a name as floats; raise InputError if they are not a list of finite numbers."""
     times = given.tolist() if isinstance(given, np.ndarray) else given
     numbers = isinstance(times, list | tuple) and all(
         isinstance(time, int | float | np.integer | np.floating) and not isinstance(time, bool) and np.isfinite(time)
@@ -206,7 +205,6 @@ def _extent(stream: OpenStream, rows: Ids, envs: Ids) -> NDArray[np.int64]:
 
 
 def _steps_of_columns(schema: Schema, steps: Mapping[str, Steps]) -> dict[str, Steps]:
-    """Return the times of each column that a name stands for; raise InputError as ``check`` does."""
     columns = [column.name for column in (*schema.columns, *schema.later) if column.name not in HIDDEN]
     found: dict[str, str] = {}
     for name in steps:

@@ -111,7 +111,6 @@ class Hindsight(View[HindsightBatch]):
         return batch
 
     def _goals(self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, rng: np.random.Generator) -> Ids:
-        """Return, for each transition that is relabelled, the id of the transition that gives the new goal."""
         if self.strategy == "random":
             return _anywhere(streams, len(ids), rng)
         at = Samples(schema, streams, ids)
@@ -148,7 +147,6 @@ class Hindsight(View[HindsightBatch]):
 
 
 def _leaf(schema: Schema, goal: str) -> int:
-    """Return the position of a goal among the leaves of the observations."""
     return spaces.leaves(schema.obs_tree).index(f"{OBS}/{goal}")
 
 

@@ -127,7 +127,6 @@ def _side_by_side(name: str, size: tuple[int, int], kind: str, images: Sequence[
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays of a field, nested as its space is."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _leaves(f"{name}/{key}", part)
@@ -143,7 +142,6 @@ def _shape(value: Any) -> str:
 
 
 def _range(value: Any) -> str:
-    """Return the least and the largest value, or how many are true, empty for what is not an array of numpy."""
     if not isinstance(value, np.ndarray) or not value.size:
         return ""
     if value.dtype == bool:

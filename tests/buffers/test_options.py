@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay as dr
-from diskreplay.buffers import options
 from diskreplay.engine import memory, run
 
 BUFFERS = [dr.ReplayBuffer, dr.RolloutBuffer, dr.MultiAgentReplayBuffer, dr.MultiAgentRolloutBuffer]
@@ -40,14 +39,13 @@ def test_what_is_no_option_is_refused_and_nothing_made(buffer: Any, tmp_path: pa
     assert not path.exists()
 
 
-def test_what_type_checkers_see_is_what_the_dataclasses_have() -> None:
-    shown = {
-        name: annotation.__forward_arg__
-        for kind in (options.EitherOptions, options.AgentsEitherOptions, options.ReplayOpenOptions)
-        for name, annotation in kind.__annotations__.items()
-    }
-    fields = {name: field.type for name, field in options.FIELDS.items() if field.default is not dataclasses.MISSING}
-    assert shown == {name: kind for name, kind in fields.items() if name != "num_envs"}  # which signatures have
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_help_says_what_each_option_is(buffer: Any) -> None:
+    for method in (buffer.create, buffer.open):
+        told = inspect.getdoc(method)
+        named = {name for names in re.findall(r"^    (\w+(?:, \w+)*): \S", told, re.M) for name in names.split(", ")}
+        assert named >= {*inspect.signature(method).parameters}
+        assert "**options" not in told
 
 
 def test_all_that_is_left_out_is_filled_in(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

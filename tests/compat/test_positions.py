@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from diskreplay.compat import xuance
-from diskreplay.compat.positions import RingPositions, ring_array
+from diskreplay.compat.ring import Field, Ring
 from diskreplay.compat.rows import RowWindow
 from diskreplay.compat.xuance_marl import MARL_OffPolicyBuffer
 
@@ -25,7 +25,10 @@ def test_positions_are_those_of_a_ring() -> None:
     def held() -> RowWindow:
         return RowWindow(begin, end)
 
-    ring = RingPositions(held, SIZE)
+    field = Field((), np.int64, part=("number",))
+    ring = Ring(
+        None, {"x": field}, (2, SIZE), axis=1, size=SIZE, held=held, read=lambda field, rows, envs: 10 * rows + envs
+    )
     since = 0
     for step in range(40):
         if step in (3, 17):  # it is emptied: once before it is full, and once after
@@ -39,12 +42,13 @@ def test_positions_are_those_of_a_ring() -> None:
         assert entries[there].tolist() == [entry for entry in slots if entry >= 0]
         np.testing.assert_array_equal(ring.positions(entries[there]), there)
         assert (ring.count, ring.full) == (end - begin, end - begin == SIZE)
-        assert RingPositions(held, SIZE, ring.pos).pos == ring.pos
+        opened = Ring(size=SIZE, held=held)
         if since == 0 or not ring.full:
-            assert RingPositions(held, SIZE).pos == ring.pos
-    array = ring_array(lambda: ring, (2, SIZE), (), np.int64, lambda rows, envs: 10 * rows + envs)
-    np.testing.assert_array_equal(array, 10 * np.array([slots, slots]) + [[0], [1]])
-    assert not np.any(ring_array(lambda: None, (SIZE,), (3,), np.float32, lambda rows, envs: rows))
+            assert opened.pos == ring.pos
+        opened.turn(ring.pos)
+        assert opened.pos == ring.pos
+    np.testing.assert_array_equal(ring["x"], 10 * np.array([slots, slots]) + [[0], [1]])
+    assert not np.any(Ring(None, {"x": field}, (SIZE,))["x"])
 
 
 def uniform(path: pathlib.Path) -> Any:

@@ -157,7 +157,7 @@ def test_bad_arguments_change_nothing(make: Callable[..., dr.ReplayBuffer], argu
 @pytest.mark.parametrize(
     ("owner", "step"),
     [
-        (Appender, "_look"), (Appender, "_begin"), (RowBuffers, "write"), (RowBuffers, "put_pending"),
+        (Appender, "_find_break"), (Appender, "_begin"), (RowBuffers, "write"), (RowBuffers, "put_pending"),
         (Appender, "_keep"), (Appender, "_added"),
     ],
 )  # fmt: skip

@@ -241,9 +241,9 @@ def test_actions_of_agents(path: str, rollout: bool) -> None:
 
 
 def test_a_copy_holds_what_an_older_store_held(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from diskreplay.engine.inputs import Freedoms
+    from diskreplay.engine.inputs import InputExceptions
 
-    monkeypatch.setattr(dr.ReplayBuffer, "FREEDOMS", Freedoms(anything=True))
+    monkeypatch.setattr(dr.ReplayBuffer, "_exceptions", InputExceptions(anything=True))
     with make(path, spaces.Discrete(2)) as buffer:
         buffer.add(**step(action=7))
     monkeypatch.undo()

@@ -14,7 +14,7 @@ from helpers.model import Leaf, Log, RaggedLeaf, Rng, Structure, to_space
 
 import diskreplay as dr
 from diskreplay.schema import columns as schemas
-from diskreplay.schema.spec import StoreSpec, build
+from diskreplay.schema.spec import build
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -89,7 +89,7 @@ class Config:
         """A new buffer of this kind."""
         space, action = to_space(self.obs), self.action_space()
         with self.limits():
-            names = [c.name for c in build(StoreSpec(space, action, capacity=8, columns=self.columns)).columns]
+            names = [c.name for c in build(space, action, capacity=8, columns=self.columns).columns]
             wide = [name for name in names if name.startswith("obs") or name in self.columns]
             options = {
                 "capacity": self.capacity,

@@ -13,14 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.schema.columns import REWARD, START, TERMINATED, TRUNCATED, VALID, Start
-from diskreplay.schema.spec import StoreSpec, build
+from diskreplay.schema.spec import build
 
 BOX = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 def new_log(num_envs: int, rows: int, context: int, stream: int = 0) -> StreamLog:
-    schema = build(StoreSpec(BOX, gymnasium.spaces.Discrete(2), capacity=rows * num_envs, num_envs=num_envs))
+    schema = build(BOX, gymnasium.spaces.Discrete(2), capacity=rows * num_envs, num_envs=num_envs)
     return StreamLog(stream, schema.columns, schema.patch_columns, num_envs, rows * num_envs, context)
 
 

@@ -561,7 +561,7 @@ def test_stacks_and_preprocessors_online(tmp_path: pathlib.Path) -> None:
 KILLED = """
 import sys, warnings
 warnings.simplefilter("ignore")
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 import d3rlpy
 from d3rlpy.logging import NoopAdapterFactory
 from test_compat_d3rlpy import Counter
@@ -582,7 +582,7 @@ algo.fit_online(
 
 def test_fit_online_killed_and_opened_again(tmp_path: pathlib.Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path / "store"), str(pathlib.Path(__file__).parent)],
+        [sys.executable, "-c", KILLED, str(tmp_path / "store"), *map(str, pathlib.Path(__file__).parents[:2])],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as run:  # fmt: skip
         assert run.stdout is not None

@@ -30,14 +30,12 @@ def kept_raw() -> Any:
 def column() -> ColumnReader:
     from helpers.model import to_space
 
-    from diskreplay.schema.spec import StoreSpec, build
+    from diskreplay.schema.spec import build
 
     config = Config("cache", Leaf((5,)), num_envs=ENVS)
     with config.limits():
         schema = build(
-            StoreSpec(
-                to_space(Leaf((WIDTH,))), config.action_space(), capacity=90, num_envs=ENVS, chunk_rows=2, shard_rows=4
-            )
+            to_space(Leaf((WIDTH,))), config.action_space(), capacity=90, num_envs=ENVS, chunk_rows=2, shard_rows=4
         )
     reader = ColumnReader(LocalFiles(), "nowhere", "0", schema.obs_columns[0], ENVS)
     reader.entries.reserve(64)

@@ -14,7 +14,7 @@ from helpers.effort import stride
 from helpers.testing import FaultyObjects, SimulatedObjects
 
 import diskreplay as dr
-from diskreplay.engine.run import Run
+from diskreplay.engine.run import engine_options
 from diskreplay.errors import InputError, RemoteError
 from diskreplay.ops import remote as ops
 from diskreplay.ops.verify import verify
@@ -100,7 +100,7 @@ def test_what_a_checkpoint_needs_stays(writer: Writer, of: str) -> None:
         writer.buffer.checkpoint("kept")
         writer.push.run()
     else:
-        with writer.reader("trainer", run=Run(seed=1)) as trainer:
+        with writer.reader("trainer", run=engine_options({"seed": 1})) as trainer:
             trainer.checkpoint("kept")
     writer.add(200)
     collect_garbage(writer.files(), 0)
@@ -122,7 +122,7 @@ def test_a_checkpoint_and_gc_at_the_same_time(writer: Writer) -> None:
     for at in range(0, 100, stride(5, "requests of gc")):
         objects = SimulatedObjects(data=before)
         there = open_remote(objects, writer.folder / "trainer")
-        with dr.ReplayBuffer(Store(there.url, there), stream=None, run=Run(seed=1)) as trainer:
+        with dr.ReplayBuffer(Store(there.url, there), stream=None, run=engine_options({"seed": 1})) as trainer:
             objects.data = dict(after)
             faulty = FaultyObjects(objects)
 
@@ -206,7 +206,7 @@ def test_pull_copies_everything(writer: Writer, tmp_path: pathlib.Path) -> None:
     writer.add(50)
     writer.buffer.checkpoint("c", {"step": 7})
     writer.add(30)
-    with writer.reader("trainer", run=Run(seed=1), sampler=dr.Proportional()) as trainer:
+    with writer.reader("trainer", run=engine_options({"seed": 1}), sampler=dr.Proportional()) as trainer:
         trainer.checkpoint("t")
         drawn = [list(trainer.sample(8).index) for _ in range(3)]
     found = ops.pull(writer.objects.url, tmp_path / "copy.replay", objects=writer.objects)

@@ -16,7 +16,7 @@ import diskreplay as dr
 from diskreplay.errors import CorruptionError, SchemaError
 from diskreplay.schema import columns as schemas
 from diskreplay.schema.columns import Codec, Schema
-from diskreplay.schema.spec import StoreSpec, build
+from diskreplay.schema.spec import build
 from diskreplay.storage.commit import is_patch
 
 DISCRETE = spaces.Discrete(6)
@@ -28,10 +28,10 @@ def frames(*shape: int) -> spaces.Box:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=repr)
 def test_json_gives_the_schema_back(config: Config) -> None:
-    schema = build(StoreSpec(
+    schema = build(
         to_space(config.obs), config.action_space(), capacity=100, num_envs=config.num_envs, columns=config.columns,
         frame_stack=config.frame_stack, stack_axis=config.stack_axis, stack_padding=config.padding, codec="zstd:3",
-    ))  # fmt: skip
+    )  # fmt: skip
     schema = dataclasses.replace(schema, identity="b5e1c3d09a7f4e26")
     found = Schema.from_json(json.loads(json.dumps(schema.to_json(), allow_nan=False)))
     assert found == schema
@@ -40,7 +40,7 @@ def test_json_gives_the_schema_back(config: Config) -> None:
 
 
 def spoil(change: Any) -> Any:
-    document = build(StoreSpec(frames(4, 84, 84), DISCRETE, capacity=100, frame_stack=4)).to_json()
+    document = build(frames(4, 84, 84), DISCRETE, capacity=100, frame_stack=4).to_json()
     change(document)
     return document
 
@@ -134,7 +134,7 @@ def test_texts_that_are_no_codec(text: Any) -> None:
 
 def test_columns_and_arrays_by_name() -> None:
     box = spaces.Box(0, 1, (2,), np.float32)
-    schema = build(StoreSpec(spaces.Dict(a=box, b=box), box, capacity=9, columns={"patches_of_mine": np.int8}))
+    schema = build(spaces.Dict(a=box, b=box), box, capacity=9, columns={"patches_of_mine": np.int8})
     assert [schema.column(column.name) for column in schema.columns] == list(schema.columns)
     assert list(schema.arrays.values()) == [*schema.columns, *schema.patch_columns]
     patches = [path for path in schema.arrays if is_patch(path)]

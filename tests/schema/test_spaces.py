@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.schema import spaces as ours
-from diskreplay.schema.spec import StoreSpec, build
+from diskreplay.schema.spec import build
 
 INTEGERS = [np.uint8, np.int8, np.uint16, np.int16, np.int32, np.uint32, np.int64, np.uint64]
 FLOATS = [np.float16, np.float32, np.float64]
@@ -143,7 +143,7 @@ def test_a_space_that_could_not_be_read_back_is_refused() -> None:
     with pytest.raises(
         SchemaError, match="obs: a value may have 268,435,456 elements, all leaves together, got 268,435,457"
     ):
-        build(StoreSpec(spaces.Tuple([large, spaces.Discrete(2)]), spaces.Discrete(2), capacity=1))
+        build(spaces.Tuple([large, spaces.Discrete(2)]), spaces.Discrete(2), capacity=1)
 
 
 def test_nested_values_are_checked_on_the_way() -> None:

@@ -12,7 +12,7 @@ from diskreplay.errors import SchemaError
 from diskreplay.schema import columns as schemas
 from diskreplay.schema import spec as store_spec
 from diskreplay.schema.columns import Codec
-from diskreplay.schema.spec import StoreSpec, build
+from diskreplay.schema.spec import build
 
 DISCRETE = spaces.Discrete(6)
 
@@ -37,7 +37,7 @@ def frames(*shape: int) -> spaces.Box:
 def test_chunks_and_shards_suit_the_row(
     space: spaces.Box, options: dict[str, Any], capacity: int, num_envs: int
 ) -> None:
-    schema = build(StoreSpec(space, DISCRETE, capacity=capacity, num_envs=num_envs, **options))
+    schema = build(space, DISCRETE, capacity=capacity, num_envs=num_envs, **options)
     for column in schema.columns:
         width = column.item_bytes * (num_envs if column.resident else 1)
         chunk_bytes = column.chunk_rows * width
@@ -61,7 +61,7 @@ def test_chunks_and_shards_suit_the_row(
 
 @pytest.mark.own_thresholds
 def test_the_design_page_is_followed_for_atari() -> None:
-    column = build(StoreSpec(frames(84, 84), DISCRETE, capacity=1 << 20, frame_stack=4)).obs_columns[0]
+    column = build(frames(84, 84), DISCRETE, capacity=1 << 20, frame_stack=4).obs_columns[0]
     assert (column.chunk_rows, column.shard_rows, str(column.codec)) == (16, 8192, "lz4hc:4")
 
 
@@ -76,17 +76,17 @@ def test_the_design_page_is_followed_for_atari() -> None:
     ],
 )  # fmt: skip
 def test_how_a_stack_is_recognised(shape: Any, frame_stack: int, stack_axis: Any, frame: Any) -> None:
-    schema = build(StoreSpec(frames(*shape), DISCRETE, capacity=100, frame_stack=frame_stack, stack_axis=stack_axis))
+    schema = build(frames(*shape), DISCRETE, capacity=100, frame_stack=frame_stack, stack_axis=stack_axis)
     assert schema.obs_columns[0].shape == frame
     assert schema.stacks[0].frames == frame_stack
 
 
 def test_settings_by_column() -> None:
     space = spaces.Dict({"a": frames(40, 40), "b": frames(50, 40)})
-    schema = build(StoreSpec(
+    schema = build(
         space, DISCRETE, capacity=1000, codec={"obs/a": "zstd:5", "action": "none"}, chunk_rows={"obs/b": 6},
         shard_rows={"obs/b": 18, "reward": 512}, frame_stack={"a": 3, "obs/b": 2},
-    ))  # fmt: skip
+    )  # fmt: skip
     columns = {column.name: column for column in schema.columns}
     assert str(columns["obs/a"].codec) == "zstd:5"
     assert str(columns["obs/b"].codec) == "lz4hc:4"
@@ -99,4 +99,4 @@ def test_settings_by_column() -> None:
 
 def test_what_is_no_space_is_named() -> None:
     with pytest.raises(SchemaError, match="must be Gymnasium spaces, got str and Discrete"):
-        build(StoreSpec("CartPole-v1", spaces.Discrete(2), capacity=9))  # type: ignore[arg-type]
+        build("CartPole-v1", spaces.Discrete(2), capacity=9)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import diskreplay as dr
-from diskreplay.schema.spec import StoreSpec, build
+from diskreplay.schema.spec import build
 from diskreplay.storage import metadata
 from diskreplay.storage.commit import Commit, Span, Tail
 
@@ -50,7 +50,7 @@ def test_an_empty_window_keeps_the_context_of_its_newest_row() -> None:
 )  # fmt: skip
 def test_the_last_row_is_in_the_tail(end: int, tail: Tail, fits: bool) -> None:
     box = gymnasium.spaces.Box(0, 1, (2,), np.float32)
-    schema = build(StoreSpec(box, box, capacity=100, shard_rows=32, chunk_rows=8))
+    schema = build(box, box, capacity=100, shard_rows=32, chunk_rows=8)
     assert Span(0, end, 1, tail).ends_in_tail(schema.column("obs")) is fits
 
 

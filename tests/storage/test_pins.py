@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError
+from diskreplay.schema.columns import INFO
 from diskreplay.storage import metadata
-from diskreplay.storage.pins import holders
+from diskreplay.storage.commit import Commit, needed_shards
 
 PATH = "/a.replay"
 SHARD = 8
@@ -51,18 +52,14 @@ def documents_read(files: FaultyFiles) -> int:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=8), st.integers(1, 7))
-def test_holders_are_those_of_the_definition(given: list[tuple[int, int]], rows: int) -> None:
-    spans = sorted((begin, begin + length, str(at)) for at, (begin, length) in enumerate(given))
-    needs = {name: (begin, end) for begin, end, name in spans}
-    found = holders(range(70), rows, spans)
-    for shard in range(70):
-        need = {name for name, (begin, end) in needs.items() if begin < (shard + 1) * rows and shard * rows < end}
-        assert found.get(shard) in need if need else shard not in found
-
-
-def test_few_checkpoints_stand_for_all_shards() -> None:
-    spans = [(begin, begin + 100, f"{begin:03}") for begin in range(100)]
-    assert set(holders(range(30), 10, spans).values()) == {"009", "099"}
+def test_shards_that_are_needed_are_those_of_the_definition(given: list[tuple[int, int]], rows: int) -> None:
+    spans = [(begin, begin + length) for begin, length in given]
+    commits = [Commit.first(0, 1, 1).with_log(INFO, *span) for span in spans]
+    found = needed_shards(commits, {INFO: rows}, 0)[INFO]
+    need = {
+        shard for shard in range(70) for begin, end in spans if begin < (shard + 1) * rows and shard * rows < end
+    }  # fmt: skip
+    assert found == need
 
 
 @pytest.fixture
@@ -80,8 +77,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_commit_reads_no_more_for_more_checkpoints(disk: SimulatedDisk, parsed: list[str]) -> None:
-    """Every commit parsed the documents of all checkpoints once one of them pinned a shard."""
+def test_a_commit_reads_checkpoints_only_if_a_shard_leaves(disk: SimulatedDisk, parsed: list[str]) -> None:
     files = FaultyFiles(disk)
     with opened(files) as buffer:
         add(buffer, 0, 12)
@@ -92,7 +88,7 @@ def test_a_commit_reads_no_more_for_more_checkpoints(disk: SimulatedDisk, parsed
         for row in range(40, 44):
             files.heal()
             add(buffer, row, row + 1)
-            assert documents_read(files) == 1, "one that pins everything stands for all"
+            assert documents_read(files) == 0, "no shard leaves the window"
         files.heal()
         add(buffer, 44, 60)
         assert documents_read(files) == 20, "nothing is unlinked on account of what was remembered"

@@ -59,6 +59,24 @@ def test_opening_reads_the_record_of_each_stream_twice() -> None:
     assert read == each, "to know of it, and whether it is still current"
 
 
+def test_an_appender_reads_the_others_when_somebody_asks() -> None:
+    disk = SimulatedDisk()
+    box, zeros = spaces.Box(-1, 1, (2,), np.float32), np.zeros(2, np.float32)
+    dr.ReplayBuffer.create(PATH, box, spaces.Discrete(2), capacity=64, files=disk).close()
+
+    def added(name: str) -> None:
+        with dr.ReplayBuffer.open(PATH, mode="a", stream=name, files=disk) as other:
+            other.add(zeros, 0, 0.0, zeros, False, False)
+
+    added("s1"), added("s2")
+    with dr.ReplayBuffer.open(PATH, mode="a", stream="s1", files=disk) as buffer:
+        assert list(buffer.engine.streams.commits) == ["0", "s1", "s2"]
+        assert not buffer.refresh()
+        added("s2")
+        assert buffer.refresh()
+        assert buffer.engine.streams.commits["s2"].end == 2
+
+
 def test_verify_reads_each_index_twice_and_lists_each_array_once(tmp_path: pathlib.Path) -> None:
     """Each array was listed three times, and its index read three times: the last time also where no patch needs it."""
     path, zeros = str(tmp_path / "a.replay"), np.zeros(2, np.float32)

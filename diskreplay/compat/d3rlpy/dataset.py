@@ -21,6 +21,7 @@ from d3rlpy.dataset import io as d3rlpy_io
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import arrays, check_array, check_count
@@ -46,7 +47,7 @@ CACHE_BYTES = DefaultBytes(64 << 20)
 Array = NDArray[Any]
 
 
-class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not followed by mypy
+class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not followed by mypy
     """d3rlpy's ``ReplayBuffer`` over a store: ``fit`` reads any store, and with ``limit``, ``fit_online`` writes one.
 
     Draws come from numpy's global generator, as d3rlpy's do: where both hold the same transitions, the same seed draws
@@ -166,7 +167,6 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         return self._ids(np.random.randint(count, size=size))
 
     def _picked(self, ids: Ids, pick: Any, read: StepsRead | None) -> list[Any]:
-        """Return what ``pick`` makes of each transition's episode and its place there."""
         if read is not None:
             return [pick(cut, index) for cut, index in self._reader.cuts(ids, read)]
         standing = [place for place, _ in places(self.store, ids)]
@@ -340,7 +340,6 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             raise ReadOnlyError("the dataset was opened to be read; DiskDataset(path, limit=...) writes")
 
     def _fitted(self, observation: Any, action: Any, reward: Any) -> NewestStep:
-        """Return a copy of a step as the store has it."""
         space: Any = self.store.schema.action_space
         obs = self._observation(observation)
         info = self.dataset_info
@@ -351,28 +350,18 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         return NewestStep(chosen.copy(), rewards("reward", reward, (), info.reward_signature.dtype[0]).copy(), obs)
 
     def _actions(self, what: str, given: Any, shape: tuple[int, ...]) -> Array:
-        """Return actions as the store has them; raise InputError if one is not in its space."""
         space: Any = self.store.schema.action_space
         return numbers(what, given, shape, space.dtype, within=space, finite=self.store.schema.finite)
 
     def _observation(self, observation: Any) -> list[Array]:
-        """Return an observation as the store has it, ``(*shape)`` a leaf."""
         if self._preprocessor is not None:
             observation = self._preprocessor.process_observation(observation)
-        return self._reader.layout.given(observation)
+        return self._reader.layout.as_stored(observation)
 
     def _add(self, step: NewestStep, following: list[Array], terminated: bool, truncated: bool) -> None:
         tree = self.store.schema.obs_tree
         obs, next_obs = unflatten(tree, step.obs), unflatten(tree, following)
         self.store.add(obs, step.action, step.reward, next_obs, terminated, truncated)
-
-    def commit(self) -> None:
-        """Make all transitions durable."""
-        self.store.commit()
-
-    def close(self) -> None:
-        """Commit, and give the store to the next writer; a step that is no transition yet is dropped."""
-        self.store.close()
 
     # d3rlpy's files
 
@@ -399,13 +388,11 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
 
 
 def _array(what: str, value: Any, dtype: Any) -> Array:
-    """Return a value as an array, a single number as one of one entry, as d3rlpy's writer does."""
     value = arrays(what, value)
     return value if isinstance(value, np.ndarray) and value.ndim else np.array([value], dtype)
 
 
 def _stored_space(space: Any, preprocessor: Any) -> Any:
-    """Return the space of an environment's observations as they are stored."""
     if preprocessor is None:
         return space
     if not isinstance(space, spaces.Box):

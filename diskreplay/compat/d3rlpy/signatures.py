@@ -110,7 +110,7 @@ class ObservationLeaves:
         """Return leaves as d3rlpy has them: an array if there is one leaf, else a list."""
         return leaves[0] if len(leaves) == 1 else leaves
 
-    def given(self, observation: Any) -> list[Array]:
+    def as_stored(self, observation: Any) -> list[Array]:
         """Return copies of an observation as the store takes them: ``(*shape)`` a leaf.
 
         InputError for one of another shape, and for NaN and infinity in a store that was made to refuse them.

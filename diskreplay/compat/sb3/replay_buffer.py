@@ -21,9 +21,8 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 from diskreplay.checks import check_count
-from diskreplay.compat import given
 from diskreplay.compat.disk_array import DiskArray
-from diskreplay.compat.first_step import FirstStepRing, FrameStack, Hold, OnVectorRing
+from diskreplay.compat.first_step import FrameStack, Hold, VectorBuffer
 from diskreplay.compat.location import global_seed
 from diskreplay.compat.rows import ids_of, window
 from diskreplay.engine.run import DefaultBytes
@@ -40,9 +39,11 @@ from diskreplay.views.view import View
 __all__ = ["DiskReplayBuffer"]
 
 CACHE_BYTES = DefaultBytes(16 << 20)
+UNPICKLED = "_hold", "_images", "_making", "_ring", "_stored_actions"
+"""The attributes that a buffer makes anew when it is unpickled."""
 
 
-class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3 is not followed by mypy
+class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3 is not followed by mypy
     """SB3's ``ReplayBuffer``, ``DictReplayBuffer`` and ``NStepReplayBuffer`` in one, with its rows on disk.
 
     The first seven arguments are SB3's, which its algorithms give; the others come by ``replay_buffer_kwargs``.
@@ -117,15 +118,15 @@ class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3
         self._open(Hold(path), checkpoint)
 
     def _open(self, hold: Hold, checkpoint: str | None = None) -> None:
-        """Open the store if there is one, else make it if it is already known what is stacked."""
         facts = {
             "observation_space": self.observation_space, "action_space": self._stored_actions,
             "num_envs": self.n_envs, "capacity": self.buffer_size * self.n_envs,
         }  # fmt: skip
         goals = (ACHIEVED, DESIRED) if isinstance(self._settings["view"], Hindsight) else ()
-        self._ring = FirstStepRing(
-            hold, facts, self._settings, self._options, self._frame_stack, checkpoint=checkpoint, single=goals
-        )
+        self._begin(
+            hold, facts, self._settings, self._options, self._frame_stack, fields=self._fields(self._stored_actions),
+            checkpoint=checkpoint, single=goals,
+        )  # fmt: skip
 
     @functools.cached_property
     def _stored_actions(self) -> Any:
@@ -137,34 +138,20 @@ class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3
     @property
     def path(self) -> str | None:
         """The store's path, or None for one in a temporary directory."""
-        return None if self._ring.place.temporary else self._ring.place.path
+        return None if self._hold.place.temporary else self._hold.place.path
 
     # SB3 sets both when a buffer is made or emptied; here they are those of the rows.
 
-    @property
-    def pos(self) -> int:
-        return self._ring.pos
-
-    @pos.setter
-    def pos(self, pos: int) -> None:
-        pass
-
-    @property
-    def full(self) -> bool:
-        return self._ring.full
-
-    @full.setter
-    def full(self, full: bool) -> None:
-        pass
+    pos, full = (found.setter(lambda self, value: None) for found in (VectorBuffer.pos, VectorBuffer.full))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all that a pickle holds: where the committed store is, or the files of a temporary one."""
-        state = {key: value for key, value in vars(self).items() if key not in ("_ring", "_stored_actions")}
+        state = {key: value for key, value in vars(self).items() if key not in UNPICKLED}
         state.update(pos=self.pos, full=self.full, _end=0)
         if self.store is not None:
             self.store.commit()
             state["_end"] = window(self.store).end
-        place, state["path"] = self._ring.place, self.path
+        place, state["path"] = self._hold.place, self.path
         if place.temporary:
             root = pathlib.Path(place.path)
             state["files"] = {
@@ -185,31 +172,9 @@ class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3
         self._settings = {**self._settings, "seed": global_seed() if self._draws else 0}
         self._open(hold)
         if self.store is not None:
-            assert self._ring.positions is not None
-            self._ring.positions.turn((pos + window(self.store).end - end) % self.buffer_size)
+            self._ring.turn((pos + window(self.store).end - end) % self.buffer_size)
 
     # SB3's methods
-
-    @uninterrupted
-    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
-        """Add one step of each environment; arrays lead with ``n_envs``.
-
-        Raises InputError for wrong shapes, values that do not fit, and rewards that are not finite; nothing was added.
-        """
-        self._ring.add([self._checked(obs, next_obs, action, reward, done, infos)])
-
-    @uninterrupted
-    def extend(self, *args: Any, **kwargs: Any) -> None:
-        """Add several steps at once, with errors as :meth:`add`; each of its arguments leads with their number."""
-        names = "obs", "next_obs", "action", "reward", "done", "infos"
-        if len(args) > len(names) or kwargs.keys() != set(names[len(args) :]):
-            raise InputError(f"extend takes {', '.join(names)}, got {len(args)} arguments and {sorted(kwargs)}")
-        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        self._ring.add([self._checked(*step) for step in given.by_step({name: arguments[name] for name in names})])
-
-    def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Any, ...]:
-        """Return the arguments of ``store.add`` for one step; all lead with ``n_envs``."""
-        return self._ring.checked(obs, next_obs, action, reward, done, infos, self.action_space)
 
     @uninterrupted
     def sample(self, batch_size: int, env: Any = None) -> Any:
@@ -222,7 +187,7 @@ class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3
         Raises NotEnoughDataError, a ValueError as of SB3, where the buffer is empty.
         """
         check_count("batch_size", batch_size, 0)
-        store = self._ring.filled()
+        store = self._filled()
         if not self._draws:
             return super().sample(batch_size, env=env)
         batches = []
@@ -234,7 +199,8 @@ class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3
 
     def _get_samples(self, batch_inds: NDArray[np.int64], env: Any = None) -> Any:
         env_indices = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))
-        return self._tensors(self._batch(batch_inds, env_indices), env)
+        store, (rows, _) = self._filled(), self._ring.entries(batch_inds)
+        return self._tensors(store.get(ids_of(store, rows, env_indices)), env)
 
     def _tensors(self, batch: Batch, env: Any) -> Any:
         self.index, self.weight = batch.index, batch.weight
@@ -258,31 +224,11 @@ class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3
             discounts=self.to_torch(batch.discount.reshape(-1, 1)) if self.n_steps > 1 else None,
         )
 
-    @uninterrupted
-    def reset(self) -> None:
-        """Forget all transitions."""
-        super().reset()
-        self._ring.clear()
-
     # SB3's attributes
 
     @property
-    def observations(self) -> Any:
-        return self._observed("obs")
-
-    @property
-    def next_observations(self) -> Any:
-        return self._observed("next_obs")
-
-    @property
-    def actions(self) -> DiskArray:
-        space = self._stored_actions
-        return self._ring.array(lambda batch: batch.action, (self.action_dim,), space.dtype)
-
-    @property
-    def dones(self) -> DiskArray:
-        make = functools.partial(_Dones, self._mark)
-        return self._ring.array(lambda batch: batch.terminated | batch.truncated, (), np.float32, make)
+    def dones(self) -> Any:
+        return self._ring.arrays(self._ring.fields["dones"], functools.partial(_Dones, self._mark))
 
     def _mark(self, position: Any, done: Any) -> None:
         """End the episodes where the newest row is marked as done, as SB3 does before it begins to learn anew."""
@@ -293,27 +239,6 @@ class DiskReplayBuffer(OnVectorRing, ReplayBuffer):  # type: ignore[misc]  # SB3
                 "episodes"
             )
         self.store.cut()
-
-    def _observed(self, field: str) -> Any:
-        def array(shape: Any, space: Any, *key: str) -> DiskArray:
-            def pick(batch: Batch) -> NDArray[Any]:
-                values: Any = getattr(batch, field)
-                found: NDArray[Any] = values[key[0]] if key else values
-                return found
-
-            return self._ring.array(pick, shape, space.dtype)
-
-        space = self.observation_space
-        if isinstance(space, spaces.Dict):
-            return {key: array(self.obs_shape[key], part, key) for key, part in space.spaces.items()}
-        return array(self.obs_shape, space)
-
-    def _batch(self, positions: NDArray[np.int64], envs: NDArray[np.int64]) -> Batch:
-        """Return the transitions at positions of the ring."""
-        store = self._ring.filled()
-        assert self._ring.positions is not None
-        rows, _ = self._ring.positions.entries(positions)
-        return store.get(ids_of(store, rows, envs))
 
 
 def _joined(batches: list[Batch]) -> Batch:

@@ -81,7 +81,6 @@ def save(model: Any, path: PathLike | None = None, *, attachments: Given | None 
 
 
 def _names(model: Any) -> Iterator[str]:
-    """Yield names for a checkpoint until one is free."""
     yield f"step-{model.num_timesteps}"
     yield from (f"step-{model.num_timesteps}-{number}" for number in itertools.count(2))
 
@@ -172,7 +171,6 @@ def _is_store(path: PathLike) -> bool:
 
 
 def _data(source: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a model that a zip holds."""
     data, _, _ = load_from_zip_file(source, device="cpu", custom_objects=options.get("custom_objects"))
     return data or {}
 
@@ -181,7 +179,6 @@ def _load(
     algorithm: type[Algorithm], source: Any, env: Any, name: str, given: dict[str, Any],
     state: dict[str, Any] | None, options: dict[str, Any],
 ) -> Algorithm:  # fmt: skip
-    """Return the model of a zip with its buffer at a checkpoint."""
     given = {**given, **options.pop("replay_buffer_kwargs", {})}
     kind: Any = algorithm
     model: Any = kind.load(source, env, replay_buffer_kwargs={**given, "checkpoint": name}, **options)
@@ -245,7 +242,6 @@ def _store(model: Any) -> Store:
 
 
 def _random_state(model: Any) -> dict[str, Any]:
-    """Return the state of the generators that SB3 draws from, as JSON can hold it."""
     state: Any = np.random.get_state(legacy=True)
     kind, keys, *rest = state
     version, internal, gauss_next = random.getstate()

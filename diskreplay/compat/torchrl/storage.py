@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, BinaryIO, Never
+from typing import Any, Never
 
 import numpy as np
 import torch
@@ -25,21 +25,19 @@ from torchrl.data.replay_buffers.writers import (
     TensorDictRoundRobinWriter,
 )
 
-from diskreplay.buffers.opening import LATEST
+from diskreplay.buffers.checkpointed import Checkpointed
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.buffers.stored import Restored
 from diskreplay.checks import check_array, check_count
 from diskreplay.compat.given import numbers, rewards
-from diskreplay.compat.keeper import newest_checkpoint
 from diskreplay.compat.location import Location, close_with
-from diskreplay.compat.positions import RingPositions
+from diskreplay.compat.ring import Ring
 from diskreplay.compat.rows import window
-from diskreplay.compat.stores import OPEN_OPTIONS, TAKE_OVER, check_ring, closed_on_failure
+from diskreplay.compat.stores import OPEN_OPTIONS, TAKE_OVER, check_ring, closed_on_failure, named_checkpoint
 from diskreplay.compat.torchrl import storage_checkpoints
 from diskreplay.compat.torchrl.tensor_layout import TORCHRL, TensorLayout, layout_of, stored_layout
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
 from diskreplay.engine.run import CACHE_BYTES
-from diskreplay.errors import CheckpointError, DiskReplayError, InputError, ReadOnlyError, StateError
+from diskreplay.errors import DiskReplayError, InputError, ReadOnlyError, StateError
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema.ids import Ids
 from diskreplay.storage.attachments import Given
@@ -125,7 +123,6 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         return reader
 
     def _slots(self, index: Any) -> Ids:
-        """Return the slots that are named, counted from 0; raise IndexError if one holds nothing."""
         if isinstance(index, tuple):
             if len(index) != 1:
                 raise InputError(f"the storage has one axis: give one integer, mask or slice, got {len(index)} of them")
@@ -176,7 +173,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
     register_load_hook = register_save_hook
 
 
-class DiskReplayStorage(DiskStorage):
+class DiskReplayStorage(Checkpointed, DiskStorage):
     """A storage for torchrl's ``ReplayBuffer`` and ``TensorDictReplayBuffer``, with its rows in a store on disk.
 
     Takes tensordicts; the first one says which leaves there are, with which shapes and dtypes. Observations are stored
@@ -206,6 +203,7 @@ class DiskReplayStorage(DiskStorage):
 
     _default_checkpointer = storage_checkpoints.Checkpointer
     making: str | None = None
+    _added = "row"
 
     def __init__(
         self,
@@ -224,14 +222,11 @@ class DiskReplayStorage(DiskStorage):
         self._frame_stack = dict(frame_stack or {})
         self._options = {"cache_bytes": cache_bytes, **options}
         self._rows: TensorDictReader | None = None
-        self._ring: RingPositions | None = None
+        self._ring: Ring | None = None
         self._place = Location(path, self)
-        if checkpoint == LATEST:
-            checkpoint = newest_checkpoint([self._place])
+        checkpoint = named_checkpoint([self._place], checkpoint)
         if self._place.exists:
             self.open_store(checkpoint)
-        elif checkpoint is not None:
-            raise InputError(f"there is no store, and so no checkpoint {checkpoint!r}, at {self._place.path!r}")
 
     # The store
 
@@ -299,7 +294,9 @@ class DiskReplayStorage(DiskStorage):
 
     def _take(self, store: Store, layout: TensorLayout, pos: int | None) -> None:
         close_with(self, store)
-        self._ring = RingPositions.of_rows(store, pos)
+        self._ring = Ring(store)
+        if pos is not None:
+            self._ring.turn(pos)
         self._rows = TensorDictReader(store, layout, self.device)
 
     def _look_at_end(self) -> None:
@@ -311,16 +308,6 @@ class DiskReplayStorage(DiskStorage):
             if isinstance(writer, RoundRobinWriter):
                 writer._cursor = pos
         self._bump_mutation_revision()
-
-    def commit(self) -> None:
-        """Make the rows durable."""
-        if self.store is not None:
-            self.store.commit()
-
-    def close(self) -> None:
-        """Commit, and give the store to the next writer; from then on the storage refuses every call."""
-        if self.store is not None:
-            self.store.close()
 
     # What torchrl asks of a storage
 
@@ -439,24 +426,11 @@ class DiskReplayStorage(DiskStorage):
 
         Raises InputError before the first row.
         """
-        if self.store is None:
-            raise InputError("there is nothing to make a checkpoint of; add a row first")
         self.making = name
         try:
-            self.store.checkpoint(name, metadata, attachments=attachments, keep=keep)
+            super().checkpoint(name, metadata, attachments=attachments, keep=keep)
         finally:
             self.making = None
-
-    @property
-    def restored(self) -> Restored | None:
-        """The checkpoint that the store was opened at, its name and metadata, or None if it was opened at none."""
-        return None if self.store is None else self.store.restored
-
-    def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
-        """Open a file that a checkpoint took along, as ``diskreplay.ReplayBuffer.attachment``."""
-        if self.store is None:
-            raise CheckpointError("there is no checkpoint before the first row; add one")
-        return self.store.attachment(name, checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
         """Make a checkpoint of the store, and return its name and where the store is, or the rows of a temporary one.
@@ -478,9 +452,8 @@ class DiskReplayStorage(DiskStorage):
 
     def restart(self, pos: int) -> None:
         """Put the next row in slot ``pos`` after the first rows were written."""
-        store = self.store
-        if store is not None:
-            self._ring = RingPositions.of_rows(store, pos)
+        if self._ring is not None:
+            self._ring.turn(pos)
         self._look_at_end()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -110,7 +110,6 @@ class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is
 
 
 def _prefix(folder: pathlib.Path) -> str:
-    """Return the prefix of the names of checkpoints that ``dumps`` makes for a directory."""
     return f"torchrl-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}-"
 
 
@@ -120,7 +119,6 @@ def _new_name(prefix: str) -> str:
 
 
 def _beside(store: Store, folder: pathlib.Path, name: str | None) -> list[str]:
-    """Return the checkpoints for a directory but the one of this name."""
     return [other for other in store.checkpoints if other.startswith(_prefix(folder)) and other != name]
 
 
@@ -175,7 +173,6 @@ def load_state(storage: Storage, state: dict[str, Any]) -> None:
 
 
 def _is_own(storage: Storage, state: Mapping[str, Any]) -> bool:
-    """Tell whether a state is of the storage's own store."""
     return not state["path"] or full_path(state["path"]) == storage.path
 
 
@@ -224,7 +221,6 @@ def _replace(storage: Storage, layout: TensorLayout, blocks: Iterator[TensorDict
 
 
 def _blocks(source: Store, layout: TensorLayout) -> Iterator[TensorDict]:
-    """Yield all rows of a store in blocks, oldest first."""
     reader, ids = TensorDictReader(source, layout, torch.device("cpu")), source.items()
     for start in range(0, len(ids), COPY_ROWS):
         block = ids[start : start + COPY_ROWS]

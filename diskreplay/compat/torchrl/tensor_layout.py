@@ -126,7 +126,6 @@ class TensorLayout:
         nothing = np.zeros((count, 1), np.uint8)
 
         def stored(source: Source, otherwise: Array, shape: tuple[int, ...] | None = None) -> Array:
-            """Return the values of the one leaf that shows this source."""
             for leaf in self.of(source):
                 return _stored(values[leaf.key]) if shape is None else values[leaf.key].reshape(count, *shape)
             return otherwise

@@ -66,7 +66,6 @@ class TensorDictReader:
         return nodes[()]()
 
     def _read(self, leaf: Leaf, ids: Ids, slots: Ids) -> torch.Tensor:
-        """Return one leaf, and read nothing else."""
         if leaf.source == "slot":
             return self._tensor(leaf, slots)
         return self._tensor(leaf, read_part(self.store, ids, functools.partial(self._draft, leaf)))
@@ -91,7 +90,6 @@ class TensorDictReader:
 
 
 def _shown(leaf: Leaf, batch: Batch, slots: Ids) -> Any:
-    """Return a leaf's values in a batch of the store."""
     match leaf.source:
         case "slot":
             return slots

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
 
+from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_array, check_count
@@ -16,10 +17,9 @@ from diskreplay.compat import sampler_draws
 from diskreplay.compat.disk_array import fit
 from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.location import Location
-from diskreplay.compat.positions import RingPositions, ring_property
-from diskreplay.compat.rows import ids_of, read_once
+from diskreplay.compat.ring import Ring, ring_property
+from diskreplay.compat.rows import ids_of, read_once, rows_of_window
 from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, closed_on_failure, open_or_create
-from diskreplay.compat.xuance.fields import arrays
 from diskreplay.compat.xuance.memory import Buffer, Shapes, space_shape
 from diskreplay.errors import InputError
 from diskreplay.schema.ids import Ids
@@ -28,7 +28,7 @@ from diskreplay.schema.spaces import unbounded
 Array = NDArray[Any]
 
 
-class DiskBuffer:
+class DiskBuffer(OverStores):
     """The part of a buffer that is a store.
 
     Attributes:
@@ -43,17 +43,17 @@ class DiskBuffer:
     full = ring_property("full", "Whether every entry is there.")
 
     @property
-    def _ring(self) -> RingPositions:
+    def _ring(self) -> Ring:
         return self._keeper.ring
 
     def _begin(self, fields: Mapping[str, Any], ram: RamState | None = None) -> dict[str, Any]:
         """Go on as the buffer was closed; return the arrays ``(n_envs, n_size, ...)`` of a table of fields on disk."""
         with closed_on_failure(self.engine):
-            self._keeper = Keeper(self.engine, ram)
+            lead = self.engine.num_envs, rows_of_window(self.engine)
+            self._keeper = Keeper(self.engine, ram, Ring(self.engine, lead=lead, axis=1))
         with self._keeper.opening(self):
             self._keeper.restore()
-        ring = self._ring  # not ourselves: the buffer would never be forgotten
-        return dict(arrays(fields, self.engine, lambda: ring, (self.engine.num_envs, ring.size)))
+        return dict(self._ring.arrays(fields))
 
     def _read(self, slots: Ids, envs: Ids) -> Any:
         """Return the batch of the transitions in slots of environments."""
@@ -67,9 +67,8 @@ class DiskBuffer:
         """Make everything durable, also what is in RAM."""
         self._keeper.save()
 
-    def close(self) -> None:
-        """Commit, and give the store to the next writer."""
-        self.engine.close()
+    def _written(self) -> tuple[SampledBuffer[Any]]:
+        return (self.engine,)
 
 
 class OneAgentBuffer(DiskBuffer, Buffer):

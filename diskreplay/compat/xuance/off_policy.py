@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from diskreplay.checks import check_array, check_count, checked_number
 from diskreplay.compat import sampler_draws
 from diskreplay.compat.keeper import RamState
+from diskreplay.compat.ring import Field, nested, picked
 from diskreplay.compat.rows import ids_of, read_once
 from diskreplay.compat.xuance.disk_buffer import (
     OneAgentBuffer,
@@ -22,7 +23,6 @@ from diskreplay.compat.xuance.disk_buffer import (
     ring_size,
     sampled,
 )
-from diskreplay.compat.xuance.fields import Field, nested, picked
 from diskreplay.compat.xuance.memory import Shape, checked_shape
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.proportional import Proportional

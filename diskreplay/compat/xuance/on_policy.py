@@ -10,10 +10,10 @@ import numpy as np
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, check_share
 from diskreplay.compat.location import Location
+from diskreplay.compat.ring import Field, nested
 from diskreplay.compat.stores import open_or_create
 from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.disk_buffer import OneAgentBuffer, auxiliary_dtype, fit_step, ring_size, sampled
-from diskreplay.compat.xuance.fields import Field, nested
 from diskreplay.compat.xuance.memory import sample_batch
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError

@@ -20,7 +20,7 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_array, check_count
 from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.keeper import Keeper
-from diskreplay.compat.positions import RingPositions
+from diskreplay.compat.ring import Ring
 from diskreplay.compat.rows import column, ids_of, read_once
 from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.disk_buffer import DiskBuffer, integers, open_off_policy, stored_space
@@ -81,7 +81,7 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
         with closed_on_failure(self.engine):
             self._integers = functools.partial(integers, self.engine, options.get("seed") is not None)
             self._episodes = FinishedEpisodes(self.engine, self.n_size, functools.partial(_ended, self.engine))
-            self._keeper = Keeper(self.engine, ring=RingPositions(self._episodes.held, self.n_size))
+            self._keeper = Keeper(self.engine, ring=Ring(size=self.n_size, held=self._episodes.held))
         with self._keeper.opening(self):
             self._keeper.restore()
 

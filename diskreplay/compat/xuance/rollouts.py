@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 from diskreplay.buffers import on_policy
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_array
-from diskreplay.compat.keeper import Keeper, RamState, set_item
-from diskreplay.compat.rows import RowWindow, window
-from diskreplay.compat.xuance.fields import Field, arrays
+from diskreplay.compat.keeper import Keeper, RamState
+from diskreplay.compat.ring import Field, Ring
+from diskreplay.compat.rows import RowWindow, ids_of, rows_of_window, single_steps, window
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema.ids import Ids
 
@@ -36,7 +35,9 @@ class Rollout(Keeper):
     def __init__(self, buffer: SampledBuffer[Any]) -> None:
         self._newest: tuple[int, dict[str, Any]] | None = None
         """The row that the newest step becomes, and the step."""
-        super().__init__(buffer, RamState({OPEN: np.zeros(buffer.num_envs, np.int64)}))
+        lead = buffer.num_envs, rows_of_window(buffer)
+        ring = Ring(buffer, lead=lead, axis=1, held=self._held, read=self._flushed)
+        super().__init__(buffer, RamState({OPEN: np.zeros(buffer.num_envs, np.int64)}), ring)
 
     def begin(self, owner: object, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Make the arrays of tables of fields, by group, and go on as ``owner`` was closed.
@@ -46,7 +47,7 @@ class Rollout(Keeper):
         with self.opening(owner):
             fields = [item for table in tables.values() for item in table.items()]
             self.ram.fills = {name: field.fill for name, field in fields if isinstance(field, Field)}
-            self.ram.arrays.update(arrays(tables, self.buffer, self.flushed, (self.buffer.num_envs, self.ring.size)))
+            self.ram.arrays.update(self.ring.arrays(tables))
             if not self.restore() and len(self.buffer):
                 self.buffer.clear()
 
@@ -62,16 +63,18 @@ class Rollout(Keeper):
         at, steps = (slice(None), self.ring.pos), self.ram.marks[OPEN]
         with self.buffer.engine.write_lock:
             self._release(row)
-            self.change(
-                functools.partial(setattr, self, "_newest", (window(self.buffer).end, row)),
-                *(
-                    set_item(memory, at, values.get(name, 0))
-                    for group, values in beside.items()
-                    for name, memory in self.ram.arrays[group].items()
-                    if isinstance(memory, np.ndarray)
-                ),
-                set_item(steps, slice(None), np.minimum(steps + 1, self.ring.size)),
-            )
+            newest, longer = (window(self.buffer).end, row), np.minimum(steps + 1, self.ring.size)
+            written = [
+                (memory, values.get(name, 0))
+                for group, values in beside.items()
+                for name, memory in self.ram.arrays[group].items()
+                if isinstance(memory, np.ndarray)
+            ]
+            with self.changing():
+                self._newest = newest
+                for memory, value in written:
+                    memory[at] = value
+                steps[:] = longer
 
     def finish(self, env: int, group: str, estimate: Callable[[Path], tuple[Array, Array]]) -> None:
         """Write the returns and advantages of an environment's open path, if it has steps, and end it.
@@ -84,13 +87,17 @@ class Rollout(Keeper):
         at = env, (self.start_ids[env] + np.arange(steps)) % self.ring.size
         found = estimate({name: memory[name][at] for name in ("rewards", "values", "terminals")})
         written = [
-            set_item(memory[name], at, values.reshape(memory[name][at].shape))
+            (memory[name], values.reshape(memory[name][at].shape))
             for name, values in zip(("returns", "advantages"), found, strict=True)
             if name in memory
         ]
-        step = self._waiting()
-        ended = [] if step is None else [set_item(step["truncated"], env, not step["terminated"][env])]
-        self.change(*written, set_item(self.ram.marks[OPEN], env, 0), *ended)
+        step, marks = self._waiting(), self.ram.marks[OPEN]
+        with self.changing():
+            for array, values in written:
+                array[at] = values
+            marks[env] = 0
+            if step is not None:
+                step["truncated"][env] = not step["terminated"][env]
 
     def chosen(self, indexes: Any) -> tuple[Ids, Ids]:
         """Return the environments and positions of indexes of a rollout, which must be full."""
@@ -99,8 +106,8 @@ class Rollout(Keeper):
 
     # The newest step
 
-    def held(self) -> RowWindow:
-        begin, end = super().held()
+    def _held(self) -> RowWindow:
+        begin, end = window(self.buffer)
         if self._waiting() is None:
             return RowWindow(begin, end)
         return RowWindow(max(begin, end + 1 - self.ring.size), end + 1)
@@ -109,6 +116,10 @@ class Rollout(Keeper):
         """Return the newest step if it is not a row yet, or None."""
         newest = self._newest
         return newest[1] if newest is not None and newest[0] == window(self.buffer).end else None
+
+    def _flushed(self, field: Field, rows: Ids, envs: Ids) -> Array:
+        self.flush()
+        return field.of(single_steps(self.buffer, ids_of(self.buffer, rows, envs)))
 
     def flush(self) -> None:
         """Add the newest step's row now, with its own ``obs`` as ``next_obs``: XuanCe's on-policy buffers show none."""

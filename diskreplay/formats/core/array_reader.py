@@ -255,7 +255,6 @@ class _Dataset:
         )  # fmt: skip
 
     def _first_keys(self) -> dict[str, str]:
-        """Return the name in a run of each of our names that is read, by the first run."""
         run, choice = self._runs[0], self._choice
         found = self._convention.names_of(run.names, self._layout, choice, run.where)
         choice.check_columns(leaves_of(found, OBS), list(filter(is_column, found)))
@@ -300,7 +299,6 @@ class _Dataset:
         return f"there are {listed(shapes) or 'none'}; {by_hand(run.files[0], kind.loads, kind.item, shapes)}"
 
     def _opened(self, run: Run, first: Mapping[str, str], layout: Layout | None) -> FlatArrays:
-        """Return the steps of a run; ``first`` has the names of the first one."""
         own = self._convention.names_of(run.names, self._layout, self._choice, run.where)
         for ours, theirs in first.items():
             if ours not in own and not leaves_of(own, ours.partition("/")[0]):

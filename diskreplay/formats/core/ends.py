@@ -153,7 +153,6 @@ def last_rows(where: str, kind: str, values: Array, count: int) -> Array:
 
 
 def _numbered(where: str, kind: str, numbers: Array, count: int) -> Array:
-    """Return the last rows, from numbers of first rows, last rows, or one past the last ones."""
     if (np.diff(numbers) < 1).any():
         raise InputError(f"{where}: must grow from episode to episode")
     begin, end = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, 0)
@@ -203,7 +202,6 @@ def time_limits(terminated: Array, steps: int) -> Array:
 
 
 def _whole_numbers(where: str, values: Array) -> Array:
-    """Return one whole number an entry as int64 ``(n,)``; raise InputError for others."""
     flat = np.asarray(values).reshape(-1)
     with np.errstate(invalid="ignore"):
         numbers: Array = flat.astype(np.int64) if flat.dtype.kind in "biuf" else np.empty(0, np.int64)

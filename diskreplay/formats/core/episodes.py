@@ -175,7 +175,6 @@ def widest(each: Sequence[gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
 
 
 def _range(space: gymnasium.Space[Any]) -> tuple[Array, Array] | None:
-    """Return the least and greatest integers of an inferred space, or None for one of other values."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return np.array(int(space.start)), np.array(int(space.start + space.n) - 1)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):

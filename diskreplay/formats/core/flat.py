@@ -165,7 +165,6 @@ class FlatArrays:
         return Source(layout, steps, blocks, episodes, self.names, inferred=self.layout is None)
 
     def _check_lengths(self) -> None:
-        """Raise InputError if an array does not have one entry for each step."""
         count = len(self.last)
         following = {f"next {name}": array for name, array in (self.next_obs or {}).items()}
         for name, array in {**self.obs, **self.action, **self.extra, **following}.items():
@@ -176,7 +175,6 @@ class FlatArrays:
                 raise InputError(f"{self.where}: rewards must be one number a step, got {tuple(self.reward.shape[1:])}")
 
     def _check_next_obs(self) -> None:
-        """Raise InputError if next or final observations are not like the observations."""
         for what, leaves in (("next", self.next_obs), ("final", self.finals)):
             if leaves is not None and leaves.keys() != self.obs.keys():
                 raise InputError(
@@ -280,13 +278,11 @@ def is_ragged(array: ArrayLike) -> bool:
 
 
 def _space(name: str, array: ArrayLike) -> Any:
-    """Return the widest space of an array's values."""
     space = infer_space(tuple(array.shape[1:]), native(array.dtype), name)
     return gym_spaces.Sequence(space, stack=True) if is_ragged(array) else space
 
 
 def _values(array: ArrayLike, rows: slice) -> Any:
-    """Return entries of an array in this machine's byte order."""
     if is_ragged(array):
         return array[rows]
     found: Array = np.asarray(array[rows])

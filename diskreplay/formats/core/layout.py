@@ -36,7 +36,7 @@ from diskreplay.schema.columns import (
     Stack,
     Start,
 )  # fmt: skip
-from diskreplay.schema.spec import StoreSpec, build
+from diskreplay.schema.spec import build
 from diskreplay.video import Video
 
 Array = NDArray[Any]
@@ -221,7 +221,7 @@ class Layout:
         }
         for axis in (None, "auto", 0, -1):
             try:
-                if build(StoreSpec(**given, capacity=1, stack_axis=axis)).stacks == self.stacks:
+                if build(**given, capacity=1, stack_axis=axis).stacks == self.stacks:
                     return {**given, "stack_axis": axis, "provenance": self.provenance}
             except SchemaError:
                 raise
@@ -284,7 +284,6 @@ def read_description(stored: Any, where: str) -> tuple[Layout, dict[str, str]]:
 
 
 def _dtype(name: Any) -> np.dtype[Any]:
-    """Return the dtype of a name; raise ValueError for one that no store holds."""
     if name not in schemas.DTYPES:
         raise ValueError(f"there is no dtype {str(name)[:40]!r}")
     found: np.dtype[Any] = np.dtype(name)
@@ -385,8 +384,6 @@ def _leaves(space: gymnasium.Space[Any], root: str) -> dict[str, Shape]:
 
 
 def _without(space: gymnasium.Space[Any], name: str, wanted: set[str]) -> gymnasium.Space[Any]:
-    """Return the space without the leaves that are not wanted."""
-
     def has(part: gymnasium.Space[Any], path: str) -> bool:
         return any(leaf in wanted for leaf in spaces.leaves(spaces.tree(part, path)))
 
@@ -402,7 +399,6 @@ def _without(space: gymnasium.Space[Any], name: str, wanted: set[str]) -> gymnas
 
 
 def _frame_space(space: gymnasium.Space[Any], stack: Stack, column: Column) -> gymnasium.Space[Any]:
-    """Return the space of a leaf's single frames."""
     if stack.axis is None:
         return space
     if isinstance(space, gymnasium.spaces.Box):
@@ -412,7 +408,6 @@ def _frame_space(space: gymnasium.Space[Any], stack: Stack, column: Column) -> g
 
 
 def _newest(bound: Array, stack: Stack, shape: tuple[int, ...]) -> Array:
-    """Return the part of a stacked bound that belongs to the newest frame."""
     if stack.channels:
         depth = shape[0] if stack.axis == 0 else shape[-1]
         return bound[-depth:] if stack.axis == 0 else bound[..., -depth:]

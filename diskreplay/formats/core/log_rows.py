@@ -190,7 +190,6 @@ class LogRows:
             self.explain(error)
 
     def _shown(self, column: Column, rows: Array, values: Array) -> Array:
-        """Return values of rows, decoded if they are video."""
         return self.stream.read_frames(column.name, values, rows) if column.name in self.schema.videos else values
 
     def refresh(self) -> bool:
@@ -238,7 +237,6 @@ class LogRows:
             kept = slice(None)
 
         def shown(column: Column, given: Array) -> Any:
-            """Return values of transitions, of a ragged column the items of their spans."""
             ragged = column.name in schema.ragged
             return self.stream.read_items(column.name, given[kept]) if ragged else given[kept]
 
@@ -254,7 +252,6 @@ class LogRows:
         )
 
     def _last(self, rows: Array, env: int) -> Array:
-        """Tell which rows are the last of their episode, or the newest of all."""
         envs = np.full(len(rows), env)
         last: Array = self.log.is_cut(rows, envs) | (rows + 1 == self.log.end)
         return last

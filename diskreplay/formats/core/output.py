@@ -76,7 +76,6 @@ def _room_for(target: pathlib.Path) -> Iterator[None]:
 
 
 def _is_full(error: BaseException | None) -> bool:
-    """Tell whether an error comes from a full disk; HDF5 and Arrow have the number in their text."""
     return error is not None and (
         (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
         or re.search(rf"errno (= )?({errno.ENOSPC}|{errno.EDQUOT})\b", str(error)) is not None
@@ -85,7 +84,6 @@ def _is_full(error: BaseException | None) -> bool:
 
 
 def _led_to(link: pathlib.Path) -> pathlib.Path:
-    """Return what a symbolic link leads to, which need not be there."""
     with contextlib.suppress(OSError, RuntimeError):  # Python 3.13 gives back a link that leads in a circle
         found = link.resolve()
         if not found.is_symlink():
@@ -129,7 +127,6 @@ def check_target(
 
 
 def _sync(path: pathlib.Path) -> None:
-    """Call fsync on a file, or on all in a directory."""
     for entry in [path] if path.is_file() else [path, *path.rglob("*")]:
         descriptor = os.open(entry, os.O_RDONLY)
         try:

@@ -64,7 +64,6 @@ def naming(path: pathlib.Path) -> Iterator[None]:
 
 
 def _checked(path: pathlib.Path, source: Source) -> Iterator[Transitions]:
-    """Yield the steps, with values of the layout's dtypes; raise InputError for what a store does not take."""
     layout, blocks = source.layout, source.blocks()
     rewards = Slot("reward", (), layout.reward_dtype, 1)
     observed, acted = (

@@ -101,7 +101,6 @@ def steps_of(
 
 
 def _with_lists(where: str, arrays: Arrays) -> dict[str, ArrayLike]:
-    """Return the arrays, those that have offsets as ragged ones."""
     found = dict(arrays)
     for name in leaves_of(arrays, OFFSETS):
         key = name.removeprefix(f"{OFFSETS}/").removeprefix("extra/")
@@ -112,7 +111,6 @@ def _with_lists(where: str, arrays: Arrays) -> dict[str, ArrayLike]:
 
 
 def _shaped(arrays: dict[str, ArrayLike], layout: Layout | None) -> dict[str, ArrayLike]:
-    """Return the arrays with values of the layout's shapes; integers ``(N, 1)`` as actions are single ones."""
     if layout is None:
         return arrays | single_integers(leaves_of(arrays, ACTION))
     shapes = {**layout.step_shapes}
@@ -147,7 +145,6 @@ def _single(array: ArrayLike) -> Array:
 
 
 def _without_flag(where: str, key: str, array: ArrayLike, ends: Ends) -> Ends:
-    """Return the ends, those rows that an array numbers without their truncation."""
     count = len(ends.last)
     cuts = np.asarray(array[slice(0, count)]) if len(array.shape) == 1 else np.empty(0)
     if cuts.dtype.kind not in "iu" or (cuts < 0).any() or (cuts >= count).any() or not ends.last[cuts].all():

@@ -235,7 +235,6 @@ class SelectedStore:
             yield from rows.blocks(env, spans)
 
     def _stacked_blocks(self) -> Iterator[Transitions]:
-        """Yield the steps with observations as ``ReplayBuffer.get`` gives them."""
         with ReplayBuffer.open(self.path, mode="r", view=Transition(), sampler=Uniform(), ragged="lists") as buffer:
             for rows, env, spans in self._spans():
                 ids = pack(rows.log.stream, rows.valid_rows(env, spans), env, rows.log.num_envs)
@@ -263,7 +262,6 @@ class SelectedStore:
             yield rows, env, spans
 
     def _starts(self) -> list[int]:
-        """Return the start code of each chosen episode."""
         return [int(rows.log.take(START, np.array([e.start]), np.array([e.env]))[0]) for rows, e in self._chosen]
 
     def own_next_obs(self, between: Callable[[], object] = lambda: None) -> int:
@@ -277,7 +275,6 @@ class SelectedStore:
         return total
 
     def _final_obs(self, between: Callable[[], object]) -> int:
-        """Count episodes whose final observation is another than that of their last step."""
         found = 0
         for rows, episode in self._chosen:
             between()

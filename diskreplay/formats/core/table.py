@@ -59,7 +59,6 @@ def refused(format: Format) -> list[str]:
 
 
 def _but(format: Format) -> str:
-    """Return which ragged values a format holds that does not hold all of them."""
     held = [*["video"] * format.holds.video, *["texts"] * format.holds.text]
     return f" but {' and '.join(held)}" if held else ""
 

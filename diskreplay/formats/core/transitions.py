@@ -221,7 +221,6 @@ def whole_episodes(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
 
 
 def _sliced(steps: Any, rows: Any) -> Any:
-    """Return the block with all arrays indexed by ``rows``, but final observations as they are."""
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(steps):
         value = getattr(steps, field.name)
@@ -245,7 +244,6 @@ def nothing(values: Any) -> Any:
 
 
 def _concatenated(*parts: Any) -> Any:
-    """Return several blocks as one; final observations are those of the last."""
     first = parts[0]
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(first):

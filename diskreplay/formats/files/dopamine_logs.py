@@ -374,7 +374,6 @@ def _padding_found(checkpoint: StoredCheckpoint) -> int:
 
 
 def _zero(values: Array) -> Array:
-    """Tell which rows are zero."""
     with np.errstate(invalid="ignore"):  # signalling NaNs
         found: Array = np.logical_not(values.any(axis=tuple(range(1, values.ndim))))
     return found

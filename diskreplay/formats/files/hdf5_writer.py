@@ -71,7 +71,6 @@ class Hdf5Writer(ChunkedOutput):
         self._check()
 
     def _stored(self, dtype: np.dtype[Any]) -> dict[str, Any]:
-        """Return the dtype and filters as arguments of h5py's ``create_dataset``; objects are texts."""
         if dtype.hasobject:
             return {"dtype": h5py.string_dtype()}
         if self._compression == "none":

@@ -40,7 +40,6 @@ def is_image(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
 
 
 def _in_threads(work: Callable[[Sequence[Any]], list[Some]], items: Sequence[Any]) -> list[Some]:
-    """Return what ``work`` makes of all items, a few of them at a time."""
     parts = [items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE)]
     tasks = [workers.submit(functools.partial(work, part)) for part in parts]
     return [found for task in tasks for found in task.result()]

@@ -202,7 +202,6 @@ def read(path: pathlib.Path, info: Mapping[str, Any]) -> DatasetMeta:
 
 
 def _tables(path: pathlib.Path, folder: str) -> list[pathlib.Path]:
-    """Return the Parquet files of a folder in order; raise InputError if there are none."""
     found = sorted((path / folder).glob("*/*.parquet"), key=lambda file: natural(file.relative_to(path).as_posix()))
     if not found:
         raise InputError(f"{path}: there is no file below {folder}; download the dataset again, whole")
@@ -228,7 +227,6 @@ def _tasks(path: pathlib.Path) -> list[str]:
 
 
 def _episodes(path: pathlib.Path, files: Sequence[pathlib.Path], cameras: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the episodes in order, with the columns that are needed here."""
     videos = tuple(f"{kind}/{key}/" for key in cameras for kind in ("videos", "stats"))
     found = [
         row
@@ -253,7 +251,6 @@ def length(path: pathlib.Path, number: int, told: Mapping[str, Any]) -> int:
 
 
 def _rows(file: pathlib.Path, wanted: Any) -> list[dict[str, Any]]:
-    """Return the rows of a file, with the columns whose names are wanted."""
     import pyarrow.parquet as pq
 
     found: list[dict[str, Any]] = []

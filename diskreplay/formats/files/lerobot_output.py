@@ -133,7 +133,6 @@ class DatasetWriter:
         self._write_meta()
 
     def _numbered(self, texts: Sequence[str]) -> Array:
-        """Return the numbers of tasks; new ones get a number."""
         for text in texts:
             if self._numbers.setdefault(text, len(self._tasks)) == len(self._tasks):
                 self._tasks.append(text)
@@ -280,7 +279,6 @@ class DatasetWriter:
 
 
 def _texts(given: Any) -> list[str]:
-    """Return the texts of a fact: itself, or those in a list."""
     return [text for text in (given if isinstance(given, list) else [given]) if isinstance(text, str)]
 
 
@@ -378,7 +376,6 @@ class _EpisodeParts:
 
 
 def _pictures(values: Array) -> Any:
-    """Return pictures as Hugging Face's ``Image`` has them."""
     import pyarrow as pa
 
     encoded = pa.array(images.encoded(values), pa.binary())

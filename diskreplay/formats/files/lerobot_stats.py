@@ -56,7 +56,6 @@ def chosen(length: int) -> list[int]:
 
 
 def _of_vectors(values: Array) -> dict[str, Array]:
-    """Return the statistics of vectors ``(n, d)`` for each component, but for their number."""
     low, high, mean = values.min(axis=0), values.max(axis=0), np.mean(values, axis=0)
     if len(values) < 2:
         return {"min": low, "max": high, "mean": mean, "std": np.std(values, axis=0), **dict.fromkeys(QUANTILES, mean)}
@@ -69,7 +68,6 @@ def _of_vectors(values: Array) -> dict[str, Array]:
 
 
 def _histogram(values: Array) -> tuple[Array, Array]:
-    """Return how many values lie at or below the end of each bin, and the bins' edges."""
     if values.dtype == np.float16:  # whose edges could fall, or be infinite
         values = values.astype(np.float32)
     edges = np.linspace(values.min() - PADDING, values.max() + PADDING, BINS + 1)

@@ -73,7 +73,6 @@ def _converted(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(path: pathlib.Path, episodes: list[Any]) -> dict[str, dict[str, Any]] | None:
-    """Return the statistics of all episodes as LeRobot aggregates those of each; None where there are none."""
     try:
         keys = dict.fromkeys(key for stats in episodes for key in stats)
         each = {
@@ -87,7 +86,6 @@ def _aggregated(path: pathlib.Path, episodes: list[Any]) -> dict[str, dict[str, 
 
 
 def _numbered(path: pathlib.Path, name: str, key: str) -> list[dict[str, Any]]:
-    """Return the objects of a file by their numbers, which must be those from 0 on."""
     found: dict[Any, dict[str, Any]] = {}
     with inside(path, name).open("rb") as lines:
         while line := lines.readline(DOCUMENT_BYTES):

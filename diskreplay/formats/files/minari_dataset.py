@@ -228,7 +228,6 @@ def filled(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def _stored_space(metadata: Mapping[str, Any], key: str, file: pathlib.Path) -> gymnasium.Space[Any]:
-    """Return a space of the metadata; raise InputError if it is missing, or not a space."""
     if key not in metadata:
         raise InputError(f"{file}: has no {key}: only its environment knows it")
     try:
@@ -340,7 +339,6 @@ class Dataset:
         return self._container.array(name)
 
     def _told(self, number: int) -> tuple[int, dict[str, Any]]:
-        """Return the steps that an episode declares, or has rewards for, and its facts."""
         where, own, root = f"{self._where}, episode {number}", self._each[number], TOLD_OF[self._storage]
         names = {key: own[root + key] for key in KEYS if root + key in own}
         stored = {key: self._container.value(name) for key, name in names.items()}
@@ -395,7 +393,6 @@ class Dataset:
 
 
 def _as_stored(declared: Layout, first: FlatArrays) -> Layout:
-    """Return the declared spaces in the dtypes of an episode's arrays, and its columns."""
     found = first.source().layout
 
     def as_stored(leaf: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:

@@ -194,7 +194,6 @@ class PacketRows:
         """The file of the group."""
 
     def _taken(self, packet: Any, file: pathlib.Path) -> list[bytes]:
-        """Return the records of the group so far."""
         if packet.is_keyframe:
             self._group = []
         elif not self._group or file != self._file:
@@ -225,7 +224,6 @@ class PacketRows:
 
 
 def _facts(file: pathlib.Path, fps: float) -> Video:
-    """Return what a decoder of a file must know."""
     with opened(file) as stream:
         context, codec = stream.codec_context, stream.codec_context.codec.canonical_name
         if codec not in CODECS:
@@ -291,7 +289,6 @@ class VideoFiles:
         return {**self._place, "from_timestamp": start, "to_timestamp": stop}
 
     def _begin(self, parameters: Video, first: bytes) -> None:
-        """Begin a file, of which ``first`` is the first packet."""
         import av
 
         self._size, self._frames, self._parameters = 0, 0, parameters

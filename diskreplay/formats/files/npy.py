@@ -58,7 +58,6 @@ class NpyArray:
         check_size(where, self.shape, self.dtype.itemsize, lambda: stored_bytes(path))
 
     def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return the shape and dtype of the array that follows."""
         if file.read(1) == b"\x80":
             raise InputError(f"{self.where}: holds a pickle, which is never loaded: it can run any code")
         file.seek(0)

@@ -195,7 +195,6 @@ class ParquetArray:
         return values.reshape(count, *shape)
 
     def _listed(self, column: Any) -> Array:
-        """Return numbers, or lists of lists of them, as an array."""
         import pyarrow.compute as pc
 
         count, shape = len(column), [len(column)]
@@ -210,7 +209,6 @@ class ParquetArray:
         return self._shaped(column.to_numpy(zero_copy_only=False).reshape(shape), count)
 
     def _some(self, count: int) -> Any:
-        """Return the next rows."""
         there = sum(map(len, self._rest))
         while there < count:
             batch = next(self._batches, None)
@@ -276,7 +274,6 @@ def texts_of(files: Sequence[pathlib.Path], key: str) -> Texts:
 
 
 def _check_column(path: pathlib.Path, key: str, texts: bool) -> None:
-    """Raise InputError unless a file has one column of a key, of texts, or of numbers or images."""
     import pyarrow.parquet as pq
 
     with damage(path):

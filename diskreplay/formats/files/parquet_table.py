@@ -106,7 +106,6 @@ class ParquetTable:
 
     @functools.cached_property
     def _described(self) -> Mapping[str, tuple[Shape, bool]]:
-        """The shape and dtype of values, and whether they are ragged, of the columns that an export described."""
         if METADATA not in self._metadata:
             return {}
         layout, names = read_description(self.value(DESCRIPTION), str(self._path))
@@ -148,7 +147,6 @@ def check_order(episode: ParquetArray | None, frame: ParquetArray | None) -> Non
 
 
 def _not_in_order(column: ParquetArray, numbers: Mapping[str, Array], row: int) -> str:
-    """Return what is wrong with a row whose numbers do not follow those of the row before."""
     import pyarrow.parquet as pq
 
     starts = [0, *itertools.accumulate(pq.read_metadata(file).num_rows for file in column.files)]

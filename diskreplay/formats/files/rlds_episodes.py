@@ -110,7 +110,6 @@ def source(path: pathlib.Path, choice: Choice) -> Source:
 
 
 def _by_name(path: pathlib.Path, found: Mapping[str, ReadableFeature | None], ours: bool, choice: Choice) -> Features:
-    """Return the chosen features by name; raise InputError if they are not those of steps."""
     named: dict[str, ReadableFeature] = {}
     every: dict[str, str] = {}
     for key, feature in found.items():
@@ -137,7 +136,6 @@ def _by_name(path: pathlib.Path, found: Mapping[str, ReadableFeature | None], ou
 
 
 def _stored(path: pathlib.Path, info: Mapping[str, Any], names: Names) -> dict[str, list[StoredExample]]:
-    """Return the examples of each split; raise InputError if some are missing."""
     files: dict[str, dict[tuple[int, int], pathlib.Path]] = {}
     order = sorted((file.name for file in path.iterdir()), key=natural)
     for match in filter(None, map(SHARD.fullmatch, order)):
@@ -161,7 +159,6 @@ def _stored(path: pathlib.Path, info: Mapping[str, Any], names: Names) -> dict[s
 
 
 def _looked_at(stored: StoredExample, features: Features, facts: dict[str, Any]) -> RldsEpisode:
-    """Return what is known of an episode without its images."""
     example, where = stored.read(), stored.where
     count = len(example[STEPS + "is_last"].int64_list.value) if STEPS + "is_last" in example else 0
     flags = {name: features[name].array(example, where, count)[:] for name in RLDS_OWN if name in features}
@@ -209,7 +206,6 @@ def _is_step(values: list[Any]) -> bool:
 
 
 def _opened(episode: RldsEpisode, features: Features, layout: Layout | None) -> FlatArrays:
-    """Return the arrays of an episode."""
     example, where, rows, steps = episode.stored.read(), episode.stored.where, episode.rows, episode.steps
     arrays = {name: feature.array(example, where, steps) for name, feature in features.items()
               if not name.startswith("/") and name not in RLDS_OWN}  # fmt: skip

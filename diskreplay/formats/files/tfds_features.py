@@ -73,7 +73,6 @@ class ReadableFeature:
             return items.reshape(count, *self.shape)
 
     def _decoded(self, value: bytes) -> bytes:
-        """Return the bytes of a value as numpy has them."""
         most = VALUE_BYTES if self.ragged else math.prod(self.shape) * self.dtype.itemsize
         found = zlib.decompressobj().decompress(value, most + 1) if self.coding == ZLIB else value
         if len(found) > most or len(found) % self.dtype.itemsize:
@@ -93,7 +92,6 @@ def is_declared(key: str, features: Mapping[str, ReadableFeature | None]) -> boo
 
 
 def _values(example: Example, key: str, wanted: str) -> Any:
-    """Return the values of a key; raise ValueError if there are none, or of another kind."""
     if key not in example:
         raise ValueError(f"{key} is missing in the record")
     kind = example[key].WhichOneof("kind") or wanted
@@ -104,7 +102,6 @@ def _values(example: Example, key: str, wanted: str) -> Any:
 
 
 def _numbers(example: Example, key: str, dtype: np.dtype[Any]) -> Array:
-    """Return numbers in a dtype; raise ValueError for those that it does not hold."""
     floats = dtype.kind == "f"
     values = _values(example, key, "float_list" if floats else "int64_list")
     found: Array = np.fromiter(values, np.float32 if floats else np.int64, len(values))
@@ -137,7 +134,6 @@ def read_features(path: pathlib.Path) -> dict[str, ReadableFeature | None]:
 
 
 def _feature(node: Mapping[str, Any], key: str) -> ReadableFeature | None:
-    """Return a feature that is no dict, or None for one whose values are not read."""
     described = node.get("tensor") or node.get("image") or {}
     dtype, coding = str(described.get("dtype", "uint8")), described.get("encoding") or NUMBERS
     sizes = [int(size) for size in described.get("shape", {}).get("dimensions", ())]

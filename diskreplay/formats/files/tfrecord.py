@@ -60,7 +60,6 @@ def examples(path: pathlib.Path) -> Iterator[StoredExample]:
 
 
 def _checked(file: BinaryIO, count: int, where: str) -> bytes:
-    """Return bytes that their checksum follows; raise InputError if it is not theirs."""
     data, stored = file.read(count), file.read(CRC_BYTES)
     crc = google_crc32c.value(data)
     if stored != struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 
 from diskreplay.storage.files import File, FileLock, Files, Kind
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.stamps import Stamp
 
 WRITES = ("open_write", "pwrite", "truncate", "sync", "mkdir", "rename", "unlink", "rmdir", "sync_dir")
 """The names of the operations that may change something."""
@@ -130,9 +129,6 @@ class FaultyFiles(Files):
     def read(self, path: str) -> bytes:
         self.ask("read", path)
         return self.inner.read(path)
-
-    def stamps(self, folder: str, below: Sequence[str]) -> list[Stamp | None]:
-        return self.inner.stamps(folder, below)
 
     def list(self, path: str) -> list[str]:
         self.ask("list", path)

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_layout import lay_out
-from diskreplay.buffers.options import AgentsSpec
+from diskreplay.buffers.options import DEFAULTS
 from diskreplay.checks import check_count
 from diskreplay.compat.disk_array import Shape, fit
 from diskreplay.compat.location import Location
+from diskreplay.compat.ring import Field
 from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, open_or_create
 from diskreplay.compat.xuance.disk_buffer import DiskBuffer
-from diskreplay.compat.xuance.fields import Field
 from diskreplay.compat.xuance.memory import Buffer, checked_shape
 from diskreplay.errors import InputError
 from diskreplay.schema.spaces import unbounded
@@ -109,13 +109,13 @@ class MultiAgentBuffer(DiskBuffer, BaseBuffer):
             observation = spaces.Dict({"obs": observation, AVAILABLE: spaces.MultiBinary(n_actions)})
         actions = unbounded(self.act_space, dtype)
         states = None if self.state_space is None else unbounded(self.state_space, np.float32)
-        spec = AgentsSpec(states, mean_action_shape=mean_action)
         create = {
             "observation_space": observation, "action_space": actions, "n_agents": self.n_agents, "num_envs": num_envs,
             "capacity": rows * num_envs, "state_space": states, "mean_action_shape": mean_action, "columns": columns,
         }  # fmt: skip
-        layout, of_all, actions_of_all = lay_out(observation, actions, self.n_agents, spec)
-        stored = {"observation_space": of_all, "action_space": actions_of_all, "columns": layout.columns(columns)}
+        _, stored_spaces, laid_out = lay_out((observation, actions, self.n_agents), {**DEFAULTS, **create})
+        stored = dict(zip(("observation_space", "action_space"), stored_spaces, strict=True))
+        stored["columns"] = laid_out["columns"]
         options = {name: kwargs[name] for name in OPTIONS if name in kwargs}
         place = Location(kwargs.get("path"), self)
         return open_or_create(MultiAgentReplayBuffer, place, options, create, {**create, **stored}, view=view)

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_view import MultiAgentBatch
 from diskreplay.checks import check_array, check_count
-from diskreplay.compat.disk_array import DiskArray, fit
+from diskreplay.compat.disk_array import fit
 from diskreplay.compat.given import number
-from diskreplay.compat.keeper import Assignment, Keeper, RamState, set_item
-from diskreplay.compat.positions import RingPositions, ring_array
+from diskreplay.compat.keeper import Keeper, RamState
+from diskreplay.compat.ring import Field, Ring, look_up
 from diskreplay.compat.rows import column, read_once
 from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
-from diskreplay.compat.xuance.fields import Field, look_up
 from diskreplay.compat.xuance.marl.base import AVAILABLE, REWARDS, TERMINALS, Fields, MultiAgentBuffer, needed
 from diskreplay.errors import InputError
 from diskreplay.schema.columns import TERMINATED, TRUNCATED
@@ -65,17 +64,12 @@ class CollectedEpisodes(Keeper):
         marks = {name: np.zeros(n_envs, np.int64) for name in MARKS}
         arrays = {"data": self.data, EPISODE_DATA: self.collected}
         fills = {key: field.fill for key, field in fields.items()}
-        ring = RingPositions(self._finished.held, size)
+        ring = Ring(buffer, size=size, held=self._finished.held, read=self._episodes)
         super().__init__(buffer, RamState(marks, arrays, fills, (EPISODE_DATA, *MARKS)), ring)
-        for key, field in fields.items():
-            self.data[key] = self._on_disk(field) if field.part else field.empty(size)
+        self.data.update(ring.arrays(fields))
 
-    def _on_disk(self, field: Field) -> DiskArray:
-        def read(episodes: Ids, _: Ids) -> Array:
-            return padded(read_once(self.buffer, self._finished.at(episodes)[0]), field)
-
-        ring = self.ring
-        return ring_array(lambda: ring, (ring.size,), field.shape, field.dtype, read, fill=field.fill)
+    def _episodes(self, field: Field, episodes: Ids, envs: Ids) -> Array:
+        return padded(read_once(self.buffer, self._finished.at(episodes)[0]), field)
 
     def episodes(self, slots: Ids) -> dict[str, Array]:
         """Return the finished episodes in slots, by key."""
@@ -98,48 +92,51 @@ class CollectedEpisodes(Keeper):
         }
         if not np.isfinite(steps["rewards"]).all():
             raise InputError("rewards must be finite; nothing was stored")
-        self.change(
-            *(set_item(self.collected[key], fields[key].at(envs, at[envs]), one[envs]) for key, one in steps.items())
-        )
+        written = [(self.collected[key], fields[key].at(envs, at[envs]), one[envs]) for key, one in steps.items()]
+        with self.changing():
+            _write(written)
 
-    def finish(self, env: int, steps: int, given: Mapping[str, Any], *more: Assignment) -> None:
-        """Write what follows an episode's last step, and what else is known when it is finished."""
-        fields, written = self._fields, []
+    def finish(self, env: int, steps: int, given: Mapping[str, Any], estimates: Mapping[str, Array]) -> None:
+        """Write what follows an episode's last step, and the estimates of its steps."""
+        fields = self._fields
+        written: list[Any] = [(self.collected[key], np.s_[env, :, :steps], one) for key, one in estimates.items()]
         for key, value in given.items():
             whole = key == FILLED
             shape = fields[key].shape if whole else fields[key].step_shape
             last = fit(key, _of_env(key, value, env, self._n_envs), shape, fields[key].dtype)
             if whole:
                 last[steps:] = False
-            written.append(set_item(self.collected[key], env if whole else fields[key].at(env, steps), last))
+            written.append((self.collected[key], env if whole else fields[key].at(env, steps), last))
         marks = self.ram.marks
-        self.change(*written, *more, set_item(marks["done"], env, 1), set_item(marks["steps"], env, steps))
+        with self.changing():
+            _write([*written, (marks["done"], env, 1), (marks["steps"], env, steps)])
 
     def drop(self) -> None:
         """Forget the episodes that are being collected."""
-        self.change(*self._without_collected())
+        nothing = self._without_collected()
+        with self.changing():
+            _write(nothing)
 
-    def _without_collected(self) -> list[Assignment]:
-        data = [set_item(self.collected, key, field.empty(self._n_envs)) for key, field in self._fields.items()]
-        return [*data, *(set_item(self.ram.marks[mark], slice(None), 0) for mark in MARKS)]
+    def _without_collected(self) -> list[Any]:
+        data = [(self.collected, key, field.empty(self._n_envs)) for key, field in self._fields.items()]
+        return [*data, *((self.ram.marks[mark], slice(None), 0) for mark in MARKS)]
 
     def store(self) -> None:
         """Add the episodes that are finished, and forget those that are not."""
         slot, marks = self.ring.pos, self.ram.marks
         rows: list[dict[str, Any]] = []
-        changes: list[Assignment] = []
+        changes: list[Any] = []
         for env in np.flatnonzero(marks["done"]).tolist():
             episode = {key: values[env].copy() for key, values in self.collected.items()}
-            changes += [
-                set_item(self.data[key], slot, episode[key]) for key, field in self._fields.items() if not field.part
-            ]
+            changes += [(self.data[key], slot, episode[key]) for key, field in self._fields.items() if not field.part]
             rows += _rows(episode, int(marks["steps"][env]))
             slot = (slot + 1) % self.ring.size
         changes += self._without_collected()  # before a row is added: what lacks memory lacks it now
         with self.buffer.engine.write_lock:
             for row in rows:
                 self.buffer.add(**row)
-            self.change(*changes)
+            with self.changing():
+                _write(changes)
 
 
 class EpisodeRing(MultiAgentBuffer):
@@ -248,15 +245,22 @@ class EpisodeRing(MultiAgentBuffer):
             raise InputError(f"next_t must be at least 1, an episode of one step, got {next_t!r}")
         return env, min(steps, self.max_eps_len)
 
-    def _finish(self, env: int, steps: int, terminal_data: tuple[Any, ...], *more: Assignment) -> None:
-        """Take what follows an episode's last step, and what else is known when it is finished."""
+    def _finish(
+        self, env: int, steps: int, terminal_data: tuple[Any, ...], estimates: Mapping[str, Array] | None = None
+    ) -> None:
+        """Take what follows an episode's last step, and the estimates of its steps."""
         if len(terminal_data) != 4:
             raise InputError("finish_path takes i_env, next_t, obs_next, state_next, available_actions and filled")
         obs, state, available, filled = terminal_data
         given = {"obs": obs, FILLED: filled, AVAILABLE: np.ones(self.n_envs) if available is None else available}
         if self.state_space is not None:
             given["state"] = state
-        self._keeper.finish(env, steps, given, *more)
+        self._keeper.finish(env, steps, given, estimates or {})
+
+
+def _write(assignments: Iterable[tuple[Any, Any, Any]]) -> None:
+    for values, at, value in assignments:
+        values[at] = value
 
 
 def _rows(data: Mapping[str, Array], steps: int) -> list[dict[str, Any]]:

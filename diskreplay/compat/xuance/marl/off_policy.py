@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_view import MultiAgentBatch
 from diskreplay.checks import check_count
-from diskreplay.compat.xuance.fields import Field, picked
+from diskreplay.compat.ring import Field, picked
 from diskreplay.compat.xuance.marl.base import REWARDS, TERMINALS, Fields, MultiAgentBuffer, row_of, take_step
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import NotEnoughDataError

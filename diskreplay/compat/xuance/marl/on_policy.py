@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, check_share
+from diskreplay.compat.ring import Field
 from diskreplay.compat.xuance import rollouts
-from diskreplay.compat.xuance.fields import Field
 from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed, row_of, take_step
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_share
-from diskreplay.compat.keeper import set_item
+from diskreplay.compat.ring import Field
 from diskreplay.compat.xuance import rollouts
-from diskreplay.compat.xuance.fields import Field
 from diskreplay.compat.xuance.marl.base import Fields, needed
 from diskreplay.compat.xuance.marl.episodes import FILLED, EpisodeRing
 from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
@@ -110,15 +109,9 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
         path = {key: np.moveaxis(data[key][i_env, :, :steps], 1, 0) for key in ("rewards", "values")}
         path["terminals"] = data["terminals"][i_env, :steps]
         found = self._estimate(path, value_next, value_normalizer)
-        estimates = [
-            set_item(
-                data[key],
-                (i_env, slice(None), slice(steps)),
-                values.T.reshape(self.n_agents, steps, *self.rew_space),
-            )
-            for key, values in zip(self.ESTIMATED, found, strict=False)
-        ]
-        self._finish(i_env, steps, terminal_data, *estimates)
+        shape = self.n_agents, steps, *self.rew_space
+        estimates = {key: values.T.reshape(shape) for key, values in zip(self.ESTIMATED, found, strict=False)}
+        self._finish(i_env, steps, terminal_data, estimates)
 
     def sample(self, indexes: Any) -> dict[str, Array]:
         """Return the episodes at ``indexes``, integers ``(B,)``, as arrays by key.
