@@ -299,7 +299,7 @@ def formats_(as_json: bool) -> None:
 def merge(paths: tuple[str, ...], out: str, allow_loss: bool, as_json: bool) -> None:
     """Make a store OUT with all episodes of the stores at PATHS."""
     from diskreplay.ops.combine import merge as run
-    from diskreplay.remote.objects import is_url
+    from diskreplay.remote import is_url
     from diskreplay.storage.paths import checked_path
 
     first, last = (is_url(path) or os.path.lexists(checked_path(path)) for path in (paths[0], out))
@@ -373,7 +373,7 @@ def episodes(
     whose first steps have left the window.
     """
     from diskreplay.ops.episodes import episodes as run
-    from diskreplay.remote.place import open_store
+    from diskreplay.remote import open_store
 
     every = run(path, sort=sort, reverse=reverse, where=where)
     lines = every[:limit]

@@ -162,7 +162,7 @@ def verify(path: str, repairs: bool, as_json: bool) -> int:
             result, facts = repaired.after, repaired.to_json()
         else:
             from diskreplay.ops.verify import verify as run
-            from diskreplay.remote.objects import is_url
+            from diskreplay.remote import is_url
 
             result = run(path, report)
             facts = result.to_json()

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diskreplay.errors import InputError, NotAStoreError, StoreNotFoundError
-from diskreplay.remote import membership
-from diskreplay.remote.objects import ObjectStore, checked_url, is_url
+from diskreplay.remote import ObjectStore, checked_url, find_store, is_url
 from diskreplay.schema.columns import ACTION, OBS, Schema, Start
 from diskreplay.storage.files import Files
 from diskreplay.storage.local_files import LocalFiles
@@ -37,7 +36,7 @@ def is_there(path: PathLike, schema: Schema, options: Mapping[str, Any], setting
     store = found(path, options["files"] or LocalFiles())
     if store is not None:
         name, stored, kept = store.path, store.schema, store.settings
-    elif url is None or (joined := membership.found(ObjectStore(url))) is None:
+    elif url is None or (joined := find_store(ObjectStore(url))) is None:
         return False
     else:
         name, (stored, kept) = url, joined

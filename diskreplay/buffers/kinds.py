@@ -9,8 +9,7 @@ from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer, MultiAgentRol
 from diskreplay.buffers.on_policy import AGENTS_ROLLOUT, ROLLOUT
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.rollout import RolloutBuffer
-from diskreplay.remote import membership
-from diskreplay.remote.objects import ObjectStore, checked_url, is_url
+from diskreplay.remote import ObjectStore, checked_url, find_store, is_url
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.storage.store import Store
@@ -37,7 +36,7 @@ def open(path: PathLike, mode: Literal["r", "r+", "a"] = "r", **options: Any) ->
     Raises what :meth:`ReplayBuffer.open` raises.
     """
     if is_url(path):
-        there = membership.found(ObjectStore(checked_url(path)))
+        there = find_store(ObjectStore(checked_url(path)))
         settings = {} if there is None else there[1]
     else:
         settings = Store(full_path(path), options.get("files") or LocalFiles()).settings

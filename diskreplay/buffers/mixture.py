@@ -38,7 +38,7 @@ from diskreplay.engine.hooks import State
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.interrupts import Lock, held_back
 from diskreplay.reading.reads import Reads
-from diskreplay.remote.place import named, place
+from diskreplay.remote import locate_store, named
 from diskreplay.sampling import shares
 from diskreplay.sampling.composed import has_priorities, with_parts
 from diskreplay.sampling.groups import Groups
@@ -489,7 +489,7 @@ def _checked_part(part: PartToOpen) -> tuple[str, dict[str, Any]]:
 
 
 def _store(path: str, options: Mapping[str, Any]) -> Store:
-    return Store(*place(path, options.get("files"), options.get("mirror"), options.get("mirror_bytes")))
+    return Store(*locate_store(path, options.get("files"), options.get("mirror"), options.get("mirror_bytes")))
 
 
 def _stream(store: Store, options: Mapping[str, Any]) -> str | None:

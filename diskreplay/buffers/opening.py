@@ -14,9 +14,7 @@ from diskreplay.engine.run import EngineOptions, engine_options
 from diskreplay.errors import CheckpointError, InputError, StoreExistsError, StoreNotFoundError
 from diskreplay.index import rewards
 from diskreplay.reading.open_stream import check_rewards
-from diskreplay.remote import membership
-from diskreplay.remote.objects import ObjectStore, checked_url, is_url
-from diskreplay.remote.place import place
+from diskreplay.remote import ObjectStore, checked_url, claim_url, is_url, join_store, locate_store
 from diskreplay.schema.columns import Schema, refuse_ragged
 from diskreplay.schema.ragged import check_forms
 from diskreplay.schema.spec import build
@@ -81,7 +79,7 @@ class Openable:
 
         def claim(document: dict[str, Any]) -> None:
             if objects is not None:
-                membership.claim(objects, document, stream)
+                claim_url(objects, document, stream)
 
         files = options["files"] or LocalFiles()
         store = Store.create(full_path(path), files, schema, kept, stream, claim=claim)
@@ -156,14 +154,14 @@ class Openable:
                 rewards.check_column(schema, reward_column)
             cls._kept(schema, stored, options, path)
 
-        full, files = place(path, options["files"], options["mirror"], options["mirror_bytes"])
+        full, files = locate_store(path, options["files"], options["mirror"], options["mirror_bytes"])
         try:
             store = Store(full, files)
         except StoreNotFoundError:
             new = checkpoint is None or (checkpoint == LATEST and options["or_last_commit"])
             if url is None or not new:
                 raise
-            joined = membership.join(ObjectStore(url), full, files, stream, num_envs, capacity, check)
+            joined = join_store(ObjectStore(url), full, files, stream, num_envs, capacity, check)
             if joined is None:
                 raise
             store, stream = joined, None

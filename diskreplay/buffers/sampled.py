@@ -27,7 +27,7 @@ from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_array, check_count
 from diskreplay.errors import DiskReplayError
 from diskreplay.index.log import NOW
-from diskreplay.remote.place import named
+from diskreplay.remote import named
 from diskreplay.sampling.registry import prepare
 from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.schema.columns import Schema

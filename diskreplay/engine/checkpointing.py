@@ -14,8 +14,7 @@ from diskreplay.checks import check_count
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
 from diskreplay.errors import CheckpointError, StateError
-from diskreplay.remote import trainer_checkpoints
-from diskreplay.remote.trainer_checkpoints import RemoteCheckpoints
+from diskreplay.remote import RemoteCheckpoints, remote_checkpoints
 from diskreplay.storage import attachments as files_beside
 from diskreplay.storage.attachments import Given, Staged
 from diskreplay.storage.metadata import plain
@@ -132,7 +131,7 @@ def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable
 
 def _there(engine: Engine) -> RemoteCheckpoints | None:
     """Return the object that makes checkpoints under the URL that this store is read from, or None for other stores."""
-    return None if engine.streams.writer is not None else trainer_checkpoints.there(engine.store)
+    return None if engine.streams.writer is not None else remote_checkpoints(engine.store)
 
 
 def _check_knows_all(engine: Engine) -> None:

@@ -6,9 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from diskreplay.errors import RemoteWarning, warn_outside
-from diskreplay.remote.background import BackgroundPush
-from diskreplay.remote.objects import ObjectStore
-from diskreplay.remote.push import Push
+from diskreplay.remote import BackgroundPush, ObjectStore, Push
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.storage.stream import lock as locked

@@ -17,8 +17,7 @@ from typing import Any
 
 from diskreplay.errors import CheckpointError, InputError, LockedError
 from diskreplay.ops.result import Result
-from diskreplay.remote import trainer_checkpoints as remote
-from diskreplay.remote.place import local, open_store
+from diskreplay.remote import local, open_store, remote_checkpoints
 from diskreplay.storage import stream
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.paths import PathLike
@@ -104,7 +103,7 @@ def drop(path: PathLike, names: Collection[str]) -> None:
     store = _open(path)
     for name in names:
         store.checkpoint(name)
-    if (there := remote.there(store)) is not None:
+    if (there := remote_checkpoints(store)) is not None:
         for name in dict.fromkeys(names):
             there.drop(name)
         return

@@ -21,7 +21,7 @@ from diskreplay.formats.store import write_store
 from diskreplay.ops.convert import bytes_of, counted, held, new_store
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.remote.objects import is_url
+from diskreplay.remote import is_url
 from diskreplay.schema.ragged import Lists
 from diskreplay.storage.paths import PathLike, checked_path
 from diskreplay.video import MAX_PARAMETERS, Video, renumbered

@@ -25,7 +25,7 @@ import numpy as np
 
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
-from diskreplay.remote.place import local
+from diskreplay.remote import local
 from diskreplay.storage import chunks, stream
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader

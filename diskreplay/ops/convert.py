@@ -37,7 +37,7 @@ from diskreplay.ops.checkpoints import IMPORT_MARK, unfinished_imports
 from diskreplay.ops.envs import make
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.remote.objects import is_url
+from diskreplay.remote import is_url
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema.columns import Stack
 from diskreplay.storage.local_files import LocalFiles

@@ -25,7 +25,7 @@ from diskreplay.ops.combine import STORE
 from diskreplay.ops.convert import PLAIN, absolute, bytes_of, counted, held, new_store
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.remote.objects import is_url
+from diskreplay.remote import is_url
 from diskreplay.schema.columns import KNOWN
 from diskreplay.schema.ids import Ids, checked_ids
 from diskreplay.storage.paths import PathLike, checked_path

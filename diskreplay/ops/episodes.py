@@ -17,7 +17,7 @@ from diskreplay.ops.result import Result
 from diskreplay.reading import decoding
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import open_stream
-from diskreplay.remote.place import open_store
+from diskreplay.remote import open_store
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import KNOWN
 from diskreplay.schema.ids import pack

@@ -24,7 +24,7 @@ from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.result import Compressed, Result
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import open_stream
-from diskreplay.remote.place import open_store
+from diskreplay.remote import open_store
 from diskreplay.schema.columns import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream

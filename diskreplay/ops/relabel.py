@@ -28,7 +28,7 @@ from diskreplay.formats.core.transitions import BLOCK_BYTES
 from diskreplay.ops.convert import PLAIN
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.remote.place import local
+from diskreplay.remote import local
 from diskreplay.schema.columns import Column, Schema
 from diskreplay.schema.ids import Ids, pack
 from diskreplay.storage.local_files import LocalFiles

@@ -14,12 +14,20 @@ from diskreplay.ops.convert import absolute, vacant
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import verify
-from diskreplay.remote.collect import Garbage, collect
-from diskreplay.remote.needed import arrays, shards
-from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
-from diskreplay.remote.place import local, open_remote
-from diskreplay.remote.push import Push
-from diskreplay.remote.remote_files import RemoteFiles
+from diskreplay.remote import (
+    Garbage,
+    Objects,
+    ObjectStore,
+    Push,
+    RemoteFiles,
+    checked_url,
+    collect_garbage,
+    is_url,
+    local,
+    needed_arrays,
+    needed_shards,
+    open_remote,
+)
 from diskreplay.storage import metadata
 from diskreplay.storage.files import translate_reads
 from diskreplay.storage.local_files import LocalFiles
@@ -162,7 +170,7 @@ def gc(
     if older_than < 0:
         raise InputError(f"older_than must be 0 or more seconds, got {older_than}")
     files = open_remote(objects or ObjectStore(checked_url(url)))
-    return Freed(**dataclasses.asdict(collect(files, older_than, dry_run=dry_run)))
+    return Freed(**dataclasses.asdict(collect_garbage(files, older_than, dry_run=dry_run)))
 
 
 def _keys(store: Store) -> Iterator[str]:
@@ -172,11 +180,13 @@ def _keys(store: Store) -> Iterator[str]:
     checkpoints = store.checkpoints()
     for name in store.stream_names():
         newest = store.newest_commit(name)
-        nodes = {node for path in (*store.schema.arrays, *arrays(store.schema, newest)) for node in parents(path)}
+        nodes = {
+            node for path in (*store.schema.arrays, *needed_arrays(store.schema, newest)) for node in parents(path)
+        }
         yield f"{STREAMS}/{name}/{metadata.NAME}"
         yield from (f"{STREAMS}/{name}/{node}/{metadata.NAME}" for node in sorted(nodes))
         for commit in (newest, *(checkpoint.cut[name] for checkpoint in checkpoints if name in checkpoint.cut)):
-            yield from shards(store.schema, name, commit)
+            yield from needed_shards(store.schema, name, commit)
     for checkpoint in checkpoints:
         folder = f"{CHECKPOINTS}/{checkpoint.name}"
         yield f"{folder}/{metadata.NAME}"

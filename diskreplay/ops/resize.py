@@ -11,7 +11,7 @@ import dataclasses
 
 from diskreplay.errors import InputError
 from diskreplay.ops.result import Result
-from diskreplay.remote.place import local
+from diskreplay.remote import local
 from diskreplay.schema.columns import PLACE
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Commit, check_size

@@ -24,7 +24,7 @@ from diskreplay.formats.core.output import check_target, replacing
 from diskreplay.index.episodes import Episode
 from diskreplay.ops import curves
 from diskreplay.ops.result import Result
-from diskreplay.remote.place import named
+from diskreplay.remote import named
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import OBS, Column, Schema
 from diskreplay.storage.paths import PathLike, checked_path

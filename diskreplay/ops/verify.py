@@ -55,7 +55,7 @@ from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify_chunks import ColumnCheck
 from diskreplay.ops.verify_rows import UNREADABLE, RowCheck
 from diskreplay.reading.bytelog import CONTENTS, read_records
-from diskreplay.remote.place import place
+from diskreplay.remote import locate_store
 from diskreplay.schema.columns import LOGS, Schema
 from diskreplay.storage import attachments, metadata, saved_state, stream
 from diskreplay.storage.column import ColumnReader
@@ -100,7 +100,7 @@ def verify(path: PathLike, progress: Progress | None = None, files: Files | None
     """
     started = time.perf_counter()
     found = Findings()
-    full, files = place(path, files)
+    full, files = locate_store(path, files)
     try:
         store = Store(full, files)
     except DAMAGE as error:

@@ -37,8 +37,7 @@ from diskreplay.errors import (
     StoreNotFoundError,
 )
 from diskreplay.recording import VectorRecord
-from diskreplay.remote.objects import checked_url, is_url
-from diskreplay.remote.place import default_mirror
+from diskreplay.remote import checked_url, default_mirror, is_url
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.views.transition import Transition

@@ -31,7 +31,7 @@ from diskreplay.errors import (
 from diskreplay.ray.collector import CAPACITY, MakeEnvs, Policy, made
 from diskreplay.ray.columns import place
 from diskreplay.ray.supervisor import Supervisor
-from diskreplay.remote.objects import checked_url, is_url
+from diskreplay.remote import checked_url, is_url
 from diskreplay.sampling.window import Sampler
 from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.views.view import View

@@ -29,20 +29,31 @@ ATTEMPTS = 20
 
 
 @dataclasses.dataclass(frozen=True)
+class Shard(Object):
+    """A shard as it was listed, and the timeline of its stream then."""
+
+    timeline: int | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Listing:
     """The objects and commit records of one look.
 
     Attributes:
         there: objects by key.
         children: names below each folder, by its key.
-        records: commit records by the names of their streams.
-        timelines: the timelines of the records; None where one cannot be read.
+        records: commit records by their keys.
+        timelines: the timelines of the records, by stream; None where one cannot be read.
     """
 
     there: dict[str, Object]
     children: dict[str, set[str]]
     records: dict[str, bytes]
     timelines: dict[str, int | None]
+
+    def shard(self, key: str) -> Shard | None:
+        found = self.there.get(key)
+        return None if found is None else Shard(**vars(found), timeline=self.timeline(key))
 
     def timeline(self, key: str) -> int | None:
         """Return the timeline of the stream to which an object belongs."""
@@ -92,7 +103,7 @@ class Catalog:
                 moved |= _moved(listed, again)
                 listed = again
                 later = self._read_records(moved, listed)
-                if all(_timeline(later.get(name)) == _timeline(records.get(name)) for name in moved):
+                if all(_timeline(later.get(key)) == _timeline(records.get(key)) for key in moved):
                     break
                 records |= later
             else:
@@ -118,20 +129,17 @@ class Catalog:
             self.alike = alike(one.key for one in found)
         return {one.key: one for one in found if is_plain(one.key)}
 
-    def _read_records(self, names: Iterable[str], listed: dict[str, Object]) -> dict[str, bytes]:
-        """Return the records of those streams that have one, read several at a time."""
+    def _read_records(self, keys: Iterable[str], listed: dict[str, Object]) -> dict[str, bytes]:
+        """Return the records that are there, read several at a time."""
         downloads: Downloads[bytes] = Downloads()
-        keys = {name: f"{STREAMS}/{name}/{metadata.NAME}" for name in names}
-        begun = {
-            name: downloads.begin(key, functools.partial(self._get, key)) for name, key in keys.items() if key in listed
-        }
+        begun = {key: downloads.begin(key, functools.partial(self._get, key)) for key in keys if key in listed}
         found = {}
-        for name, download in begun.items():
+        for key, download in begun.items():
             with contextlib.suppress(FileNotFoundError):  # removed since
-                found[name] = download.result()
+                found[key] = download.result()
         return found
 
-    def _get(self, key: str) -> bytes:
+    def _get(self, key: str, _: object = None) -> bytes:
         return read(self.objects, key, metadata.MAX_BYTES)[1]
 
     def read(self, key: str) -> bytes | None:
@@ -140,8 +148,8 @@ class Catalog:
         known = listing.there.get(key)
         if known is None:
             return None
-        if _is_record(key):
-            return listing.records[key.split("/")[1]]
+        if key in listing.records:
+            return listing.records[key]
         found = self._documents.get(key)
         if found is None or found[0] != known.tag:
             now, data = read(self.objects, key, metadata.MAX_CHECKPOINT_BYTES)
@@ -162,21 +170,22 @@ class Catalog:
 
 
 def _listing(listed: dict[str, Object], records: dict[str, bytes]) -> Listing:
-    records = {name: record for name, record in records.items() if f"{STREAMS}/{name}/{metadata.NAME}" in listed}
+    records = {key: record for key, record in records.items() if key in listed}
+    timelines = {stream_of(key) or "": _timeline(record) for key, record in records.items()}
     # A stream that has no record yet is being made.
-    there = {key: one for key, one in listed.items() if (name := stream_of(key)) is None or name in records}
+    there = {key: one for key, one in listed.items() if (name := stream_of(key)) is None or name in timelines}
     children: dict[str, set[str]] = {}
     for key in there:
         parts = key.split("/")
         for depth in range(len(parts)):
             children.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
-    return Listing(there, children, records, {name: _timeline(record) for name, record in records.items()})
+    return Listing(there, children, records, timelines)
 
 
 def _moved(before: dict[str, Object], now: dict[str, Object]) -> set[str]:
-    """Return the streams of which something is new."""
+    """Return the keys of the records of streams of which something is new."""
     new = (key for key, one in now.items() if key not in before or before[key].tag != one.tag)
-    return {name for name in map(stream_of, new) if name is not None}
+    return {f"{STREAMS}/{name}/{metadata.NAME}" for name in map(stream_of, new) if name is not None}
 
 
 def _timeline(record: bytes | None) -> int | None:
@@ -187,11 +196,6 @@ def _timeline(record: bytes | None) -> int | None:
 def _schema(document: bytes) -> Any:
     """Return the schema in a store's own document, which says which store it is."""
     return documents.ours(document).get("schema")
-
-
-def _is_record(key: str) -> bool:
-    parts = key.split("/")
-    return len(parts) == 3 and parts[0] == STREAMS and parts[2] == metadata.NAME
 
 
 def stream_of(key: str) -> str | None:

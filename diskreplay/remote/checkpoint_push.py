@@ -10,7 +10,7 @@ from diskreplay.errors import RemoteConflictError
 from diskreplay.remote import documents, ledger
 from diskreplay.remote.checkpoint_objects import checkpoint_name, document_key, in_order_of_removal, put_checkpoint
 from diskreplay.remote.commit_record import ChangedError, RemoteRecord, of_this_directory
-from diskreplay.remote.needed import shards
+from diskreplay.remote.needed import needed_shards
 from diskreplay.remote.objects import Object, Objects, TakenError, find
 from diskreplay.remote.uploads import Uploads
 from diskreplay.storage import metadata
@@ -98,7 +98,7 @@ class CheckpointPush:
             if remote is None or remote.sequence < cut.sequence:
                 return False
             there = {one.key for one in self._objects.list(f"{STREAMS}/{name}/")}
-            missing = set(shards(self._store.schema, name, cut)) - there
+            missing = set(needed_shards(self._store.schema, name, cut)) - there
             if missing & self._uploads.complete:
                 raise ChangedError(missing)  # removed since
             if missing:

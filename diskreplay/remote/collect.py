@@ -19,7 +19,7 @@ from typing import Any
 from diskreplay.errors import CorruptionError
 from diskreplay.remote import bundles, documents, numbers
 from diskreplay.remote.catalog import Catalog
-from diskreplay.remote.needed import arrays, shards
+from diskreplay.remote.needed import needed_arrays, needed_shards
 from diskreplay.remote.objects import Object, read
 from diskreplay.remote.remote_files import RemoteFiles
 from diskreplay.storage import metadata
@@ -46,7 +46,9 @@ class Garbage:
     waiting_bytes: int
 
 
-def collect(files: RemoteFiles, older_than: float, *, dry_run: bool = False, now: float | None = None) -> Garbage:
+def collect_garbage(
+    files: RemoteFiles, older_than: float, *, dry_run: bool = False, now: float | None = None
+) -> Garbage:
     """Remove what has been dead for ``older_than`` seconds, as the module's docstring says.
 
     Args:
@@ -103,9 +105,9 @@ def _dead(store: Store, catalog: Catalog) -> dict[str, Object]:
 def _dead_shards(
     store: Store, name: str, newest: Commit, commits: list[Commit], there: Mapping[str, Object]
 ) -> dict[str, Object]:
-    needed = {key for commit in commits for key in shards(store.schema, name, commit)}
+    needed = {key for commit in commits for key in needed_shards(store.schema, name, commit)}
     found = {}
-    for path, column in arrays(store.schema, newest).items():
+    for path, column in needed_arrays(store.schema, newest).items():
         span, prefix = newest.span(path, store.schema.context), f"{STREAMS}/{name}/{path}/"
         first = min(span.begin // column.shard_rows, span.tail.shard)
         for key, one in there.items():

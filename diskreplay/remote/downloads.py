@@ -9,8 +9,9 @@ from __future__ import annotations
 import collections
 import functools
 import threading
-from collections.abc import Callable
-from typing import Generic, TypeVar
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from diskreplay.interrupts import Lock
 
@@ -19,23 +20,47 @@ MOST_THREADS = 16
 Result = TypeVar("Result")
 
 
-class Download(Generic[Result]):
-    """A download that was begun."""
+AfterDownload: TypeAlias = "Callable[[Download[Any]], None]"
 
-    def __init__(self, work: Callable[[], Result]) -> None:
+
+class CalledOffError(Exception):
+    """Raised by a download that was called off."""
+
+
+class Download(Generic[Result]):
+    """A download that was begun.
+
+    Args:
+        work: downloads, and calls :meth:`check` of this object meanwhile, if it may be called off.
+
+    Attributes:
+        called_off: True if nobody wants it any more.
+        error: what the download has raised, or None.
+        then: functions that are called with this object by the thread of the download when that is over.
+    """
+
+    def __init__(self, work: Callable[[Download[Result]], Result]) -> None:
+        self.called_off = False
+        self.error: BaseException | None = None
+        self.then: list[AfterDownload] = []
         self._work = work
         self._over = threading.Lock()
         """A lock held until the download ends; a signal's handler could wait for an event within another wait."""
         self._over.acquire()
         self._ended = False
         self._result: Result | None = None
-        self._error: BaseException | None = None
+
+    def check(self) -> None:
+        """Raise CalledOffError if it was called off."""
+        if self.called_off:
+            raise CalledOffError
 
     def run(self, before_end: Callable[[], None] = lambda: None) -> None:
         try:
-            self._result = self._work()
+            self.check()
+            self._result = self._work(self)
         except BaseException as error:
-            self._error = error
+            self.error = error
         finally:
             before_end()
             self._ended = True
@@ -50,9 +75,19 @@ class Download(Generic[Result]):
         """Wait for the download, and return its result or raise what it raised."""
         while not self._ended:
             self.wait(1.0)  # a Ctrl-C that another thread received is looked for in between
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self._result  # type: ignore[return-value]
+
+
+def call_off(downloads: Sequence[Download[Any]], seconds: float) -> None:
+    """Call off downloads, also those that these add to ``downloads``, and wait for them, at most ``seconds``."""
+    stop = time.monotonic() + seconds
+    for download in downloads:
+        download.called_off = True
+    for download in downloads:
+        download.called_off = True
+        download.wait(stop - time.monotonic())
 
 
 class Downloads(Generic[Result]):
@@ -65,12 +100,14 @@ class Downloads(Generic[Result]):
     def __init__(self, most_threads: int = MOST_THREADS) -> None:
         self._most_threads = most_threads
         self._lock = Lock("the downloads of a mirror")
-        self._waiting: collections.deque[tuple[str, Download[Result]]] = collections.deque()
-        self._under_way: dict[str, Download[Result]] = {}
+        self._waiting: collections.deque[tuple[Hashable, Download[Result]]] = collections.deque()
+        self._under_way: dict[Hashable, Download[Result]] = {}
         self._threads = 0
 
-    def begin(self, name: str, work: Callable[[], Result]) -> Download[Result]:
-        """Begin a download, or return the one of the same name that is under way."""
+    def begin(
+        self, name: Hashable, work: Callable[[Download[Result]], Result], then: AfterDownload | None = None
+    ) -> Download[Result]:
+        """Begin a download, or return the one of the same name that is under way; ``then`` is called after it."""
         with self._lock:
             found = self._under_way.get(name)
             if found is None:
@@ -85,6 +122,8 @@ class Downloads(Generic[Result]):
                 # In this order: what is under way is run, wherever an exception ends this.
                 self._waiting.append((name, found))
                 self._under_way[name] = found
+            if then is not None:
+                found.then.append(then)
             return found
 
     def under_way(self) -> list[Download[Result]]:
@@ -99,9 +138,11 @@ class Downloads(Generic[Result]):
                     self._threads -= 1
                     return
                 name, download = self._waiting.popleft()
-            download.run(functools.partial(self._forget, name))
+            download.run(functools.partial(self._forget, name, download))
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: Hashable, download: Download[Result]) -> None:
         """Forget a download just before its end: who begins it again after that gets a new one."""
         with self._lock:
             self._under_way.pop(name, None)
+        for then in download.then:
+            then(download)

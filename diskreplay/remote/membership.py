@@ -22,7 +22,7 @@ PUTS = 10
 """The most tries to put a store's own document, while others put it."""
 
 
-def found(objects: Objects) -> tuple[Schema, dict[str, Any]] | None:
+def find_store(objects: Objects) -> tuple[Schema, dict[str, Any]] | None:
     """Return the schema and settings of the store under a URL, or None if there is none."""
     there = find(objects, metadata.NAME, metadata.MAX_BYTES)
     return None if there is None else _described(there[1], objects.url)
@@ -57,7 +57,7 @@ def check_root(store: Store, document: bytes, url: str) -> None:
         raise RemoteConflictError(f"{url!r} holds another store than {store.path!r}; push to another URL")
 
 
-def claim(objects: Objects, document: dict[str, Any], stream: str) -> None:
+def claim_url(objects: Objects, document: dict[str, Any], stream: str) -> None:
     """Claim a URL for a new store before there is a local one: no kill leaves one that another's has overtaken.
 
     Args:
@@ -74,7 +74,7 @@ def claim(objects: Objects, document: dict[str, Any], stream: str) -> None:
         )
 
 
-def join(
+def join_store(
     objects: Objects, path: str, files: fs.Files, name: str | None, num_envs: int | None, capacity: int | None,
     check: Callable[[Mapping[str, Any], Schema], object],
 ) -> Store | None:  # fmt: skip

@@ -54,9 +54,16 @@ class Mirror:
             fs.make_dirs(self._files, directory)
             temporaries.sweep(self._files, directory, TEMPORARY)
 
+    def path(self, of: Object) -> str:
+        """Return the path of an object's copy, whether there is one or not."""
+        of_all = f"{self._url}\n{of.key}\n{of.tag}\n{of.size}"
+        digest = hashlib.blake2b(of_all.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", of.key)[-80:]  # for people
+        return os.path.join(self.directory, f"{name}@{digest}")
+
     def find(self, of: Object) -> str | None:
         """Return the path of an object's copy, from now on the most recently used one, or None if there is none."""
-        path = self._path(of)
+        path = self.path(of)
         try:
             os.utime(path)
             if os.stat(path).st_size == of.size:
@@ -69,7 +76,7 @@ class Mirror:
     def drop(self, of: Object) -> None:
         """Remove the copy of an object."""
         with contextlib.suppress(OSError):
-            os.unlink(self._path(of))
+            os.unlink(self.path(of))
 
     def keep(self, of: Object, pieces: Iterable[bytes]) -> str:
         """Make the copy of an object from its bytes, and return its path.
@@ -117,22 +124,19 @@ class Mirror:
 
     def room(self) -> int:
         """Return the bytes that fit beside all copies there or coming, at most what the disk has free."""
-        found = os.statvfs(self.directory)
+        try:
+            disk = os.statvfs(self.directory)
+        except OSError:  # somebody took the directory away
+            return 0
         free = self.most_bytes - self.most_bytes // SWEEP_SHARE - self.used_bytes() - self._coming
-        return min(free, found.f_bavail * found.f_frsize)
+        return min(free, disk.f_bavail * disk.f_frsize)
 
     def used_bytes(self) -> int:
         """Return the bytes of all copies that are there now."""
         return sum(size for _, size, _ in self._copies())
 
-    def _path(self, of: Object) -> str:
-        of_all = f"{self._url}\n{of.key}\n{of.tag}\n{of.size}"
-        digest = hashlib.blake2b(of_all.encode(errors="surrogatepass"), digest_size=12).hexdigest()
-        name = re.sub(r"[^A-Za-z0-9_-]", "-", of.key)[-80:]  # for people
-        return os.path.join(self.directory, f"{name}@{digest}")
-
     def _write(self, of: Object, pieces: Iterable[bytes]) -> str:
-        target = self._path(of)
+        target = self.path(of)
         temporary, lock = temporaries.take(self._files, self.directory, TEMPORARY)
         try:
             inside = os.path.join(temporary, "copy")

@@ -11,7 +11,7 @@ from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import STREAMS
 
 
-def arrays(schema: Schema, commit: Commit) -> dict[str, Column]:
+def needed_arrays(schema: Schema, commit: Commit) -> dict[str, Column]:
     """Return the arrays of a stream that have rows, by path; raise CorruptionError for one that it cannot have."""
     known = {**schema.arrays, **schema.logs}
     strange = next((path for path in commit.tails if path not in known), None)
@@ -20,9 +20,9 @@ def arrays(schema: Schema, commit: Commit) -> dict[str, Column]:
     return {path: known[path] for path in commit.tails}
 
 
-def shards(schema: Schema, stream: str, commit: Commit) -> Iterator[str]:
+def needed_shards(schema: Schema, stream: str, commit: Commit) -> Iterator[str]:
     """Yield the keys of the shards that a commit needs: of its window and context, and the growing ones."""
-    for path, column in arrays(schema, commit).items():
+    for path, column in needed_arrays(schema, commit).items():
         span = commit.span(path, schema.context)
         first = min(span.begin // column.shard_rows, span.tail.shard)
         for shard in range(first, span.tail.shard + 1):

@@ -298,7 +298,7 @@ class ObjectStore:
         with self._requests(key, action):
             if threading.current_thread() is not threading.main_thread():
                 return ask()
-            asked = Download(ask)  # a Ctrl-C is noticed while it is waited for, not in obstore itself
+            asked = Download(lambda _: ask())  # a Ctrl-C is noticed while it is waited for, not in obstore itself
             start_thread(asked.run, "diskreplay-request")
             return asked.result()
 

@@ -23,7 +23,7 @@ MIRROR_VARIABLE, BYTES_VARIABLE = "DISKREPLAY_MIRROR", "DISKREPLAY_MIRROR_BYTES"
 """The variables of the environment for the directory of mirrors, and bytes of each, if a program names none."""
 
 
-def place(
+def locate_store(
     path: PathLike, files: fs.Files | None = None, mirror: PathLike | None = None, mirror_bytes: int | None = None
 ) -> tuple[str, fs.Files]:
     """Return the full path, or the URL, of a store, and the files through which it is read.
@@ -48,7 +48,7 @@ def place(
 
 
 def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: int | None = None) -> RemoteFiles:
-    """Return the files of a remote store whose objects are open already, as :func:`place` does."""
+    """Return the files of a remote store whose objects are open already, as :func:`locate_store` does."""
     most = check_count("mirror_bytes", mirror_bytes if mirror_bytes is not None else _default_bytes())
     directory = os.path.abspath(checked_path(mirror, "mirror")) if mirror is not None else default_mirror(objects.url)
     found = RemoteFiles(objects, Mirror(directory, most, objects.url))
@@ -70,8 +70,8 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
 
 
 def open_store(path: PathLike) -> Store:
-    """Return the store at a path or under a URL, to be read, with errors as :func:`place` and Store."""
-    return Store(*place(path))
+    """Return the store at a path or under a URL, to be read, with errors as :func:`locate_store` and Store."""
+    return Store(*locate_store(path))
 
 
 def named(path: PathLike) -> str:

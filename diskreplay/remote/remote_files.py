@@ -1,22 +1,22 @@
 """A remote store as a read-only file system: :class:`diskreplay.storage.files.Files` over objects and a mirror.
 
 Paths are URLs, so that every error names the object. :mod:`diskreplay.remote.catalog` knows what is there, and
-:mod:`diskreplay.remote.shard_copies` has the bytes of shards.
+:mod:`diskreplay.remote.shards` has the bytes of shards.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from diskreplay.remote import bundles, ranges
-from diskreplay.remote.catalog import Catalog
+from diskreplay.remote.bundles import ShardTail
+from diskreplay.remote.catalog import Catalog, Shard
 from diskreplay.remote.mirror import Mirror
-from diskreplay.remote.objects import Object, Objects, connect
-from diskreplay.remote.shard_copies import Copies
+from diskreplay.remote.objects import Objects, connect
+from diskreplay.remote.shards import PartialShard, Shards, Span
 from diskreplay.schema.columns import Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Commit
@@ -26,10 +26,9 @@ from diskreplay.storage.local_files import LocalFile
 class RemoteFile(fs.File):
     """A shard: the parts that a bundle had, until the rest is asked for, then its copy in the mirror."""
 
-    def __init__(self, copies: Copies, known: Object, timeline: int | None, part: bundles.ShardTail | None) -> None:
-        self._copies = copies
-        self._known = known
-        self._timeline = timeline
+    def __init__(self, shards: Shards, shard: Shard, part: ShardTail | None) -> None:
+        self._shards = shards
+        self._shard = shard
         self._part = part
         self._local: LocalFile | None = None
 
@@ -40,27 +39,23 @@ class RemoteFile(fs.File):
         return self._copy().pread(size, offset)
 
     def size(self) -> int:
-        return self._known.size if self._local is None else self._local.size()
+        return self._shard.size if self._local is None else self._local.size()
 
     def begin(self) -> None:
-        """Begin to download what is not there yet."""
         if self._local is None:
-            self._copies.begin(self._known, self._timeline)
+            self._shards.begin(self._shard)
 
     @property
     def absent(self) -> bool:
-        """True if no copy of it is open."""
         return self._local is None
 
-    def fetch(self, spans: Iterable[ranges.Span]) -> ranges.PartialShard | None:
-        """Begin to download these bytes; return None if they are here, or come with the whole shard."""
+    def fetch(self, spans: Iterable[Span]) -> PartialShard | None:
         spans = list(spans)
         if self._part is not None and all(begin >= self._part.offset for begin, _ in spans):
             return None
-        return self._copies.fetch(self._known, self._timeline, spans)
+        return self._shards.fetch(self._shard, spans)
 
     def will_need(self, offset: int, size: int, /) -> None:
-        """Begin to download the shard."""
         self.begin()
 
     def descriptor(self) -> int | None:
@@ -69,17 +64,13 @@ class RemoteFile(fs.File):
 
     def _copy(self) -> LocalFile:
         if self._local is None:
-            self._local = self._copies.copy(self._known, self._timeline)
+            self._local = self._shards.copy(self._shard)
         return self._local
 
-    def pwrite(self, parts: Sequence[bytes], offset: int, /) -> None:
-        raise _read_only(self._known.key)
+    def _refuse(self, *_: object) -> NoReturn:
+        raise _read_only(self._shard.key)
 
-    def truncate(self, size: int, /) -> None:
-        raise _read_only(self._known.key)
-
-    def sync(self) -> None:
-        raise _read_only(self._known.key)
+    pwrite = truncate = sync = _refuse
 
 
 class RemoteFiles(fs.Files):
@@ -95,27 +86,26 @@ class RemoteFiles(fs.Files):
         self.url = objects.url
         self.mirror = mirror
         self.catalog = Catalog(objects)
-        self.copies = Copies(self.catalog, mirror)
+        self.shards = Shards(self.catalog, mirror)
 
     @property
     def remote(self) -> bool:
         return True
 
     def refresh(self) -> None:
-        """Look again at what is there, with errors as :meth:`.Catalog.refresh`."""
         self.catalog.refresh()
 
     def stop(self) -> None:
-        self.copies.stop()
+        self.shards.stop()
 
     def stats(self) -> dict[str, Any]:
-        return self.copies.stats()
+        return self.shards.stats()
 
     def coming(self, schema: Schema, commits: Mapping[str, Commit]) -> AbstractContextManager[None]:
-        return self.copies.coming(schema, commits)
+        return self.shards.coming(schema, commits)
 
     def forget(self, path: str) -> bool:
-        self.copies.forget(self._key(path))
+        self.shards.forget(self._key(path))
         return True
 
     def zarr(self, path: str) -> Any:
@@ -129,12 +119,12 @@ class RemoteFiles(fs.Files):
     def open(self, path: str, *, write: bool = False) -> fs.File:
         if write:
             raise _read_only(path)
-        key, listing = self._key(path), self.catalog.listing
-        known = listing.there.get(key)
-        if known is None:
+        listing = self.catalog.listing
+        shard = listing.shard(self._key(path))
+        if shard is None:
             self.refresh()  # what is missing may have been evicted, which the newer record says
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return RemoteFile(self.copies, known, listing.timeline(key), self.copies.bundles.find(known, listing))
+        return RemoteFile(self.shards, shard, self.shards.bundles.find(shard, listing))
 
     def read(self, path: str) -> bytes:
         data = self.catalog.read(self._key(path))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import CheckpointError, RemoteError
 from diskreplay.remote.checkpoint_objects import document_key, in_order_of_removal, put_checkpoint
 from diskreplay.remote.collect import going
-from diskreplay.remote.needed import shards
+from diskreplay.remote.needed import needed_shards
 from diskreplay.remote.objects import TakenError
 from diskreplay.remote.remote_files import RemoteFiles
 from diskreplay.storage import attachments
@@ -27,7 +27,7 @@ from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Checkpoint, Store, checkpoint_document, lay_out_checkpoint
 
 
-def there(store: Store) -> RemoteCheckpoints | None:
+def remote_checkpoints(store: Store) -> RemoteCheckpoints | None:
     """Return what makes and drops checkpoints of a store read under a URL, or None for a local store."""
     return RemoteCheckpoints(store, store.files) if isinstance(store.files, RemoteFiles) else None
 
@@ -105,7 +105,7 @@ class RemoteCheckpoints:
         doomed, listed = going(self._catalog), self._catalog.listing.there
         return all(
             self._store.newest_commit(name).timeline == cut.timeline
-            and all(key in listed and key not in doomed for key in shards(self._store.schema, name, cut))
+            and all(key in listed and key not in doomed for key in needed_shards(self._store.schema, name, cut))
             for name, cut in checkpoint.cut.items()
         )
 

@@ -21,7 +21,7 @@ from diskreplay.formats.core.log_rows import LogRows
 from diskreplay.index.episodes import Episode
 from diskreplay.ops.inspect import Facts, inspect
 from diskreplay.ops.problems import DAMAGE
-from diskreplay.remote.place import named, open_store
+from diskreplay.remote import named, open_store
 from diskreplay.schema.columns import Column
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Store

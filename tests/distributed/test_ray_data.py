@@ -15,7 +15,7 @@ import diskreplay as dr
 from diskreplay.errors import CheckpointError, DiskReplayError, EvictedError, InputError, StateError
 from diskreplay.ray import DiskReplayDatasource
 from diskreplay.remote.bundles import BUNDLE_SHARDS
-from diskreplay.remote.collect import collect
+from diskreplay.remote.collect import collect_garbage
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import ObjectStore
 from diskreplay.remote.remote_files import RemoteFiles
@@ -335,7 +335,7 @@ def test_evicted_rows_of_a_url_are_missed_by_name(
         before = expected(str(tmp_path / "a.replay"))
         add(rb, np.random.default_rng(1), 2 * STEPS)
         rb.push()
-    collect(RemoteFiles(ObjectStore(url), Mirror(str(tmp_path / "own"), 1 << 30, url)), older_than=0)
+    collect_garbage(RemoteFiles(ObjectStore(url), Mirror(str(tmp_path / "own"), 1 << 30, url)), older_than=0)
     assert same(whole(by_workers(pinned, storage)), before)
     with pytest.raises(EvictedError, match="transition 0 has left the window"):
         whole(by_workers(loose, storage))

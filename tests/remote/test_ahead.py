@@ -9,6 +9,7 @@ import itertools
 import pathlib
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -23,9 +24,10 @@ from remote.world import SPACES, Life, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, InputError, RemoteError
-from diskreplay.remote import ahead, bundles, ranges, shard_copies
-from diskreplay.remote.ahead import Ahead
+from diskreplay.remote import bundles, prefetcher, shards
 from diskreplay.remote.objects import Object
+from diskreplay.remote.prefetcher import ShardPrefetcher
+from diskreplay.remote.remote_files import RemoteFiles
 
 SHARD = re.compile(r"streams/[^/]+/obs/c\.(\d+)\.")
 SHARD_ROWS, SHARDS = 16, 8
@@ -35,8 +37,8 @@ SHARD_ROWS, SHARDS = 16, 8
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of some kB are downloaded in parts, as those of some MB are."""
     monkeypatch.setattr(bundles, "BUNDLE_SHARDS", 1)  # so that opening downloads none of them
-    monkeypatch.setattr(ranges, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(ranges, "REQUEST_BYTES", 0)
+    monkeypatch.setattr(shards, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(shards, "REQUEST_BYTES", 0)
     monkeypatch.setitem(world.LAYOUT, "shard_rows", {"obs": SHARD_ROWS, "action": 32})
     monkeypatch.setitem(world.LAYOUT, "chunk_rows", {"obs": 2, "action": 8})
 
@@ -104,15 +106,21 @@ def is_whole(request: Request) -> bool:
     return SHARD.match(request.key) is not None and request.span is None
 
 
-def background(buffer: dr.ReplayBuffer) -> Ahead:
-    return buffer.engine.store.files.copies._ahead  # type: ignore[attr-defined, no-any-return]
+def files_of(buffer: dr.ReplayBuffer) -> RemoteFiles:
+    files = buffer.engine.store.files
+    assert isinstance(files, RemoteFiles)
+    return files
 
 
-def join(found: Ahead) -> None:
+def join(buffer: dr.ReplayBuffer) -> None:
     """Waits until nothing is read ahead any more."""
-    for thread in list(found._threads):
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
+    found, stop = files_of(buffer).shards.prefetcher, time.monotonic() + PATIENCE
+    while True:
+        with found._lock:  # the next begins with the end of one
+            if not found.running:
+                return
+        assert time.monotonic() < stop
+        time.sleep(0.001)
 
 
 def rows_in(buffer: dr.ReplayBuffer, *shards: int) -> np.ndarray:
@@ -131,7 +139,7 @@ def test_a_batch_asks_for_chunks_and_waits_for_no_shard(
         assert sorted(shards_of(parts, whole=False)) == [1, 2, 5]
         assert all(one.span[1] - one.span[0] < 2 * 2 * world.WIDTH + 200 for one in parts if one.span)
         gate.open()
-        join(background(buffer))
+        join(buffer)
         assert sorted(shards_of(gate.objects.requests, whole=True)) == [1, 2, 5]
         asked = len(gate.objects.requests)
         rows_of(buffer, rows_in(buffer, 1, 2, 5))
@@ -145,7 +153,7 @@ def test_a_batch_asks_for_chunks_and_waits_for_no_shard(
 def test_the_shards_of_which_most_was_read_come_first(
     pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "MOST_THREADS", 1)
+    monkeypatch.setattr(prefetcher, "MOST_SHARDS", 1)
     gate = Gate(pushed, is_whole)
     with reader(gate.objects, tmp_path / "m", cache_bytes=0) as buffer:
         gate.shut()
@@ -155,7 +163,7 @@ def test_the_shards_of_which_most_was_read_come_first(
         for shards in ((3,), (4, 6), (6,), (6, 4)):
             rows_of(buffer, rows_in(buffer, *shards))
         gate.open()
-        join(background(buffer))
+        join(buffer)
         assert shards_of(gate.objects.requests, whole=True) == [0, 6, 4, 3]
 
 
@@ -167,7 +175,7 @@ def test_what_is_most_of_a_shard_or_small_is_downloaded_whole(
         assert sorted(rows_of(buffer)) == sorted(life.window())
         assert not shards_of(objects.requests, whole=False)
         assert sorted(shards_of(objects.requests, whole=True)) == list(range(SHARDS))
-    monkeypatch.setattr(ranges, "WHOLE_BYTES", 1 << 20)
+    monkeypatch.setattr(shards, "WHOLE_BYTES", 1 << 20)
     objects.heal()
     with reader(objects, tmp_path / "other") as buffer:
         rows_of(buffer, rows_in(buffer, 2))
@@ -181,11 +189,11 @@ def test_the_budget_is_kept_and_a_full_mirror_is_not_churned(
     objects = FaultyObjects(pushed)
     budget = 3 * size
     with reader(objects, tmp_path / "m", mirror_bytes=budget, seed=1) as buffer:
-        mirror, received = buffer.engine.store.files.mirror, 0  # type: ignore[attr-defined]
+        mirror, received = files_of(buffer).mirror, 0
         for _ in range(effort.examples(100, "batches from a mirror that is smaller than the store", least=30)):
             batch = buffer.sample(2)
             rows_of(buffer, batch.index)
-            join(background(buffer))
+            join(buffer)
             assert mirror.used_bytes() <= budget
         parts = [one.span for one in objects.requests if one.span is not None]
         received = sum(stop - begin for begin, stop in parts)
@@ -200,7 +208,7 @@ def test_a_shard_that_no_mirror_can_hold_is_read_in_parts(
     life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
     with reader(pushed, tmp_path / "m") as buffer:
-        buffer.engine.store.files.mirror.most_bytes = 4000  # type: ignore[attr-defined]
+        files_of(buffer).mirror.most_bytes = 4000
         assert sorted(rows_of(buffer)) == sorted(life.window())
         assert buffer.stats()["remote"]["ahead_shards"] == 0
 
@@ -209,7 +217,7 @@ def test_several_readers_share_what_is_read_ahead(life: Life, pushed: SimulatedO
     first, second = FaultyObjects(pushed), FaultyObjects(pushed)
     with reader(first, tmp_path / "m") as one, reader(second, tmp_path / "m") as other:
         rows_of(one, rows_in(one, *range(SHARDS)))
-        join(background(one))
+        join(one)
         asked = len(second.requests)
         assert rows_of(other, rows_in(other, *range(SHARDS))) == rows_of(one, rows_in(one, *range(SHARDS)))
         assert len(second.requests) == asked
@@ -238,16 +246,16 @@ def test_what_fails_ahead_is_counted_and_breaks_no_batch(
     with reader(objects, tmp_path / "m", cache_bytes=0) as buffer:
         objects.decide = lambda index, request: fault if is_whole(request) else None
         rows_of(buffer, rows_in(buffer, 1, 4))
-        join(background(buffer))
+        join(buffer)
         told = buffer.stats()["remote"]
         assert told["ahead_shards"] == 0
         assert told["failures"] == 2
         assert "a fault that a test asked for" in told["error"] or "instead of" in told["error"]
         assert rows_of(buffer, rows_in(buffer, 1, 4)) == [life.rows[shard * SHARD_ROWS + 4] for shard in (1, 4)]
-        join(background(buffer))
+        join(buffer)
         objects.heal()
         rows_of(buffer, rows_in(buffer, 1, 4))
-        join(background(buffer))
+        join(buffer)
         assert buffer.stats()["remote"]["ahead_shards"] == 2
 
 
@@ -261,7 +269,7 @@ def test_a_failed_part_is_an_error_of_one_batch_alone(
         objects.decide = lambda index, request: fault if SHARD.match(request.key) else None
         with pytest.raises(RemoteError):
             rows_of(buffer, ids)
-        join(background(buffer))
+        join(buffer)
         objects.heal()
         assert rows_of(buffer, ids) == [life.rows[3 * SHARD_ROWS + 4]]
     if fault == "cut":  # once is not enough: it is asked for again
@@ -279,7 +287,7 @@ def test_a_damaged_part_is_named_and_read_again(life: Life, pushed: SimulatedObj
         with pytest.raises(CorruptionError, match=r"s3://simulated/a\.replay/streams/0/obs/c\.2") as caught:
             rows_of(buffer, ids)
         assert caught.value.offset is not None
-        join(background(buffer))
+        join(buffer)
         pushed.data[key] = right
         buffer.refresh()
         assert rows_of(buffer, ids) == [life.rows[2 * SHARD_ROWS + 4]]
@@ -344,7 +352,7 @@ def test_a_shard_that_grew_is_downloaded_once_and_listed_once(tmp_path: pathlib.
         objects.heal()
         for _ in range(5):
             assert rows_of(buffer, ids) == [life.rows[2 * SHARD_ROWS + 4]]
-            join(background(buffer))
+            join(buffer)
         assert shards_of(objects.requests, whole=True) == [2]
         asked = len(objects.requests)
         rows_of(buffer, ids)
@@ -380,58 +388,39 @@ class SlowPieces:
         return found, slow()
 
 
+@pytest.mark.parametrize("begun_by", ["a batch", "a shuffled pass"])
 def test_close_calls_off_what_is_under_way(
-    pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    begun_by: str, pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "STOP_SECONDS", 0.0)
-    monkeypatch.setattr(shard_copies, "STOP_SECONDS", 0.0)
-    monkeypatch.setattr(ahead, "MOST_THREADS", 1)
+    monkeypatch.setattr(shards, "STOP_SECONDS", 0.0)
+    monkeypatch.setattr(prefetcher, "MOST_SHARDS", 1)
     objects = SlowPieces(pushed)
     buffer = reader(objects, tmp_path / "m")  # type: ignore[arg-type]
     objects.slow = True
-    rows_of(buffer, rows_in(buffer, 1, 2, 3))
+    store = files_of(buffer)
+    if begun_by == "a batch":
+        rows_of(buffer, rows_in(buffer, 1, 2, 3))
+    else:
+        for shard in range(SHARDS - 1):  # as a round does
+            store.open(f"{world.URL}/streams/0/obs/c.{shard}.0.0").begin()
     assert objects.began.wait(PATIENCE)
-    before = {path.name for path in (tmp_path / "m").glob("*@*")}
-    found = background(buffer)
-    threads = list(found._threads)
-    begun = buffer.engine.store.files.copies._downloads.under_way()  # type: ignore[attr-defined]
-    buffer.close()  # although the network is silent
-    objects.go_on.set()
-    for thread in threads:
-        thread.join(PATIENCE)
-    for download in begun:  # by threads of their own, which the others do not wait for
-        download.wait(PATIENCE)
-    assert objects.whole == 1
-    assert {path.name for path in (tmp_path / "m").iterdir()} == before
-    assert found.stats() == {"ahead_shards": 0, "failures": 0, "error": None}
-
-
-def test_close_calls_off_what_a_shuffled_pass_has_begun(
-    pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shard_copies, "STOP_SECONDS", 0.0)
-    objects = SlowPieces(pushed)
-    buffer = reader(objects, tmp_path / "m")  # type: ignore[arg-type]
-    objects.slow = True
-    store = buffer.engine.store.files
-    for shard in range(SHARDS - 1):  # as a round does
-        store.open(f"{world.URL}/streams/0/obs/c.{shard}.0.0").begin()  # type: ignore[attr-defined]
-    assert objects.began.wait(PATIENCE)
-    begun = store.copies._downloads.under_way()  # type: ignore[attr-defined]
+    begun = store.shards.downloads.under_way()
     before = {path.name for path in (tmp_path / "m").glob("*@*")}
     buffer.close()  # although the network is silent
     objects.go_on.set()
     for download in begun:
         download.wait(PATIENCE)
+    assert begun_by != "a batch" or objects.whole == 1
     assert {path.name for path in (tmp_path / "m").iterdir()} == before
+    assert store.stats()["ahead_shards"] == store.stats()["failures"] == 0
 
 
 def test_close_waits_for_what_is_under_way(pushed: SimulatedObjects, tmp_path: pathlib.Path) -> None:
     for number in range(effort.examples(30, "closings beside what is read ahead", least=5)):
         with reader(pushed, tmp_path / f"m{number}") as buffer:
             rows_of(buffer, rows_in(buffer, *range(SHARDS)))
-            found = background(buffer)
-        assert not found._threads
+            found = files_of(buffer).shards
+        assert not found.downloads.under_way()
         assert not list((tmp_path / f"m{number}").glob("*.tmp-*"))
 
 
@@ -443,7 +432,7 @@ def test_a_forked_process_has_the_copies_and_closes(
         gate.shut()
         copied, other = rows_in(buffer, 0), rows_in(buffer, 1)
         rows_of(buffer, copied)
-        join(background(buffer))
+        join(buffer)
         rows_of(buffer, other)
         gate.wait(1)  # a thread is in the midst of reading ahead
 
@@ -476,7 +465,7 @@ def test_interrupts_of_a_batch_in_parts_leave_the_next_one_right(
 def test_a_loader_downloads_the_next_batches_meanwhile(
     life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Ahead, "note", lambda *_: None)  # so that each batch asks for what it needs
+    monkeypatch.setattr(ShardPrefetcher, "note", lambda *_: None)  # so that each batch asks for what it needs
     gate = Gate(pushed, lambda request: request.span is not None)
     with reader(gate.objects, tmp_path / "m", seed=3) as buffer:
         gate.shut()
@@ -553,6 +542,6 @@ def test_columns_of_one_batch_are_asked_for_at_once(tmp_path: pathlib.Path) -> N
 
 
 def test_spans_that_are_close_are_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "REQUEST_BYTES", 10)
-    assert ranges.joined([(50, 60), (0, 5), (15, 20), (16, 18), (31, 40)]) == [(0, 20), (31, 60)]
-    assert ranges.cost([(0, 20), (31, 60)]) == 20 + 29 + 20
+    monkeypatch.setattr(shards, "REQUEST_BYTES", 10)
+    assert shards.joined([(50, 60), (0, 5), (15, 20), (16, 18), (31, 40)]) == [(0, 20), (31, 60)]
+    assert shards.cost([(0, 20), (31, 60)]) == 20 + 29 + 20

@@ -13,7 +13,7 @@ import diskreplay as dr
 from diskreplay.errors import CorruptionError
 from diskreplay.ops import remote as ops
 from diskreplay.ops.verify import verify
-from diskreplay.remote.collect import collect
+from diskreplay.remote.collect import collect_garbage
 from diskreplay.remote.place import open_remote
 from diskreplay.storage import attachments, checkpoint_arrays
 
@@ -65,7 +65,7 @@ def test_a_reader_makes_a_checkpoint_with_them_and_keeps_one(tmp_path: pathlib.P
             trainer.checkpoint(f"step-{step}", {"step": step}, attachments=given, keep=1)
         assert trainer.checkpoints == ["one", "step-2"]
     assert not list((tmp_path / "m").glob(".checkpoint*"))
-    collect(open_remote(objects, tmp_path / "gc"), 0)
+    collect_garbage(open_remote(objects, tmp_path / "gc"), 0)
     with reader(objects, tmp_path / "other", checkpoint="latest") as again:
         assert again.restored == dr.buffers.stored.Restored("step-2", {"step": 2})
         with again.attachment("learner.pt") as file:

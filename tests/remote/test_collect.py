@@ -18,7 +18,7 @@ from diskreplay.engine.run import engine_options
 from diskreplay.errors import InputError, RemoteError
 from diskreplay.ops import remote as ops
 from diskreplay.ops.verify import verify
-from diskreplay.remote.collect import collect
+from diskreplay.remote.collect import collect_garbage
 from diskreplay.remote.place import open_remote
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
@@ -70,13 +70,13 @@ def test_what_is_below_the_window_goes_after_its_time(writer: Writer) -> None:
     writer.add(50)
     writer.add(100)
     before = set(writer.objects.data)
-    first = collect(writer.files(), DAY, now=1000.0)
+    first = collect_garbage(writer.files(), DAY, now=1000.0)
     assert first.removed == 0
     assert first.waiting > 20
     assert before <= set(writer.objects.data)
-    again = collect(writer.files(), DAY, now=1000.0 + DAY - 1)
+    again = collect_garbage(writer.files(), DAY, now=1000.0 + DAY - 1)
     assert again == first
-    last = collect(writer.files(), DAY, now=1000.0 + DAY)
+    last = collect_garbage(writer.files(), DAY, now=1000.0 + DAY)
     assert (last.removed, last.waiting) == (first.waiting, 0)
     assert len(writer.objects.data) < len(before) - 20
     assert writer.rewards() == list(range(110, 150))
@@ -88,7 +88,7 @@ def test_a_dry_run_changes_nothing(writer: Writer) -> None:
     writer.add(50)
     writer.add(100)
     before = dict(writer.objects.data)
-    would = collect(writer.files(), 0, dry_run=True)
+    would = collect_garbage(writer.files(), 0, dry_run=True)
     assert would.removed > 20
     assert writer.objects.data == before
 
@@ -103,7 +103,7 @@ def test_what_a_checkpoint_needs_stays(writer: Writer, of: str) -> None:
         with writer.reader("trainer", run=engine_options({"seed": 1})) as trainer:
             trainer.checkpoint("kept")
     writer.add(200)
-    collect(writer.files(), 0)
+    collect_garbage(writer.files(), 0)
     files = writer.files("anew")
     store = Store(files.url, files)
     with dr.ReplayBuffer(store, stream=None, checkpoint=store.checkpoint("kept")) as reader:
@@ -131,7 +131,7 @@ def test_a_checkpoint_and_gc_at_the_same_time(writer: Writer) -> None:
                     trainer.checkpoint("kept")
 
             faulty.decide = decide
-            collect(open_remote(faulty, writer.folder / "gc"), 0)
+            collect_garbage(open_remote(faulty, writer.folder / "gc"), 0)
         files = open_remote(objects, writer.folder / "anew")
         store = Store(files.url, files)
         for name in store.checkpoint_names():
@@ -153,14 +153,14 @@ def test_what_is_not_the_store_s_stays(writer: Writer) -> None:
     writer.add(50)
     writer.objects.data |= foreign
     writer.add(200)
-    collect(writer.files(), 0)
+    collect_garbage(writer.files(), 0)
     assert {key: writer.objects.data.get(key) for key in foreign} == foreign
 
 
 def test_arrays_of_a_checkpoint_without_a_document_go(writer: Writer) -> None:
     writer.add(50)
     writer.objects.data["checkpoints/half/priorities/c.0.0"] = b"x"
-    found = collect(writer.files(), 0)
+    found = collect_garbage(writer.files(), 0)
     assert found.removed == 1
     assert not any(key.startswith("checkpoints/half") for key in writer.objects.data)
 
@@ -170,7 +170,7 @@ def test_a_note_that_cannot_be_read_begins_anew(writer: Writer, note: bytes) -> 
     writer.add(50)
     writer.add(100)
     writer.objects.data["streams/0/start/__dead.json"] = note
-    found = collect(writer.files(), DAY, now=5.0)
+    found = collect_garbage(writer.files(), DAY, now=5.0)
     assert found.removed == 0
     assert found.waiting > 20
     assert len(json.loads(writer.objects.data["streams/0/start/__dead.json"])["since"]) == found.waiting
@@ -188,13 +188,13 @@ def test_a_fault_at_any_request_of_gc_harms_nothing(writer: Writer, fault: Any) 
         faulty = FaultyObjects(objects)
         faulty.fail_at(at, fault)
         try:
-            collect(open_remote(faulty, writer.folder / "gc"), 0)
+            collect_garbage(open_remote(faulty, writer.folder / "gc"), 0)
             failed = False
         except RemoteError:
             failed = True
         writer.objects.data = objects.data
         assert writer.rewards() == list(range(110, 150)), at
-        collect(writer.files(), 0)
+        collect_garbage(writer.files(), 0)
         assert writer.rewards() == list(range(110, 150)), at
         tried += failed
         if len(faulty.requests) <= at:

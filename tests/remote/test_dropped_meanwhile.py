@@ -12,7 +12,7 @@ from remote.world import Life, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError
-from diskreplay.remote.collect import collect
+from diskreplay.remote.collect import collect_garbage
 from diskreplay.remote.place import open_remote
 
 pytestmark = pytest.mark.usefixtures(few_files.__name__)
@@ -33,7 +33,7 @@ class Trainer:
         self.life.buffer.checkpoint(name, {"round": self.round}, attachments={"w": bytes(200_000)}, keep=1)
         self.life.buffer.commit()
         self.life.push(self.objects)
-        collect(open_remote(self.objects, self.life.path + "-gc"), older_than=0)
+        collect_garbage(open_remote(self.objects, self.life.path + "-gc"), older_than=0)
 
     def at(self, number: int) -> FaultyObjects:
         """Objects before whose request of this number another round goes on, once."""

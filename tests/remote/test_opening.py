@@ -13,7 +13,7 @@ from remote.world import RUN, Life, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
-from diskreplay.remote import ranges
+from diskreplay.remote import shards
 from diskreplay.remote.objects import Object
 
 TOGETHER = 12
@@ -28,7 +28,7 @@ class Meeting(SimulatedObjects):
         self.expected = 0
         self._count = threading.Lock()
 
-    def get(self, key: str, span: ranges.Span | None = None) -> tuple[Object, Iterable[bytes]]:
+    def get(self, key: str, span: shards.Span | None = None) -> tuple[Object, Iterable[bytes]]:
         with self._count:
             waits = "/c." in key and self.expected > 0
             self.expected -= waits

@@ -16,7 +16,7 @@ from remote.world import CAPACITY, LAYOUT, RUN, SPACES, Life, pushed, read, read
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, RemoteConflictError, RemoteError
 from diskreplay.ops import remote as ops
-from diskreplay.remote.collect import collect
+from diskreplay.remote.collect import collect_garbage
 from diskreplay.remote.place import open_remote
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
@@ -225,7 +225,7 @@ class World:
                 assert self.trainer.engine.stays_at.id == mine[-1].id
 
     def collect(self, stream: str) -> None:
-        collect(open_remote(self.objects, self.folder / "gc"), 3600.0)
+        collect_garbage(open_remote(self.objects, self.folder / "gc"), 3600.0)
 
     # What must hold
 

@@ -18,7 +18,7 @@ from diskreplay.errors import DiskReplayError, InputError, RemoteWarning
 from diskreplay.ops import remote as commands
 from diskreplay.ops.verify import verify
 from diskreplay.remote.objects import checked_url, is_url
-from diskreplay.remote.place import MIRROR_BYTES, default_mirror, local, named, place
+from diskreplay.remote.place import MIRROR_BYTES, default_mirror, local, locate_store, named
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/a", "gs://b/c/d.replay", "az://box/x", "file:///tmp/x"])
@@ -167,7 +167,7 @@ def test_objects_with_names_like_a_stores_are_named_once(tmp_path: pathlib.Path)
 
 def test_a_mirror_is_for_urls(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="for stores under a URL"):
-        place(tmp_path, mirror=tmp_path)
+        locate_store(tmp_path, mirror=tmp_path)
     with pytest.raises(InputError, match="for stores under a URL"):
         dr.ReplayBuffer.open(tmp_path, mode="r", mirror_bytes=5)
 

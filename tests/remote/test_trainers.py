@@ -22,7 +22,7 @@ from diskreplay.errors import CheckpointError, InputError, RemoteConflictError, 
 from diskreplay.ops import remote as ops
 from diskreplay.ops.verify import verify
 from diskreplay.remote import ledger
-from diskreplay.remote.collect import collect
+from diskreplay.remote.collect import collect_garbage
 from diskreplay.remote.place import open_remote
 from diskreplay.storage.store import Store
 
@@ -57,7 +57,7 @@ def test_gc_within_a_checkpoint_leaves_it_whole_or_gone(tmp_path: pathlib.Path) 
 
         def decide(index: int, request: Any, at: int = at, objects: SimulatedObjects = objects) -> None:
             if index == at:
-                collect(open_remote(objects, tmp_path / "gc"), 0)
+                collect_garbage(open_remote(objects, tmp_path / "gc"), 0)
 
         with _prioritized(faulty, tmp_path / f"m{at}") as trainer:
             faulty.heal()

@@ -23,7 +23,7 @@ from diskreplay.index.episodes import Episode, episodes
 from diskreplay.index.log import place_of
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
-from diskreplay.remote.place import open_store
+from diskreplay.remote import open_store
 from diskreplay.schema.columns import RECORDED, REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
 from diskreplay.storage import stream
 from diskreplay.storage.store import Store

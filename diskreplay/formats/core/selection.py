@@ -30,7 +30,7 @@ from diskreplay.index.selecting import chosen
 from diskreplay.index.where import Where
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.remote.place import named
+from diskreplay.remote import named
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import RECORDED, REWARD, START, Start

@@ -13,7 +13,7 @@ from diskreplay.ops.repair.logs import lost_logs
 from diskreplay.ops.repair.store_repair import believed_record, committed_lengths, is_damaged, readable_checkpoints
 from diskreplay.ops.repair.stream_repair import StreamLoss, StreamRepair
 from diskreplay.ops.result import Result
-from diskreplay.remote.place import local
+from diskreplay.remote import local
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.commit import Commit

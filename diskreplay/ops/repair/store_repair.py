@@ -42,7 +42,7 @@ from diskreplay.ops.repair.logs import give_up_logs
 from diskreplay.ops.repair.stream_repair import StreamLoss, StreamRepair
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import Verified, check_checkpoint, check_saved_state, verify
-from diskreplay.remote.place import local
+from diskreplay.remote import local
 from diskreplay.schema.columns import LOGS
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, saved_state, stream

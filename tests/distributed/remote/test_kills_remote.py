@@ -26,7 +26,7 @@ from helpers.wire import Wire
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, StoreNotFoundError
 from diskreplay.ops.verify import verify
-from diskreplay.remote.collect import collect
+from diskreplay.remote.collect import collect_garbage
 from diskreplay.remote.objects import ObjectStore
 from diskreplay.remote.place import open_remote
 
@@ -164,7 +164,7 @@ def collectors(url: str, folder: pathlib.Path, server: int, rng: random.Random, 
             paths[made] = folder / f"{made}.replay"
             made += 1
         if rng.random() < 0.2:
-            collect_garbage(url, folder)
+            remove_garbage(url, folder)
     for writer, life in alive.items():
         told.hear(writer, life.killed())
     compared += told.check(url, folder / "another mirror")
@@ -178,9 +178,9 @@ def collectors(url: str, folder: pathlib.Path, server: int, rng: random.Random, 
     return told, compared + told.check(url, folder / "mirror")
 
 
-def collect_garbage(url: str, folder: pathlib.Path) -> None:
+def remove_garbage(url: str, folder: pathlib.Path) -> None:
     with contextlib.suppress(StoreNotFoundError):
-        collect(open_remote(ObjectStore(url), folder / "mirror of gc"), 0)
+        collect_garbage(open_remote(ObjectStore(url), folder / "mirror of gc"), 0)
 
 
 class Trained:
@@ -243,7 +243,7 @@ def trainers(url: str, folder: pathlib.Path, server: int, rng: random.Random, ki
         trainer = Life(server, rng, TRAINING_BYTES, pushing.train, url, str(folder / f"machine {kill}"), "trainer")
         trained.hear(trainer.killed())
         if rng.random() < 0.2:
-            collect_garbage(url, folder)
+            remove_garbage(url, folder)
         trained.check(url, folder / f"mirror {kill}")
         if beside.wire.held.is_set() or not kill % 3:
             told.hear(0, beside.killed())

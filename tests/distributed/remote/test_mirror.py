@@ -20,7 +20,7 @@ from remote.world import Life, pushed, read, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
-from diskreplay.remote.downloads import Downloads
+from diskreplay.remote.downloads import Download, Downloads
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Object, ObjectStore
 
@@ -191,7 +191,7 @@ def test_a_wait_for_a_slow_download_can_be_interrupted() -> None:
     downloads: Downloads[int] = Downloads()
     waiting, go_on = threading.Event(), threading.Event()
 
-    def work() -> int:
+    def work(_: Download[int]) -> int:
         waiting.wait(60)
         time.sleep(0.2)  # until it is waited for, or nearly
         os.kill(os.getpid(), signal.SIGINT)
@@ -203,7 +203,7 @@ def test_a_wait_for_a_slow_download_can_be_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         download.result()
     go_on.set()
-    assert downloads.begin("b", lambda: 6).result() == 6
+    assert downloads.begin("b", lambda _: 6).result() == 6
 
 
 def test_a_cut_download_is_tried_again_at_once(served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path) -> None:
