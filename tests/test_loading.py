@@ -167,9 +167,9 @@ assert compiled_row.KERNEL.now() is not None
 kernel = compiled_row.KERNEL.code
 facts, given, ring = np.zeros((1, kernel.FACTS), np.int64), np.array([3, 4]), np.zeros((2, 2), np.int64)
 facts[0, [kernel.GIVEN, kernel.PART, kernel.PARTS, kernel.RING]] = given.ctypes.data, 16, 1, ring.ctypes.data
-assert kernel.go_on(facts, 0, 1, 2, False)
+assert kernel.add_continuing(facts, 0, 1, 2, False)
 assert ring.tolist() == [[0, 0], [3, 4]], ring
-print(sum(kernel.go_on.stats.cache_hits.values()), *said)
+print(sum(kernel.add_continuing.stats.cache_hits.values()), *said)
 """
 
 

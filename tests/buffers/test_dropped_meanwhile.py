@@ -205,9 +205,9 @@ def test_a_dataset_says_so_and_so_do_its_copies(writer: Writer) -> None:
 
     with DiskDataset(writer.path, checkpoint="latest") as dataset:
         copy = pickle.dumps(dataset)
-        assert len(dataset[np.arange(8)].obs) == 8
+        assert len(dataset[np.arange(2)].obs) == 2
         writer.go_on()
         with pytest.raises(CheckpointError, match="'round-1'"):
-            dataset[np.arange(8)]
+            dataset[np.arange(4, 8)]  # of another shard: what is open, or cached, can be read still
         with pytest.raises(CheckpointError, match="'round-1'"):
             pickle.loads(copy)  # as a worker of a DataLoader opens it
