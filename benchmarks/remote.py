@@ -12,10 +12,13 @@ import contextlib
 import os
 import pathlib
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Iterable
 from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
 
 import contenders
 import frames
@@ -27,6 +30,7 @@ from harness import Figure
 from helpers.testing import FaultyFiles
 
 import diskreplay as dr
+from diskreplay.engine.run import engine_options
 from diskreplay.remote.background import BackgroundPush
 from diskreplay.remote.objects import Object, TakenError
 from diskreplay.remote.place import open_remote
@@ -124,7 +128,7 @@ class Counted:
 def reader(objects: Counted, mirror: pathlib.Path, **options: Any) -> dr.ReplayBuffer:
     """The buffer that `ReplayBuffer.open(url, mode="r", mirror=mirror)` gives."""
     files = open_remote(objects, mirror)
-    return dr.ReplayBuffer(Store(objects.url, files), stream=None, **options)
+    return dr.ReplayBuffer(Store(objects.url, files), stream=None, run=engine_options(options))
 
 
 # Parts
