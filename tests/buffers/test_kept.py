@@ -6,9 +6,6 @@ import errno
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +13,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 from helpers.crashes import kill
+from helpers.line import LINE, TURN, add
 from helpers.own_samplers import STATEFUL, Rarest
 from helpers.priority_model import chi_square
+from helpers.programs import printed
 from helpers.testing import FaultyFiles
 
 import diskreplay as dr
@@ -30,21 +28,12 @@ from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 from diskreplay.storage import metadata, saved_state
 
-LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
-
 
 def make(path: Any, sampler: Any = None, **options: Any) -> dr.ReplayBuffer:
     """The line with which a program starts, and starts again."""
     return dr.ReplayBuffer.open_or_create(
-        path, *LINE, capacity=200, num_envs=2, sampler=sampler or dr.Proportional(), seed=0, **options
+        path, LINE, TURN, capacity=200, num_envs=2, sampler=sampler or dr.Proportional(), seed=0, **options
     )
-
-
-def add(buffer: Any, rows: int, num_envs: int = 2) -> None:
-    flags = np.zeros(num_envs, bool)
-    for row in range(rows):
-        obs = np.full((num_envs, 1), row, np.float32)
-        buffer.add(obs, np.zeros(num_envs, int), np.ones(num_envs), obs + 1, flags, flags)
 
 
 def learn(buffer: Any) -> None:
@@ -102,7 +91,7 @@ def test_priorities_of_several_views_and_buffers_come_back(tmp_path: pathlib.Pat
                     expected = chances(buffer)
                 assert chances(buffer) == expected
     agents: dict[str, Any] = {"n_agents": 2, "capacity": 20, "sampler": dr.Proportional()}
-    with dr.MultiAgentReplayBuffer.open_or_create(tmp_path / "agents", *LINE, **agents) as team:
+    with dr.MultiAgentReplayBuffer.open_or_create(tmp_path / "agents", LINE, TURN, **agents) as team:
         zeros = np.zeros((2, 1), np.float32)
         for _ in range(5):
             team.add(zeros, [0, 1], 1.0, zeros, False, False)
@@ -250,16 +239,15 @@ def test_rows_of_another_stream_are_said(path: str) -> None:
 @pytest.mark.long("test_rows_of_another_stream_are_said")
 def test_rows_of_another_process_are_said(path: str) -> None:
     filled(path).close()
-    program = f"""
-        import numpy as np, os
+    printed(f"""
+        import os
         import diskreplay as dr
+        from helpers import line
         buffer = dr.ReplayBuffer.open({path!r}, sampler=dr.Uniform())
-        obs, flags = np.zeros((2, 1), np.float32), np.zeros(2, bool)
-        buffer.add(obs, [0, 0], [1.0, 1.0], obs, flags, flags)
+        line.add(buffer)
         buffer.commit()
         os._exit(0)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+    """)
     with anew("rows were committed since"):
         make(path).close()
 
@@ -372,18 +360,14 @@ def test_recordings_go_on_with_their_priorities(path: str, vector: bool) -> None
 @pytest.mark.long
 @pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "del buffer"])
 def test_a_program_that_ends_without_close_keeps_them(path: str, end: str) -> None:
-    program = f"""
-        import numpy as np
-        from gymnasium import spaces
+    printed(f"""
         import diskreplay as dr
-        line = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
-        buffer = dr.ReplayBuffer.create({path!r}, *line, capacity=200, sampler=dr.Proportional())
-        for step in range(9):
-            buffer.add([step], 0, 1.0, [step + 1], False, False)
+        from helpers import line
+        buffer = line.create({path!r}, 200, sampler=dr.Proportional())
+        line.add(buffer, 9)
         buffer.update_priorities([3], [50.0])
         {end}
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+    """)
     with dr.ReplayBuffer.open(path) as buffer:
         assert np.argmax(chances(buffer)) == 3
 

@@ -17,6 +17,7 @@ from diskreplay_cli.main import main
 from formats.roundtrip import IMAGE, moved_window, several_envs, store
 from formats.test_texts import make as make_texts
 from gymnasium import spaces
+from helpers.line import rows_in
 from rich.console import Console
 
 import diskreplay as dr
@@ -146,8 +147,7 @@ def test_import(path: str, tmp_path: pathlib.Path) -> None:
     assert "--overwrite" not in line
     printed = said("import", tmp_path / "npz", path, "--append", "--format", "npz")
     assert "27 transitions of 7 episodes from npz" in printed
-    with dr.ReplayBuffer.open(path, mode="r") as buffer:
-        assert len(buffer) == 54
+    assert rows_in(path) == 54
     document = facts("import", tmp_path / "npz", tmp_path / "c.replay", "--capacity", 5, "--frame-stack", 2)
     with dr.ReplayBuffer.open(tmp_path / "c.replay", mode="r") as buffer:
         assert (len(buffer), buffer.schema.stacks[0].frames) == (5, 2)
@@ -260,8 +260,7 @@ def test_an_interrupt_after_the_renaming(path: str, tmp_path: pathlib.Path, monk
     assert interrupted("merge", path, before, tmp_path / "both") == f"{tmp_path / 'both'} is whole"
     halves = [path.replace(".replay", f"-{part}.replay") for part in (1, 2)]
     assert interrupted("split", path, "--fraction", 0.5) == f"{halves[0]} and {halves[1]} are whole"
-    with dr.ReplayBuffer.open(before, mode="r") as buffer:
-        assert len(buffer) == 54
+    assert rows_in(before) == 54
 
 
 def test_an_interrupt_before_the_renaming(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,8 +302,7 @@ def test_checkpoints(path: str) -> None:
     assert facts("checkpoints", "restore", path, "one")["discarded"] == 0
     said("checkpoints", "drop", path, "one")
     assert facts("checkpoints", "list", path) == {"checkpoints": []}
-    with dr.ReplayBuffer.open(path, mode="r") as buffer:
-        assert len(buffer) == 27
+    assert rows_in(path) == 27
 
 
 def test_episodes_without_their_begin_have_a_star(path: str) -> None:
