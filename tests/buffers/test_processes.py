@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.effort import stride
-from helpers.patience import PATIENCE
+from helpers.programs import run
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, LockedError, NotEnoughDataError
@@ -235,7 +235,7 @@ def end():
         buffer.add(obs, 0, float(row), following, False, False)
     buffer.close()
 """
-    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, timeout=PATIENCE)
+    done = run(script, path)
     assert (done.returncode, done.stderr) == (0, "")
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         assert buffer.get(np.arange(23)).reward.tolist() == list(range(23))

@@ -14,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from diskreplay_cli.main import main
+from helpers.programs import run
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
@@ -25,10 +26,8 @@ def test_the_reference_is_up_to_date() -> None:
 
 def completed(**environment: str) -> str:
     """What the command prints for a shell that completes."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv = ['diskreplay']; from diskreplay_cli.start import main; main()"],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    program = "import sys; sys.argv = ['diskreplay']; from diskreplay_cli.start import main; main()"
+    done = run(program, **environment)
     assert done.stderr == ""
     return done.stdout
 

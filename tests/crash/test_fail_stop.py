@@ -9,15 +9,12 @@ import itertools
 import os
 import pathlib
 import resource
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 
 import pytest
 from helpers import lives
 from helpers.effort import stride
-from helpers.patience import PATIENCE
+from helpers.programs import printed
 from helpers.testing import READS, WRITES, FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
@@ -366,12 +363,7 @@ with dr.ReplayBuffer.open(path) as buffer:
 def test_out_of_file_descriptors(path: str) -> None:
     """In a process of its own, under a real limit."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 40
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(DESCRIPTORS), path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(pathlib.Path(lives.__file__).parents[1]), *sys.path])},
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    printed(DESCRIPTORS, path, flags=("-W", "error"))
 
 
 def test_samples_stay_right_while_commits_fail() -> None:

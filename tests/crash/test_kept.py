@@ -13,6 +13,7 @@ from helpers import tale as tales
 from helpers.crashes import die
 from helpers.crashing import PATH, leftovers, verify
 from helpers.effort import stride
+from helpers.line import OPEN
 from helpers.testing import READS, WRITES, FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
@@ -27,7 +28,7 @@ def opened(files: Any) -> tuple[dr.ReplayBuffer, bool]:
     """A buffer that writes, and whether it was said that priorities begin anew."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SamplerWarning)
-        buffer = dr.ReplayBuffer.open(PATH, files=files, **tales.OPEN)
+        buffer = dr.ReplayBuffer.open(PATH, files=files, **OPEN)
     return buffer, bool(said)
 
 

@@ -10,13 +10,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from helpers import driver
 from helpers.crashes import kill
-from helpers.driver import OPEN
 from helpers.effort import examples
+from helpers.line import LINE, OPEN, TURN, create, play
 from helpers.testing import small_thresholds
 
 import diskreplay as dr
@@ -27,21 +26,6 @@ from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import write_commit
-
-LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
-
-
-def create(path: pathlib.Path, capacity: int = 1000, num_envs: int = 1, **options: Any) -> dr.ReplayBuffer:
-    return dr.ReplayBuffer.create(
-        path, LINE, TURN, capacity=capacity, num_envs=num_envs, **{**OPEN, "seed": 0, **options}
-    )
-
-
-def play(buffer: dr.ReplayBuffer, length: int, start: float, reward: float = 1.0, ends: bool = True) -> None:
-    """An episode in a buffer of one environment, whose observations begin at ``start``."""
-    for step in range(length):
-        last = ends and step == length - 1
-        buffer.add([start + step], 0, reward, [start + step + 1], last, False)
 
 
 def facts(buffer: dr.ReplayBuffer) -> list[dict[str, Any]]:
@@ -467,8 +451,7 @@ def test_facts_of_a_long_episode(tmp_path: pathlib.Path) -> None:
         buffer.annotate_episode(success=True)
         assert facts(buffer) == [{}, {"seed": 1, "success": True}]
         buffer.commit()
-        for step in range(4000, 7000):
-            buffer.add([step], 0, 1.0, [step + 1], step == 6999, False)
+        play(buffer, 3000, 4000.0)
         buffer.annotate_episode(note="late")
         assert facts(buffer) == [{"seed": 1, "success": True, "note": "late"}]
         buffer.commit()

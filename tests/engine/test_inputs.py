@@ -19,6 +19,7 @@ from gymnasium import spaces
 from helpers.configs import Config
 from helpers.line import rows_in
 from helpers.model import Leaf
+from helpers.programs import printed
 from helpers.recording import Recording
 
 import diskreplay as dr
@@ -470,13 +471,12 @@ def test_a_second_writer(path: str) -> None:
     with create(path) as buffer:
         with pytest.raises(LockedError, match=r"written by this very process.*mode='r'"):
             dr.ReplayBuffer.open(path)
-        script = (
-            "import sys, diskreplay as dr\n"
-            "try: dr.ReplayBuffer.open(sys.argv[1])\n"
-            "except dr.errors.LockedError as error: print(error)"
-        )
-        done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
-        assert f"process {os.getpid()}" in done.stdout
+        program = f"""
+            import diskreplay as dr
+            try: dr.ReplayBuffer.open({path!r})
+            except dr.errors.LockedError as error: print(error)
+        """
+        assert f"process {os.getpid()}" in printed(program)
         buffer.add(**good())
         assert rows_in(path) == 0
     assert rows_in(path, mode="r+") == 1

@@ -10,10 +10,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from helpers import driver
-from helpers.driver import OPEN
+from helpers import driver, line
 from helpers.effort import examples
-from helpers.line import rows_in
+from helpers.line import LINE, OPEN, TURN, play, rows_in
 from helpers.testing import small_thresholds
 
 import diskreplay as dr
@@ -33,7 +32,6 @@ from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import write_commit
 
-LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
 LATER: dict[str, Any] = {
     "state": ((3,), np.float32), "value": np.float64, "wide": ((300, 2), np.int16), "flag": bool,
 }  # fmt: skip
@@ -46,9 +44,7 @@ Values = dict[str, dict[tuple[int, int], Any]]
 
 
 def create(path: pathlib.Path, capacity: int = 1000, num_envs: int = 1, **options: Any) -> dr.ReplayBuffer:
-    return dr.ReplayBuffer.create(
-        path, LINE, TURN, capacity=capacity, num_envs=num_envs, **{**OPEN, "seed": 0, "later": LATER, **options}
-    )
+    return line.create(path, capacity, num_envs, **{"later": LATER, **options})
 
 
 def logged(buffer: dr.ReplayBuffer) -> bytelog.ByteLog:
@@ -56,11 +52,6 @@ def logged(buffer: dr.ReplayBuffer) -> bytelog.ByteLog:
     stream = buffer.engine.streams.written
     assert stream is not None
     return stream.logs["later/values"]
-
-
-def play(buffer: dr.ReplayBuffer, length: int, start: float = 0.0, ends: bool = True) -> None:
-    for step in range(length):
-        buffer.add([start + step], 0, 1.0, [start + step + 1], ends and step == length - 1, False)
 
 
 def drawn(rng: np.random.Generator, name: str, count: int) -> Any:

@@ -21,26 +21,37 @@ def create(path: Any, capacity: int = 100, num_envs: int = 1, **options: Any) ->
     )
 
 
-def add(buffer: dr.ReplayBuffer, rows: int = 1, first: float | None = None, ends: bool = False, **more: Any) -> None:
-    """Adds rows to all environments, from number ``first`` on, or from the end of the stream; the last one may end.
+def add(
+    buffer: dr.ReplayBuffer, rows: int = 1, first: float | None = None, *, reward: float | None = None,
+    ends: bool = False, **more: Any,
+) -> None:  # fmt: skip
+    """Adds rows to all environments, from number ``first`` on, or from the end of the stream.
 
-    The observations may have any shape.
+    Args:
+        buffer: whose observations may have any shape.
+        rows: how many.
+        first: the number of the first.
+        reward: of each, its number if None.
+        ends: whether the last one ends an episode.
+        more: what ``add`` takes beside a step.
     """
     envs = () if buffer.num_envs == 1 else (buffer.num_envs,)
     shape, never = (*envs, *buffer.schema.observation_space.shape), np.zeros(envs, bool)
     start = buffer.stats()["streams"][buffer.stream]["end"] if first is None else first
     for number in np.arange(start, start + rows):
-        last = never | (ends and number == start + rows - 1)
         buffer.add(
-            np.full(shape, number), np.zeros(envs, int), np.full(envs, float(number)), np.full(shape, number + 1), last,
-            never, **more,
+            np.full(shape, number), np.zeros(envs, int), np.full(envs, float(number) if reward is None else reward),
+            np.full(shape, number + 1), never | (ends and number == start + rows - 1), never, **more,
         )  # fmt: skip
 
 
-def play(buffer: dr.ReplayBuffer, rows: int, first: float = 0.0, ends: bool = True, **facts: Any) -> None:
-    """An episode in all environments, whose observations begin with ``first``, and what is said of it."""
-    buffer.begin_episode(**facts)
-    add(buffer, rows, first, ends)
+def play(
+    buffer: dr.ReplayBuffer, rows: int, first: float = 0.0, *, reward: float = 1.0, ends: bool = True, **facts: Any
+) -> None:
+    """An episode in all environments, whose observations begin with ``first``; and what is said of it."""
+    if facts:
+        buffer.begin_episode(**facts)
+    add(buffer, rows, first, reward=reward, ends=ends)
 
 
 def rows_in(path: Any, **options: Any) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
 from helpers.model import Leaf, flat
+from helpers.programs import run
 from helpers.recording import Recording, reopen
 
 import diskreplay as dr
@@ -155,11 +154,9 @@ def test_another_process_reads_a_live_store_without_a_warning(path: str) -> None
         recording.add(buffer, 9)
         buffer.commit()
         recording.add(buffer, 2)
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", SCRIPT, path, "9"], capture_output=True, text=True, check=True
-        )
+        done = run(SCRIPT, path, 9, flags=("-W", "error"))
     lines = done.stdout.splitlines()
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
     assert lines[0] == "action obs reward start terminated truncated valid"
     total = sum(float(step.obs[0].sum()) for row in recording.log.rows[:9] for step in row)
     assert f"obs (9, 2, 3, 4) uint8 {total}" in lines

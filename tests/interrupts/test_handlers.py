@@ -5,9 +5,6 @@ from __future__ import annotations
 import gc
 import pathlib
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -19,7 +16,7 @@ from gymnasium import spaces
 from helpers.effort import examples
 from helpers.forking import forked
 from helpers.line import rows_in
-from helpers.patience import PATIENCE
+from helpers.programs import printed
 from interrupts.handlers import SIGNALS, SUBJECTS, handled, run
 
 import diskreplay as dr
@@ -55,16 +52,6 @@ def fill(buffer: Any, count: int) -> None:
 
 def add(buffer: Any, number: int) -> None:
     buffer.add(np.full(3, number % 9, np.float32), 1, 0.5, np.full(3, (number + 1) % 9, np.float32), False, False)
-
-
-def in_a_process(program: str, *arguments: object) -> str:
-    """What a program prints; it fails where the program hangs, or ends with an error."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)], capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.fixture
@@ -211,7 +198,7 @@ def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_han
 def test_actor_learner_and_handler_do_not_wait_for_each_other(tmp_path: pathlib.Path) -> None:
     """An actor's thread adds, the main thread draws, and its handler makes checkpoints."""
     count = examples(150, "signals", least=30)
-    printed = in_a_process(
+    said = printed(
         """
         import os, signal, sys, threading
         import numpy as np
@@ -255,7 +242,7 @@ def test_actor_learner_and_handler_do_not_wait_for_each_other(tmp_path: pathlib.
         tmp_path / "store",
         count,
     )
-    assert int(printed) >= count
+    assert int(said) >= count
     assert verify(str(tmp_path / "store")).ok
 
 
@@ -476,7 +463,7 @@ def send():
     os.kill(os.getpid(), signal.SIGUSR1)
 threading.Thread(target=send, daemon=True).start()
 """
-        in_a_process(sent + program.replace("1_000", "10**9"))
+        printed(sent + program.replace("1_000", "10**9"))
         with dr.ReplayBuffer.open(str(tmp_path / "job.replay"), mode="r", checkpoint="latest") as buffer:
             assert len(buffer.checkpoints) == times
             saved = buffer.checkpoint_metadata(buffer.checkpoints[-1])["transitions"]

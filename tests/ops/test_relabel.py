@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import pathlib
 import signal
-import subprocess
-import sys
 import tempfile
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from formats.roundtrip import store
 from gymnasium import spaces
 from helpers.effort import examples
+from helpers.programs import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops.played import play
@@ -194,8 +193,7 @@ relabel.relabel(sys.argv[1], lambda episode: episode.reward + 1)
 
 @pytest.mark.long
 def test_a_killed_relabel_wrote_the_first_episodes(shaped: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", KILLED, shaped], check=False)
-    assert ended.returncode == -signal.SIGKILL
+    assert run(KILLED, shaped).returncode == -signal.SIGKILL
     with dr.ReplayBuffer.open(shaped, mode="r") as buffer:
         first = sum(episode.length for episode in buffer.episodes[:3])
     known = [known for _, known in marks(shaped).values()]

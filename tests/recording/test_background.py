@@ -6,8 +6,6 @@ import contextlib
 import gc
 import itertools
 import pathlib
-import subprocess
-import sys
 import threading
 import types
 from collections.abc import Mapping
@@ -18,7 +16,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 from helpers.forking import forked
 from helpers.line import rows_in
-from helpers.patience import PATIENCE
+from helpers.programs import run
 from helpers.robot import ACTION, BAD, Robot, drive, fails, places, record_on_a_disk_that_crashes
 from helpers.testing import FaultyFiles, Interrupts
 from helpers.threads import held
@@ -333,7 +331,6 @@ def test_one_that_is_forgotten_is_flushed_and_closed(path: str, cycle: bool) -> 
 
 PROGRAM = """
 import sys
-sys.path.insert(0, {tests!r})
 from helpers.robot import ACTION, Robot
 import diskreplay as dr
 env = dr.Record(Robot(50), {path!r}, background=True)
@@ -347,11 +344,7 @@ for _ in range(30):
 @pytest.mark.long
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError('a mistake')"])
 def test_a_program_that_ends_without_closing_keeps_all(path: str, end: str) -> None:
-    tests = str(pathlib.Path(__file__).resolve().parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(tests=tests, path=path, end=end)],
-        check=False, capture_output=True, text=True, timeout=PATIENCE,
-    )  # fmt: skip
+    done = run(PROGRAM.format(path=path, end=end))
     assert done.returncode == {"": 0, "s": 3, "r": 1}[end[:1]], done.stderr
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert places(reader) == [(1, at) for at in range(30)]

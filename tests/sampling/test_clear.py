@@ -6,22 +6,16 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
+from helpers import line
 
 import diskreplay as dr
 from diskreplay.errors import NotEnoughDataError
 
-SPACES = gymnasium.spaces.Box(-1e9, 1e9, (1,)), gymnasium.spaces.Discrete(9)
 
-
-def add(buffer: dr.ReplayBuffer, rows: int, envs: int = 1) -> None:
-    none = np.zeros(envs, bool)
-    for row in range(rows):
-        obs = np.full((envs, 1), row, np.float32)
-        step = obs, np.zeros(envs, int), np.zeros(envs), obs + 1, none, none
-        buffer.add(*(step if envs > 1 else [part[0] for part in step]))
+def add(buffer: dr.ReplayBuffer, rows: int) -> None:
+    line.add(buffer, rows)
     buffer.commit()
 
 
@@ -39,13 +33,11 @@ def opened(path: pathlib.Path) -> Iterator[Opened]:
     held = []
 
     def make(sampler: Any, envs: int = 1) -> dr.ReplayBuffer:
-        buffer = dr.ReplayBuffer.create(
-            path, *SPACES, capacity=20 * envs, num_envs=envs, stream="trainer", sampler=sampler, seed=0
-        )
+        buffer = line.create(path, 20 * envs, envs, stream="trainer", sampler=sampler)
         held.append(buffer)
         with dr.ReplayBuffer.open(path, stream="actor", mode="a") as actor:
-            add(actor, 6, envs)
-        add(buffer, 5, envs)
+            add(actor, 6)
+        add(buffer, 5)
         buffer.refresh()
         return buffer
 
@@ -127,7 +119,7 @@ def test_each_environment_of_the_stream_begins_anew(opened: Opened) -> None:
     buffer.update_priorities(ids(buffer, 0), np.full(10, 50.0))
     before = chances(buffer, theirs)
     buffer.clear()
-    add(buffer, 2, envs=2)
+    add(buffer, 2)
     assert np.allclose(chances(buffer, theirs), before)
     assert np.allclose(sampler.maxima[:2], 1.0)
     assert (sampler.maxima[2:] > 10).all()
@@ -135,7 +127,7 @@ def test_each_environment_of_the_stream_begins_anew(opened: Opened) -> None:
 
 def test_a_stream_alone_is_forgotten_as_a_whole(path: pathlib.Path) -> None:
     sampler = dr.Proportional()
-    with dr.ReplayBuffer.create(path, *SPACES, capacity=20, sampler=sampler, seed=0) as buffer:
+    with line.create(path, 20, sampler=sampler) as buffer:
         add(buffer, 5)
         buffer.update_priorities(buffer.items(), np.full(5, 9.0))
         buffer.clear()
@@ -145,9 +137,7 @@ def test_a_stream_alone_is_forgotten_as_a_whole(path: pathlib.Path) -> None:
 
 def test_of_a_mixture_the_other_parts_stay(path: pathlib.Path, opened: Opened, tmp_path: pathlib.Path) -> None:
     buffer = opened(dr.Counting(dr.Uniform(), max_times_sampled=1))
-    with dr.ReplayBuffer.create(
-        tmp_path / "b", *SPACES, capacity=9, sampler=dr.Counting(dr.Uniform()), seed=0
-    ) as other:
+    with line.create(tmp_path / "b", 9, sampler=dr.Counting(dr.Uniform())) as other:
         add(other, 4)
         mixture = dr.Mixture([buffer, other])
         mixture.sample(8)

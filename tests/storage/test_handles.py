@@ -7,12 +7,9 @@ import errno
 import functools
 import gc
 import itertools
-import os
 import pathlib
 import random
-import subprocess
 import sys
-import textwrap
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +19,7 @@ import numpy as np
 import pytest
 from helpers import lives
 from helpers.effort import examples, stride
+from helpers.programs import printed
 from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.threads import together
 
@@ -288,15 +286,6 @@ with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer:
 """
 
 
-def in_a_process_of_its_own(program: str, path: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(program), path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(pathlib.Path(lives.__file__).parents[1]), *sys.path])},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.long("test_threads_that_share_a_pool_of_two")
 def test_nine_streams_of_131_shards(path: str) -> None:
     """Regression: each column of each stream kept 128 open."""
@@ -307,7 +296,7 @@ def test_nine_streams_of_131_shards(path: str) -> None:
                 buffer.add(**lives.step(number, row, 1))
                 if row % 20 == 0:
                     buffer.commit()
-    in_a_process_of_its_own(NINE_STREAMS, path)
+    printed(NINE_STREAMS, path, flags=("-W", "error"))
 
 
 @pytest.mark.long("test_threads_that_share_a_pool_of_two")
@@ -315,12 +304,12 @@ def test_one_batch_over_two_thousand_shards(path: str) -> None:
     """Regression: a batch held every shard that it touches, and failed with "mend the disk"."""
     filled(path, 4000, chunk_rows=1, shard_rows=2)
     assert len(list(pathlib.Path(path, "streams", "0", "obs").glob("c.*"))) == 2000
-    in_a_process_of_its_own(ONE_BATCH, path)
+    printed(ONE_BATCH, path, flags=("-W", "error"))
 
 
 @pytest.mark.long
 def test_five_hundred_shards_of_eight_columns_under_a_limit_of_64(path: str) -> None:
-    in_a_process_of_its_own(SMALL_LIMIT, path)
+    printed(SMALL_LIMIT, path, flags=("-W", "error"))
     assert len(list(pathlib.Path(path, "streams", "0", "obs").rglob("c.*"))) >= 500
 
 
@@ -328,7 +317,7 @@ def test_five_hundred_shards_of_eight_columns_under_a_limit_of_64(path: str) -> 
 def test_descriptors_that_the_program_needs(path: str) -> None:
     """What the pool keeps is given up for whatever the store needs; only then there is an error."""
     filled(path, chunk_rows=2, shard_rows=2)
-    in_a_process_of_its_own(ELSEWHERE, path)
+    printed(ELSEWHERE, path, flags=("-W", "error"))
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
