@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 from helpers.commands import command
+from helpers.damage import flip
 from helpers.line import LINE, TURN, add, rows_in
 from helpers.line import create as made
 from helpers.testing import FaultyFiles
@@ -297,10 +298,7 @@ def test_keep_leaves_those_of_another_writer(path):
 
 def test_a_changed_byte_is_found_by_reading_and_by_verify(rb, path):
     rb.checkpoint("one", attachments={"a": b"weights" * 100})
-    shard = path / "checkpoints" / "one" / "attachments" / "a" / "c.0.0"
-    damaged = bytearray(shard.read_bytes())
-    damaged[20] ^= 1
-    shard.write_bytes(damaged)
+    flip(path / "checkpoints" / "one" / "attachments" / "a" / "c.0.0", 20)
     with pytest.raises(CorruptionError, match="attachments"):
         read(rb, "a", "one")
     assert any("attachments" in str(problem) for problem in verify(path).problems)

@@ -22,11 +22,9 @@ from diskreplay.errors import ClosedError
 def store(tmp_path: pathlib.Path) -> str:
     path = str(tmp_path / "a.replay")
     with lives.create(path) as buffer:
-        for row in range(30):
-            buffer.add(**lives.step(0, row, 2))
+        lives.add(buffer, 30)
         buffer.checkpoint("middle")
-        for row in range(30, 35):
-            buffer.add(**lives.step(0, row, 2))
+        lives.add(buffer, 5)
     return path
 
 
@@ -85,7 +83,7 @@ def test_a_writer_says_why_it_cannot(store: str) -> None:
         for how in ("deepcopy", "pickle"):
             with pytest.raises(TypeError, match=r"has one writer\. Open .* with mode='r', or with stream="):
                 copied(how, buffer)
-        buffer.add(**lives.step(0, 35, 2))
+        lives.add(buffer, 1)
 
 
 def lives_open(store: str) -> dr.ReplayBuffer:

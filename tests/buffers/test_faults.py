@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from helpers.configs import Config
+from helpers.damage import flip
 from helpers.effort import stride
 from helpers.model import Leaf
 from helpers.recording import Recording, reopen
@@ -173,9 +174,7 @@ def test_damage_names_its_place(tmp_path: pathlib.Path) -> None:
     with SMALL.create(path) as buffer:
         Recording(SMALL).add(buffer, 16)
     shard = sorted(pathlib.Path(path, "streams/0/obs").glob("c.*"))[-1]
-    data = bytearray(shard.read_bytes())
-    data[7] ^= 4
-    shard.write_bytes(data)
+    flip(shard, 7, 4)
     with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer, pytest.raises(CorruptionError) as caught:
         list(buffer.shuffled(16))
     error = caught.value

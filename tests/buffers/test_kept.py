@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers.crashes import kill
+from helpers.damage import files_below, flip
 from helpers.line import LINE, TURN, add
 from helpers.own_samplers import STATEFUL, Rarest
 from helpers.priority_model import chi_square
@@ -60,10 +61,6 @@ def anew(why: str) -> Any:
 
 def folder(path: Any) -> pathlib.Path:
     return pathlib.Path(path, "streams", "0", "start", "kept")
-
-
-def contents(path: Any) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in sorted(folder(path).rglob("*")) if file.is_file()}
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -137,20 +134,20 @@ def test_nothing_is_written_where_no_priority_was_ever_updated(path: str, sample
 
 def test_nothing_is_written_where_nothing_was_updated_since(path: str) -> None:
     filled(path).close()
-    before = contents(path)
+    before = files_below(folder(path))
     assert len(before) > 3
     with make(path) as buffer:
         buffer.sample(8)
-    assert contents(path) == before
+    assert files_below(folder(path)) == before
 
 
 def test_readers_take_and_keep_nothing(path: str) -> None:
     filled(path).close()
-    before = contents(path)
+    before = files_below(folder(path))
     with dr.ReplayBuffer.open(path, mode="r", sampler=dr.Proportional()) as reader:
         assert len(set(chances(reader))) == 1
         learn(reader)
-    assert contents(path) == before
+    assert files_below(folder(path)) == before
     with make(path) as buffer:
         assert len(set(chances(buffer))) == 2
 
@@ -177,10 +174,10 @@ def test_a_sampler_that_was_cleared_is_not_kept(path: str) -> None:
 
 def test_a_checkpoint_changes_no_rows(path: str) -> None:
     filled(path).close()
-    before = contents(path)
+    before = files_below(folder(path))
     with make(path) as buffer:
         buffer.checkpoint("here")
-    assert contents(path) == before
+    assert files_below(folder(path)) == before
 
 
 def test_a_store_that_is_compacted_keeps_its_priorities(path: str) -> None:
@@ -467,9 +464,7 @@ def test_a_sampler_whose_state_fails_lets_the_store_close(path: str) -> None:
 def test_damage_is_said_found_and_repaired(path: str, name: str) -> None:
     filled(path).close()
     file = next(one for one in folder(path).rglob(name) if name != "zarr.json" or one.parent == folder(path))
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+    flip(file, file.stat().st_size // 2, 1)
     assert any("kept" in str(problem) for problem in verify(path).problems)
     with anew("kept"):
         buffer = make(path)

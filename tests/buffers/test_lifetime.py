@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 
 import pytest
 from helpers import line
+from helpers.crashes import uncollected
 
 import diskreplay as dr
 
 
 @pytest.fixture(autouse=True)
 def _no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with uncollected():
+        yield
 
 
 @pytest.mark.parametrize("sampler", [dr.Uniform, dr.Proportional, dr.RankBased])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from helpers import line
+from helpers.damage import files_below
 from helpers.line import add, rows_in
 from helpers.testing import FaultyFiles
 
@@ -21,10 +22,6 @@ def create(path: str | pathlib.Path, rows: int, **options: object) -> dr.ReplayB
     buffer = line.create(path, **options)
     add(buffer, rows)
     return buffer
-
-
-def contents(path: str) -> dict[str, bytes]:
-    return {str(one): one.read_bytes() for one in pathlib.Path(path).rglob("*") if one.is_file()}
 
 
 def remove(path: str) -> None:
@@ -73,16 +70,16 @@ def test_a_writer_whose_store_is_gone_writes_nothing(
     if create_again and change is not replace_the_stream_alone:
         with dr.ReplayBuffer.open(path) as other:
             other.checkpoint("kept")
-    before = contents(path)
+    before = files_below(path)
     for _ in range(1 if deed is DEEDS[3] else 2):
         with pytest.raises(StateError, match=r"moved, removed or replaced .* nothing was written"):
             deed(buffer)
     assert len(buffer) == 27 if deed is not DEEDS[3] else True
-    assert contents(path) == before
+    assert files_below(path) == before
     if deed is not DEEDS[3]:
         with pytest.raises(StateError, match="7 rows are in no commit"):
             buffer.close()
-    assert contents(path) == before
+    assert files_below(path) == before
     if create_again and change is not replace_the_stream_alone:
         assert verify(path).ok
 

@@ -8,6 +8,7 @@ import time
 import gymnasium
 import numpy as np
 import pytest
+from helpers.crashes import uncollected
 from helpers.line import rows_in
 from helpers.patience import PATIENCE
 
@@ -127,11 +128,7 @@ def test_batches_hold_no_reference_cycles(tmp_path):
     with dr.ReplayBuffer.create(tmp_path / "s", FRAME, ACTION, capacity=99, frame_stack=3, seed=0) as rb:
         add(rb, 0, 50)
         rb.sample(8)
-        gc.collect()
-        gc.disable()
-        try:
+        with uncollected():
             for _ in range(3):
                 rb.sample(8)
             assert gc.collect() == 0
-        finally:
-            gc.enable()

@@ -153,7 +153,7 @@ def test_kills_while_a_store_is_made(tmp_path: pathlib.Path) -> None:
 
 def write_beside_a_child(path: str, pipe: Connection) -> None:
     buffer = lives.create(path)
-    buffer.add(**lives.step(0, 0, 2))
+    lives.add(buffer, 1)
     buffer.commit()
     if not os.fork():
         pipe.send(os.getpid())  # by the child, which lets go of the lock when it first runs: a busy machine may be late

@@ -70,7 +70,7 @@ def test_actors_write_and_a_learner_samples_from_all(path: str, method: str) -> 
                     except EOFError:
                         break
             learner.refresh()
-            learner.add(**lives.step(0, row, 2))
+            lives.add(learner, 1)
             row += 1
             if len(learner) > 64:
                 batch = learner.sample(64)
@@ -134,8 +134,7 @@ def test_processes_that_make_the_same_store_at_once(tmp_path: pathlib.Path) -> N
 def test_a_reader_that_outlives_its_rows(path: str, cache_bytes: int) -> None:
     """The window turns over under a reader that never refreshes by itself: new rows or a named error, no others."""
     writer = lives.create(path)
-    for row in range(40):
-        writer.add(**lives.step(0, row, 2))
+    lives.add(writer, 40)
     writer.commit()
     with dr.ReplayBuffer.open(path, mode="r", cache_bytes=cache_bytes) as reader:
         old = reader.sample(40)
@@ -230,12 +229,12 @@ def test_threads_that_do_everything_at_once(path: str, sampler: Callable[[], Any
 def test_a_forked_child_cannot_write(path: str) -> None:
     """It has a copy of everything but the right to write; the parent goes on."""
     buffer = lives.create(path)
-    buffer.add(**lives.step(0, 0, 2))
+    lives.add(buffer, 1)
     before = sorted((str(one), one.stat().st_size) for one in pathlib.Path(path).rglob("*"))
     for deed in (buffer.commit, lambda: buffer.checkpoint("no"), lambda: buffer.add(**lives.step(0, 1, 2))):
         assert forked(deed).startswith("StateError")
     assert sorted((str(one), one.stat().st_size) for one in pathlib.Path(path).rglob("*")) == before
-    buffer.add(**lives.step(0, 1, 2))
+    lives.add(buffer, 1)
     buffer.commit()
     lives.check_all(buffer)
     buffer.close()

@@ -23,7 +23,7 @@ from helpers.effort import examples
 from helpers.line import rows_in
 from helpers.own_samplers import Newest
 from helpers.testing import SimulatedObjects
-from remote.world import SPACES, URL, Life, reader, under
+from remote.world import SPACES, URL, lived, reader, under
 
 import diskreplay as dr
 from diskreplay.buffers.options import FIELDS
@@ -285,8 +285,7 @@ def test_a_remote_trainer_gets_another_view_or_sampler(
 ) -> None:
     """Regression: it was told to give a sampler, which it had given."""
     objects = SimulatedObjects()
-    life = Life(tmp_path / "a", sampler=dr.Proportional())
-    life.add(20)
+    life = lived(tmp_path / "a", 20, sampler=dr.Proportional())
     life.push(objects)
     life.buffer.close()
 

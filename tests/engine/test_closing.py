@@ -16,7 +16,7 @@ import pytest
 from helpers import line
 from helpers.line import add
 from helpers.patience import PATIENCE
-from helpers.robot import ACTION, Robot
+from helpers.robot import ACTION, Robot, walk
 from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.testing.faulty_objects import SimulatedObjects
 
@@ -144,9 +144,7 @@ def test_a_mixture_closes_all_parts(tmp_path: pathlib.Path, full: set[int], deed
 def test_a_recording_notes_it_too(path: str, background: bool) -> None:
     files = FaultyFiles()
     env = dr.Record(Robot(50), path, background=background, files=files, commit_rows=4)
-    env.reset()
-    for _ in range(4):
-        env.step(ACTION)
+    walk(env, 4)
     env.buffer.engine.settle()
 
     def until_refused() -> None:

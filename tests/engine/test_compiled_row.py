@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
+from helpers.damage import files_below
 from helpers.forking import forked
 from helpers.line import rows_in
 from helpers.model import KINDS, arguments
@@ -52,10 +53,6 @@ def compiled(*, ever: bool = True) -> Iterator[list[bool]]:
         mock.patch.object(CompiledRow, "add", noted),
     ):
         yield answers
-
-
-def files(path: pathlib.Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def in_ram(rb: dr.ReplayBuffer) -> dict[str, Any]:
@@ -102,11 +99,11 @@ def test_both_ways_write_the_same(tmp_path: pathlib.Path, config: Config, specia
                 states.append(in_ram(buffer))
                 if at == 40:
                     buffer.close()
-                    states.append(files(path))
+                    states.append(files_below(path))
                     buffer = reopen(config, str(path))
             recording.check(buffer)
             buffer.close()
-            found.append([*states, files(path)])
+            found.append([*states, files_below(path)])
         assert any(answers) == (ever and all(stack.axis is None for stack in buffer.engine.schema.stacks))
     assert found[0] == found[1]
 

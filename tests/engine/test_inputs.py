@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.configs import Config
+from helpers.damage import flip
 from helpers.line import rows_in
 from helpers.model import Leaf
 from helpers.programs import printed
@@ -614,12 +615,12 @@ DAMAGES: dict[str, Callable[[str], None]] = {
     "first shard truncated": lambda path: os.truncate(_shard(path, "obs", 0), 30),
     "reward shard missing": lambda path: _shard(path, "reward", -1).unlink(),
     "patch shard missing": lambda path: _shard(path, "patches/place", -1).unlink(),
-    "index flipped": lambda path: _flip(_shard(path, "obs", -1), -9),
-    "chunk flipped": lambda path: _flip(_shard(path, "obs", 0), 3),
-    "checksum flipped": lambda path: _flip(_shard(path, "obs", -1), -1),
-    "reward flipped": lambda path: _flip(_shard(path, "reward", -1), 3),
-    "start flipped": lambda path: _flip(_shard(path, "start", -1), 3),
-    "patch flipped": lambda path: _flip(_shard(path, "patches/place", -1), 3),
+    "index flipped": lambda path: flip(_shard(path, "obs", -1), -9),
+    "chunk flipped": lambda path: flip(_shard(path, "obs", 0), 3),
+    "checksum flipped": lambda path: flip(_shard(path, "obs", -1), -1),
+    "reward flipped": lambda path: flip(_shard(path, "reward", -1), 3),
+    "start flipped": lambda path: flip(_shard(path, "start", -1), 3),
+    "patch flipped": lambda path: flip(_shard(path, "patches/place", -1), 3),
 }  # fmt: skip
 
 
@@ -629,12 +630,6 @@ def _shard(path: str, column: str, which: int) -> pathlib.Path:
 
 def _write(file: str | pathlib.Path, data: bytes) -> None:
     pathlib.Path(file).write_bytes(data)
-
-
-def _flip(file: pathlib.Path, at: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[at] ^= 16
-    file.write_bytes(data)
 
 
 def _commit(path: str, **values: Any) -> None:

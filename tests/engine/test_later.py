@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers import driver, line
+from helpers.damage import flip
 from helpers.effort import examples
 from helpers.line import LINE, OPEN, TURN, play, rows_in
 from helpers.testing import small_thresholds
@@ -527,11 +528,8 @@ def test_damage_is_found_and_repair_gives_up_the_values_alone(tmp_path: pathlib.
             buffer.checkpoint("one")
         buffer.write("v", buffer.items(), np.arange(20, dtype=np.float32))
         expected = None if pinned else buffer.get(buffer.items())
-    file = path / "streams/0/later/values/c.0.0"
-    data = bytearray(file.read_bytes())
     record = Store(str(path), LocalFiles()).newest_commit("0")
-    data[record.tails["later/values"].size - 600 if pinned else 20] ^= 1
-    file.write_bytes(bytes(data))
+    flip(path / "streams/0/later/values/c.0.0", record.tails["later/values"].size - 600 if pinned else 20)
     before = verify(path)
     if before.ok:  # what was hit is an older version of a chunk
         pytest.fail("the damage was not found")

@@ -13,6 +13,7 @@ import warnings
 
 import pytest
 from helpers import line, programs
+from helpers.crashes import uncollected
 from helpers.line import rows_in
 from helpers.patience import PATIENCE
 from helpers.testing import Crash, FaultyFiles
@@ -294,9 +295,7 @@ def test_a_buffer_of_a_simulated_process_that_died_does_nothing(path: str) -> No
 def test_what_the_collector_finds_waits_until_a_store_is_opened(path: str, tmp_path: pathlib.Path) -> None:
     """It may run while this very thread holds the locks that a commit needs."""
     filled(tmp_path / "other").close()
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         files = FaultyFiles(LocalFiles())
         ring: list[object] = [filled(path, files=files)]
         ring.append(ring)
@@ -305,8 +304,6 @@ def test_what_the_collector_finds_waits_until_a_store_is_opened(path: str, tmp_p
         with files._ask:  # no lock that can be taken twice
             gc.collect()
         assert files.operations == []
-    finally:
-        gc.enable()
     dr.ReplayBuffer.open(tmp_path / "other", mode="r").close()
     assert rows_of(path) == 7
 

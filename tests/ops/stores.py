@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -59,10 +58,3 @@ def repaired(path: Any, **options: Any) -> Repaired:
     result = repair(path, **options)
     assert result.after.problems == ()
     return result
-
-
-def flip(file: pathlib.Path, at: int) -> None:
-    """Another bit in a file's byte."""
-    data = bytearray(file.read_bytes())
-    data[at] ^= 0x10
-    file.write_bytes(data)

@@ -12,10 +12,11 @@ import h5py
 import numpy as np
 import pytest
 from helpers.commands import command
+from helpers.damage import flip
 from helpers.effort import stride
 from helpers.line import create, play
 from helpers.testing import small_thresholds
-from ops.stores import flip, repaired
+from ops.stores import repaired
 
 import diskreplay as dr
 from diskreplay import formats

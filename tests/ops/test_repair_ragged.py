@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.damage import flip
 from helpers.effort import stride
 from helpers.testing import Crash, FaultyFiles, SimulatedDisk
 from hostile.test_ragged import set_span
@@ -63,10 +64,8 @@ def contents(store: Any, **options: Any) -> Rows:
 def damage(store: pathlib.Path, name: str, chunk: int) -> None:
     """Flips a bit of a chunk of items that the newest index names."""
     file = store / f"streams/0/ragged/{name}/c.{chunk // 2}.0"
-    data = bytearray(file.read_bytes())
-    offset, size = np.frombuffer(data[-36:-4], "<u8").reshape(2, 2)[chunk % 2].tolist()
-    data[offset + size // 2] ^= 1
-    file.write_bytes(data)
+    offset, size = np.frombuffer(file.read_bytes()[-36:-4], "<u8").reshape(2, 2)[chunk % 2].tolist()
+    flip(file, offset + size // 2)
 
 
 def check(store: pathlib.Path, before: Rows, lost: set[int]) -> Repaired:

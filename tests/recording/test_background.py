@@ -17,7 +17,7 @@ from gymnasium.error import ResetNeeded
 from helpers.forking import forked
 from helpers.line import rows_in
 from helpers.programs import run
-from helpers.robot import ACTION, BAD, Robot, drive, fails, places, record_on_a_disk_that_crashes
+from helpers.robot import ACTION, BAD, Robot, drive, fails, places, record_on_a_disk_that_crashes, walk
 from helpers.testing import FaultyFiles, Interrupts
 from helpers.threads import held
 
@@ -125,8 +125,7 @@ def test_a_step_waits_where_the_queue_is_full_and_says_so(path: str, monkeypatch
 
 def test_an_error_says_what_was_kept_and_episodes_go_on(path: str) -> None:
     env = fails(record(path))
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.flush()
     env.step(ACTION)
     with held(env.buffer.engine.write_lock):
@@ -141,15 +140,13 @@ def test_an_error_says_what_was_kept_and_episodes_go_on(path: str) -> None:
     assert "the last 2 were not recorded; the stream '0' has 2 rows, of which 1 are committed" in note
     with pytest.raises(ResetNeeded):
         env.step(ACTION)
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.step(BAD)
     env.buffer.engine.settle()
     with pytest.raises(StateError) as again:
         env.reset()
     assert "the last 1 were not recorded; the stream '0' has 3 rows" in again.value.__notes__[0]
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.step(BAD)
     with pytest.raises(StateError, match="could not add it"):
         env.close()
@@ -163,16 +160,14 @@ def test_an_error_says_what_was_kept_and_episodes_go_on(path: str) -> None:
 def test_after_an_error_no_step_goes_on_by_flags(path: str) -> None:
     """What comes behind a hole must not be taken for its continuation."""
     env = fails(record(path, 50, continuity="flags"))
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     with held(env.buffer.engine.write_lock):
         for action in (BAD, ACTION, ACTION):
             env.step(action)
     env.buffer.engine.settle()
     with pytest.raises(StateError):
         env.flush()
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.close()
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert [episode.length for episode in reader.episodes] == [1, 1]
@@ -181,9 +176,7 @@ def test_after_an_error_no_step_goes_on_by_flags(path: str) -> None:
 def test_a_full_disk_is_told_and_the_last_commit_is_intact(path: str) -> None:
     files = FaultyFiles()
     env = record(path, 50, files=files, commit_rows=4)
-    env.reset()
-    for _ in range(4):
-        env.step(ACTION)
+    walk(env, 4)
     env.flush()
     files.fail_at(0)
     for _ in range(6):
@@ -237,9 +230,7 @@ def test_what_is_wrong_is_refused_by_its_own_step(path: str, error: str, video: 
         pytest.importorskip("av", reason="encoding video needs PyAV")
         more["video"] = {"front": dr.Video("h264", 64, 48)}
     env = dr.Record(Wrong(50), path, background=True, **more)
-    env.reset()
-    for _ in range(3):
-        env.step(ACTION)
+    walk(env, 3)
     env.unwrapped.wrong = WRONG[error]
     with pytest.raises(InputError, match=error) as told:
         env.step(WRONG[error].get("action", ACTION))
@@ -247,8 +238,7 @@ def test_what_is_wrong_is_refused_by_its_own_step(path: str, error: str, video: 
     env.unwrapped.wrong = {}
     with pytest.raises(ResetNeeded):
         env.step(ACTION)
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.close()
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert reader.get(np.arange(4)).obs["state"].tolist() == [[1, 0], [1, 1], [1, 2], [2, 0]]
@@ -299,15 +289,13 @@ def test_closing_the_buffer_itself_keeps_what_waits(path: str) -> None:
     env = record(path)
     env.reset()
     with held(env.buffer.engine.write_lock):
-        for _ in range(3):
-            env.step(ACTION)
+        walk(env, 3, reset=False)
     env.buffer.close()
     with pytest.raises(ClosedError):
         env.step(ACTION)
     env.close()
     again = dr.Record(Robot(), path, background=True)
-    again.reset()
-    again.step(ACTION)
+    walk(again, 1)
     other = dr.Record(Robot(), path, background=True, take_over=True)
     assert len(other.buffer) == 4
     other.close()
@@ -317,9 +305,7 @@ def test_closing_the_buffer_itself_keeps_what_waits(path: str) -> None:
 @pytest.mark.parametrize("cycle", [False, True])
 def test_one_that_is_forgotten_is_flushed_and_closed(path: str, cycle: bool) -> None:
     env = record(path)
-    env.reset()
-    for _ in range(5):
-        env.step(ACTION)
+    walk(env, 5)
     if cycle:
         env.itself = env  # type: ignore[attr-defined]
     del env
@@ -331,12 +317,10 @@ def test_one_that_is_forgotten_is_flushed_and_closed(path: str, cycle: bool) -> 
 
 PROGRAM = """
 import sys
-from helpers.robot import ACTION, Robot
+from helpers.robot import Robot, walk
 import diskreplay as dr
 env = dr.Record(Robot(50), {path!r}, background=True)
-env.reset()
-for _ in range(30):
-    env.step(ACTION)
+walk(env, 30)
 {end}
 """
 
@@ -352,8 +336,7 @@ def test_a_program_that_ends_without_closing_keeps_all(path: str, end: str) -> N
 
 def test_a_forked_child_records_nothing(path: str) -> None:
     env = record(path)
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
 
     def in_child() -> None:
         for call in (env.reset, lambda: env.step(ACTION), env.flush):
@@ -375,8 +358,7 @@ def test_interrupted_at_any_line_what_is_recorded_is_true(path: str) -> None:
     places_seen = 0
     for number in itertools.count():
         ends = [interrupts.interrupt(number, env.reset)]
-        env.reset()
-        env.step(ACTION)
+        walk(env, 1)
         ends.append(interrupts.interrupt(number, lambda: env.step(ACTION)))
         with contextlib.suppress(ResetNeeded):
             env.step(ACTION)
@@ -399,8 +381,7 @@ def test_interrupted_at_any_line_closing_loses_nothing(path: str) -> None:
         env = record(f"{path}-{number}")
         env.reset()
         with held(env.buffer.engine.write_lock):
-            for _ in range(3):
-                env.step(ACTION)
+            walk(env, 3, reset=False)
         place = interrupts.interrupt(number, env.close)
         env.close()
         assert rows_in(f"{path}-{number}", mode="r+") == 3, place
@@ -433,18 +414,14 @@ def told(path: str, **options: Any) -> dr.Record:
     env = dr.Record(Robot(9), path, **options)
     env.reset()
     env.begin_episode(plan=LONG)
-    for _ in range(3):
-        env.step(ACTION)
+    walk(env, 3, reset=False)
     return env
 
 
 def check_all_there(env: dr.Record, *facts: dict[str, Any]) -> None:
     """The thread goes on: the episode ends, another one follows, and no step is lost."""
-    for _ in range(6):
-        env.step(ACTION)
-    env.reset()
-    for _ in range(9):
-        env.step(ACTION)
+    walk(env, 6, reset=False)
+    walk(env, 9)
     env.flush()
     assert places(env.buffer) == [(1, at) for at in range(9)] + [(2, at) for at in range(9)]
     assert [episode.facts for episode in env.buffer.episodes] == list(facts)
@@ -472,8 +449,7 @@ def test_facts_of_an_episode_without_a_step_count_with_those_that_follow(path: s
     with pytest.raises(InputError, match="would take"):
         env.annotate_episode(note=LONG)
     env.annotate_episode(seed=1)
-    for _ in range(3):
-        env.step(ACTION)
+    walk(env, 3, reset=False)
     with pytest.raises(InputError, match="would take"):
         env.annotate_episode(note=LONG)
     check_all_there(env, {"plan": LONG, "seed": 1}, {})
@@ -510,12 +486,10 @@ def test_facts_from_before_the_wrapper_count(path: str, background: bool) -> Non
     assert [episode.facts for episode in buffer.episodes] == [{"plan": LONG, "success": False}]
     buffer.begin_episode(goal=LONG)
     env = dr.Record(Robot(9), buffer, background=background)
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     with pytest.raises(InputError, match="would take"):
         env.annotate_episode(note=LONG)
-    for _ in range(8):
-        env.step(ACTION)
+    walk(env, 8, reset=False)
     env.flush()
     assert len(buffer) == 12
     assert buffer.episodes[1].facts == {"goal": LONG}
@@ -530,8 +504,7 @@ def test_facts_of_no_episode_are_refused_by_their_call(path: str, background: bo
             env.reset()
         with pytest.raises(InputError, match="has no episode yet"):
             env.annotate_episode(success=True)
-    for _ in range(3):
-        env.step(ACTION)
+    walk(env, 3, reset=False)
     check_all_there(env, {}, {})
 
 
@@ -544,8 +517,7 @@ def test_facts_after_an_error_are_those_of_the_rows_that_are_there(path: str) ->
     with pytest.raises(StateError, match="could not add"):
         env.flush()
     env.annotate_episode(success=True)  # they wait still
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     with pytest.raises(InputError, match="would take"):
         env.annotate_episode(note=LONG)
     env.flush()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 from helpers.patience import PATIENCE
 from helpers.testing.faulty_objects import SimulatedObjects
-from remote.world import RUN, Life, reader, rows_of, under
+from remote.world import RUN, Life, lived, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
@@ -40,8 +40,7 @@ class Meeting(SimulatedObjects):
 def test_shards_that_are_read_first_come_at_the_same_time(tmp_path: pathlib.Path) -> None:
     """Regression: one came after another, so that opening took the time of ten requests for each stream."""
     objects = Meeting()
-    life = Life(tmp_path / "a")
-    life.add(10)
+    life = lived(tmp_path / "a", 10)
     others = [dr.ReplayBuffer.open(life.path, mode="a", stream=f"c{number}", capacity=60, **RUN) for number in (1, 2)]
     writers = [life.buffer, *others]
 

@@ -19,7 +19,7 @@ from helpers import effort
 from helpers.patience import PATIENCE
 from helpers.testing import FaultyFiles, FaultyObjects, SimulatedDisk, SimulatedObjects
 from helpers.turns import KilledError, Turns
-from remote.world import RUN, Life, Rows, pushed, read, reader, under
+from remote.world import RUN, Life, Rows, lived, pushed, read, reader, under
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteConflictError, RemoteError, WriteFailedError
@@ -50,11 +50,7 @@ def _whole(objects: SimulatedObjects, life: Life, mirror: pathlib.Path) -> None:
 
 def _pair(folder: pathlib.Path, *, stale: bool = False) -> tuple[Life, Life, SimulatedObjects]:
     """A pushed directory and a copy of it; ``stale``: the original has pushed since the copy was made."""
-    life, objects = Life(folder / "a"), SimulatedObjects()
-    life.add(10)
-    life.checkpoint("c")
-    life.add(3)
-    life.push(objects)
+    life, objects = pushed(folder / "a", 10, "c", 3)
     other = life.copy(folder / "b", 7)
     if stale:
         life.add(25)
@@ -210,9 +206,7 @@ def test_emptied_storage_is_filled_and_a_removed_record_is_not(tmp_path: pathlib
 
 def test_a_record_that_is_put_late_is_the_owners(tmp_path: pathlib.Path) -> None:
     """The put was given up, and is done at any request of the next attempt, or not any more."""
-    life, base = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.push(base)
+    life, base = pushed(tmp_path / "a", 10)
     life.add(5)
     record, outcomes = "streams/0/zarr.json", set()
     for at in 1, 2, 3, 5, 8, 60:
@@ -562,8 +556,7 @@ def test_a_full_disk_is_said_and_pushes_go_on_with_room(
 
     monkeypatch.setattr(ledger, "note", noting)
     with under(objects):
-        life = Life(tmp_path / "a", remote=objects.url)
-        life.add(9)
+        life = lived(tmp_path / "a", 9, remote=objects.url)
         for _ in range(2):
             with pytest.raises(DiskFullError, match="make room and push again"):
                 life.buffer.push(PATIENCE)
@@ -575,8 +568,7 @@ def test_a_full_disk_is_said_and_pushes_go_on_with_room(
 
 
 def test_a_push_costs_one_sync_more_and_two_at_its_beginning(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a")
     files = FaultyFiles()
     push = Push(Store(life.path, files), "0", objects)
     for syncs in 2, 1, 1:

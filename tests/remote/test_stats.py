@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from diskreplay_cli.main import main
 from helpers.testing import FaultyObjects, SimulatedObjects
-from remote.world import RUN, URL, Life, observation, reader, under
+from remote.world import RUN, URL, Life, lived, observation, reader, under
 
 import diskreplay as dr
 from diskreplay.compat.keeper import Keeper
@@ -28,8 +28,7 @@ def _remote(life: Life, *names: str) -> tuple[Any, ...]:
 def test_waiting_and_lost_rows_are_counted_after_going_back(tmp_path: pathlib.Path) -> None:
     objects = FaultyObjects(SimulatedObjects())
     with under(objects):
-        life = Life(tmp_path / "a", capacity=20, remote=URL)
-        life.add(20)
+        life = lived(tmp_path / "a", 20, capacity=20, remote=URL)
         life.buffer.push(300)
         life.add(15)
         life.checkpoint("c")  # rows 15 to 35
@@ -56,8 +55,7 @@ def test_waiting_and_lost_rows_are_counted_after_going_back(tmp_path: pathlib.Pa
 
 
 def test_a_first_push_waits_for_the_window_alone(tmp_path: pathlib.Path) -> None:
-    life = Life(tmp_path / "a", capacity=20)
-    life.add(50)
+    life = lived(tmp_path / "a", 50, capacity=20)
     life.buffer.close()
     objects = FaultyObjects(SimulatedObjects())
     objects.fail_at(0, times=None)
@@ -75,8 +73,7 @@ def test_a_first_push_waits_for_the_window_alone(tmp_path: pathlib.Path) -> None
 def test_a_checkpoint_whose_name_another_has_there_is_said(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
     with under(objects):
-        life = Life(tmp_path / "a", remote=URL)
-        life.add(20)
+        life = lived(tmp_path / "a", 20, remote=URL)
         life.buffer.push(300)
         with reader(objects, tmp_path / "m") as trainer:
             trainer.checkpoint("best")
@@ -98,8 +95,7 @@ def test_a_checkpoint_whose_name_another_has_there_is_said(tmp_path: pathlib.Pat
 
 def test_anothers_checkpoint_made_during_a_push_is_said(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
-    life = Life(tmp_path / "a")
-    life.add(20)
+    life = lived(tmp_path / "a", 20)
     life.push(objects)
     life.checkpoint("best")
     faulty = FaultyObjects(objects)
@@ -118,8 +114,7 @@ def test_anothers_checkpoint_made_during_a_push_is_said(tmp_path: pathlib.Path) 
 
 def test_the_command_says_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = SimulatedObjects()
-    life = Life(tmp_path / "a")
-    life.add(20)
+    life = lived(tmp_path / "a", 20)
     life.push(objects)
     with reader(objects, tmp_path / "m") as trainer:
         trainer.checkpoint("best")

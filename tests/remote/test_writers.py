@@ -17,7 +17,7 @@ from helpers.line import rows_in
 from helpers.patience import PATIENCE
 from helpers.testing import FaultyObjects, SimulatedObjects
 from helpers.threads import together
-from remote.world import RUN, SPACES, URL, Life, observation, pushed, read, reader, rows_of, under
+from remote.world import RUN, SPACES, URL, Life, lived, observation, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.compat.keeper import Keeper
@@ -41,9 +41,7 @@ from diskreplay.storage.store import Store
 
 @pytest.mark.long
 def test_an_old_process_that_goes_on_changes_nothing(tmp_path: pathlib.Path) -> None:
-    life, base = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.push(base)
+    life, base = pushed(tmp_path / "a", 20)
     counted = FaultyObjects(base.copy())
     old = Push(Store(life.path, LocalFiles()), "0", counted)
     old.run()
@@ -86,9 +84,7 @@ def test_a_copy_that_goes_another_way_is_refused(tmp_path: pathlib.Path) -> None
 
 @pytest.mark.long
 def test_copies_that_disturb_each_other_never_mix_rows(tmp_path: pathlib.Path) -> None:
-    life, base = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.push(base)
+    life, base = pushed(tmp_path / "a", 20)
     other = life.copy(tmp_path / "b")
     other.writer = 7
     life.add(10)
@@ -154,9 +150,7 @@ def test_two_stores_do_not_share_a_url(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.long
 def test_many_that_join_at_once_get_numbers_of_their_own(tmp_path: pathlib.Path) -> None:
-    first, objects = Life(tmp_path / "a"), SimulatedObjects()
-    first.add(5)
-    first.push(objects)
+    first, objects = pushed(tmp_path / "a", 5)
     lives: list[Life] = []
 
     def join(number: int) -> None:
@@ -174,8 +168,7 @@ def test_many_that_join_at_once_get_numbers_of_their_own(tmp_path: pathlib.Path)
 
 
 def test_two_streams_of_one_name_the_second_is_refused(tmp_path: pathlib.Path) -> None:
-    first, objects = Life(tmp_path / "a"), SimulatedObjects()
-    first.push(objects)
+    first, objects = pushed(tmp_path / "a")
     lives = []
     for there, name in (objects.copy(), "b"), (objects.copy(), "c"):  # neither sees the other
         with under(there):
@@ -207,11 +200,7 @@ def test_numbers_are_claimed_whatever_the_first_streams_name(tmp_path: pathlib.P
 
 
 def test_going_back_is_refused_while_a_trainer_needs_the_rows(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.checkpoint("c")
-    life.add(30)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 10, "c", 30)
     with reader(objects, tmp_path / "m") as buffer:
         buffer.checkpoint("t")
         kept = sorted(rows_of(buffer))
@@ -229,11 +218,7 @@ def test_going_back_is_refused_while_a_trainer_needs_the_rows(tmp_path: pathlib.
 
 @pytest.mark.long
 def test_a_checkpoint_within_going_back_is_whole_or_refused(tmp_path: pathlib.Path) -> None:
-    life, base = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.checkpoint("c")
-    life.add(30)
-    life.push(base)
+    life, base = pushed(tmp_path / "a", 10, "c", 30)
     trainer_rows = sorted(life.window())
     life.go_back("c")
     life.add(25)
@@ -293,8 +278,7 @@ def test_a_buffer_that_was_dropped_does_not_stop_the_next_one(tmp_path: pathlib.
 
     faulty.decide = slow
     with under(faulty):
-        life = Life(tmp_path / "a", remote=URL)
-        life.add(9)
+        life = lived(tmp_path / "a", 9, remote=URL)
         assert entered.wait(PATIENCE)
     life.buffer.engine.end_pushing = lambda: None  # type: ignore[method-assign]  # its thread is left where it is
     life.buffer.close()
@@ -352,8 +336,7 @@ def test_a_close_interrupted_within_a_push_leaves_it_open(
 ) -> None:
     objects = SimulatedObjects()
     with under(objects):
-        life = Life(tmp_path / "a", remote=URL)
-        life.add(9)
+        life = lived(tmp_path / "a", 9, remote=URL)
 
         def interrupted(self: BackgroundPush, timeout: float | None) -> None:
             raise KeyboardInterrupt
@@ -391,8 +374,7 @@ def test_a_failure_that_no_second_try_mends_is_raised_at_once(
 def test_a_forked_process_pushes_nothing_and_waits_for_nobody(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
     with under(objects):
-        life = Life(tmp_path / "a", remote=URL)
-        life.add(9)
+        life = lived(tmp_path / "a", 9, remote=URL)
         life.buffer.push(PATIENCE)
         held = reader(objects, tmp_path / "m")
 
@@ -432,8 +414,7 @@ def test_who_asks_for_what_cannot_be_joins_nothing(
     tmp_path: pathlib.Path, kind: Any, options: dict[str, Any], error: type[Exception]
 ) -> None:
     """Regression: a number was claimed and a local store made, which nothing could open, and then it was looked."""
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a")
     life.buffer.close()
     before = objects.list("")
     with under(objects):
@@ -450,8 +431,7 @@ def test_a_close_interrupted_after_its_push_is_done_by_the_next(
     """Regression: the next one warned that not everything is pushed, since the buffer pushes no more."""
     objects = SimulatedObjects()
     with under(objects):
-        life = Life(tmp_path / "a", remote=URL)
-        life.add(20)
+        life = lived(tmp_path / "a", 20, remote=URL)
         end = BackgroundPush.end
 
         def interrupted(self: BackgroundPush, timeout: float | None) -> Exception | None:

@@ -90,12 +90,17 @@ class Life:
         return push
 
 
-def pushed(path: pathlib.Path, rows: int, *checkpoints: str) -> tuple[Life, SimulatedObjects]:
-    """A writer of so many rows, with these checkpoints, and the objects to which all was pushed."""
-    life, objects = Life(path), SimulatedObjects()
-    life.add(rows)
-    for name in checkpoints:
-        life.checkpoint(name)
+def lived(path: pathlib.Path, *deeds: int | str, **options: Any) -> Life:
+    """A writer that adds rows, for a number, and makes checkpoints, for a name, one after another."""
+    life = Life(path, **options)
+    for deed in deeds:
+        life.add(deed) if isinstance(deed, int) else life.checkpoint(deed)
+    return life
+
+
+def pushed(path: pathlib.Path, *deeds: int | str, **options: Any) -> tuple[Life, SimulatedObjects]:
+    """Likewise, and the objects to which all was pushed then."""
+    life, objects = lived(path, *deeds, **options), SimulatedObjects()
     life.push(objects)
     return life, objects
 

@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers import lives
+from helpers.crashes import uncollected
 from helpers.effort import examples, stride
 from helpers.programs import printed
 from helpers.testing import FaultyFiles, SimulatedDisk
@@ -68,18 +69,9 @@ def held_open(path: str) -> list[str]:
     return [name for name in found if name.startswith(path)]
 
 
-def add(buffer: dr.ReplayBuffer, count: int, commit_every: int = 8) -> None:
-    first = buffer.stats()["streams"]["0"]["end"]
-    for row in range(first, first + count):
-        buffer.add(**lives.step(0, row, 1))
-        if row % commit_every == 0:
-            buffer.commit()
-    buffer.commit()
-
-
 def filled(path: str, rows: int = 40, **options: Any) -> None:
     with lives.create(path, num_envs=1, rows=rows, **options) as buffer:
-        add(buffer, rows)
+        lives.add(buffer, rows, commit_every=8)
 
 
 def reader(path: str, **options: Any) -> dr.ReplayBuffer:
@@ -127,19 +119,14 @@ def test_a_file_that_somebody_holds_stays_open() -> None:
 
 @pytest.mark.long
 def test_owners_that_go_take_their_files_with_them() -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        with pool_of(4) as pool:
-            for _ in range(20):
-                owner = Handles()
-                pool.make_room(1)
-                put(owner, 0)
-                assert Open.count == len(pool) == 1
-                del owner
-                assert Open.count == len(pool) == 0
-    finally:
-        gc.enable()
+    with uncollected(), pool_of(4) as pool:
+        for _ in range(20):
+            owner = Handles()
+            pool.make_room(1)
+            put(owner, 0)
+            assert Open.count == len(pool) == 1
+            del owner
+            assert Open.count == len(pool) == 0
 
 
 def test_half_is_given_up_where_the_system_has_no_more() -> None:
@@ -260,8 +247,7 @@ def take(taken):
     return taken
 
 with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer:
-    for row in range(40, 44):
-        buffer.add(**lives.step(0, row, 1))
+    lives.add(buffer, 4)
     lives.check_all(buffer)
     taken = take([])  # all that the pool has not
     lives.check_all(buffer)
@@ -292,10 +278,7 @@ def test_nine_streams_of_131_shards(path: str) -> None:
     lives.create(path, num_envs=1, rows=262, chunk_rows=1, shard_rows=2).close()
     for number in range(9):
         with dr.ReplayBuffer.open(path, stream=str(number), **lives.OPTIONS) as buffer:
-            for row in range(262):
-                buffer.add(**lives.step(number, row, 1))
-                if row % 20 == 0:
-                    buffer.commit()
+            lives.add(buffer, 262, number, commit_every=20)
     printed(NINE_STREAMS, path, flags=("-W", "error"))
 
 
@@ -325,7 +308,7 @@ def test_a_batch_is_read_in_parts_where_no_descriptor_is_left(number: int) -> No
     """Also of a file system that is none of the system's; the first shard of a part cannot do without."""
     files = FaultyFiles(SimulatedDisk())
     with lives.create("/a.replay", num_envs=1, files=files) as buffer:
-        add(buffer, 40)
+        lives.add(buffer, 40, commit_every=8)
     with pool_of(100), reader("/a.replay", files=files) as buffer:
         stream = next(iter(buffer.engine.streams)).disk
         frames = "/a.replay/streams/0/obs/c."
@@ -360,9 +343,7 @@ def test_a_batch_is_read_in_parts_where_no_descriptor_is_left(number: int) -> No
 def test_close_closes_everything(path: str) -> None:
     """Regression: files were open until the collector ran, so that the file system could not be unmounted."""
     filled(path)
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         assert held_open(path) == []
         for options in ({"mode": "r"}, {}, {"stream": "other"}):
             buffer = dr.ReplayBuffer.open(path, cache_bytes=0, **options)
@@ -374,8 +355,6 @@ def test_close_closes_everything(path: str) -> None:
             buffer.close()
             assert held_open(path) == []
             assert len(handles.POOL) == 0
-    finally:
-        gc.enable()
 
 
 @pytest.mark.long
@@ -383,16 +362,12 @@ def test_close_closes_everything(path: str) -> None:
 def test_a_reader_that_is_dropped_closes_its_files(path: str) -> None:
     """Regression: a stream and its columns were a reference cycle."""
     filled(path)
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         buffer = reader(path)
         buffer.sample(30)
         assert held_open(path)
         del buffer
         assert held_open(path) == []
-    finally:
-        gc.enable()
 
 
 @pytest.mark.long
@@ -402,7 +377,7 @@ def test_close_closes_everything_after_an_error(path: str) -> None:
     files = FaultyFiles()
     buffer = dr.ReplayBuffer.open(path, files=files, **lives.OPTIONS)
     lives.check_all(buffer)
-    buffer.add(**lives.step(0, 40, 1))
+    lives.add(buffer, 1)
     files.fail_at(3, errno.EIO)
     with pytest.raises(WriteFailedError):
         buffer.commit()
@@ -428,7 +403,7 @@ def test_a_reader_that_goes_on_gives_back_what_was_evicted(path: str, rows: int)
         lives.check_all(buffer)
         with dr.ReplayBuffer.open(path, **lives.OPTIONS) as writer:
             lives.check_all(writer)
-            add(writer, rows)
+            lives.add(writer, rows, commit_every=8)
             assert [name for name in held_open(path) if name.endswith(" (deleted)")]
             buffer.refresh()
             assert not [name for name in held_open(path) if name.endswith(" (deleted)")]

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from distributed.remote.proxy import Answer, Asked, Cut, Late, Mute, Proxy
 from distributed.servers import CREDENTIALS, SECRET, UNCONDITIONAL, make_bucket, serving
-from remote.world import LAYOUT, SPACES, Life, rows_of
+from remote.world import LAYOUT, SPACES, Life, lived, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import RemoteError
@@ -98,8 +98,7 @@ def test_a_refusal_is_said_and_ends_with_its_cause(
     monkeypatch.setattr(storage, "ANSWER_SECONDS", 2.0)
     monkeypatch.setattr(storage, "RETRY_SECONDS", 3.0)
     url = f"s3://bucket/{name.replace(' ', '-')}.replay"
-    life = Life(tmp_path / "a", remote=url, push_seconds=0.1)
-    life.add(20)
+    life = lived(tmp_path / "a", 20, remote=url, push_seconds=0.1)
     life.buffer.push(300)
     before = life.window()
     with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
@@ -132,8 +131,7 @@ def test_renewed_credentials_of_the_environment_are_taken(
     proxy: Proxy, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that runs for weeks, with credentials that are good for hours."""
-    life = Life(tmp_path / "a")
-    life.add(20)
+    life = lived(tmp_path / "a", 20)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old")
     proxy.decide = lambda asked: _answer(400, "ExpiredToken") if "Credential=old/" in asked.authorization else None
     store = Store(life.path, LocalFiles())
@@ -155,8 +153,7 @@ def test_a_missing_bucket_is_said_until_it_is_there(proxy: Proxy, server: str, t
         _check_said(refused.value, url, "NoSuchBucket")
         assert not (tmp_path / "a").exists()
     make_bucket(server, "later")
-    life = Life(tmp_path / "a", remote=url, push_seconds=0.1)
-    life.add(10)
+    life = lived(tmp_path / "a", 10, remote=url, push_seconds=0.1)
     life.buffer.close()
     with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
         assert sorted(rows_of(reader)) == sorted(life.window())
@@ -244,9 +241,7 @@ def test_a_listing_that_is_always_cut_ends(proxy: Proxy, monkeypatch: pytest.Mon
 def test_a_slow_server_delays_and_nothing_else(proxy: Proxy, tmp_path: pathlib.Path) -> None:
     proxy.decide = lambda asked: Late(0.1, 3)
     url = "s3://bucket/slow.replay"
-    life = Life(tmp_path / "a", remote=url, push_seconds=0.1)
-    life.add(20)
-    life.checkpoint("c")
+    life = lived(tmp_path / "a", 20, "c", remote=url, push_seconds=0.1)
     life.buffer.push(300)
     with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
         assert sorted(rows_of(reader)) == sorted(life.window())
@@ -259,8 +254,7 @@ def test_a_server_that_ignores_conditions_is_refused(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = "s3://bucket/a.replay"
-    life = Life(tmp_path / "a")
-    life.add(20)
+    life = lived(tmp_path / "a", 20)
     (tmp_path / "server").mkdir()
     with serving(name, tmp_path / "server") as endpoint:
         for variable, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}.items():
@@ -336,8 +330,7 @@ def test_a_missing_right_is_said_and_others_are_used(tmp_path: pathlib.Path, mon
             "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": endpoint,
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
-        life = Life(tmp_path / "a")
-        life.add(20)
+        life = lived(tmp_path / "a", 20)
         with pytest.raises(RemoteError) as refused:
             life.push(ObjectStore(url))
         _check_said(refused.value, url, "AccessDenied: .*; look at the credentials and at what they may do")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from distributed.remote import downloader
 from helpers import effort
+from helpers.damage import flip
 from helpers.testing import FaultyObjects, Interrupts, SimulatedObjects
 from remote.world import Life, pushed, read, reader, rows_of
 
@@ -126,9 +127,7 @@ def test_a_damaged_copy_is_said_once_and_downloaded_again(
     assert read(objects, tmp_path / "m") == sorted(life.window())
     for copy in sorted((tmp_path / "m").iterdir()):
         for at in (5, copy.stat().st_size // 2, copy.stat().st_size - 3):
-            data = bytearray(copy.read_bytes())
-            data[at] ^= 1
-            copy.write_bytes(data)
+            damaged = flip(copy, at)
             named = None
             try:
                 assert read(objects, tmp_path / "m") == sorted(life.window())
@@ -136,7 +135,7 @@ def test_a_damaged_copy_is_said_once_and_downloaded_again(
                 named = str(error.file)
             if named is not None:
                 assert named.startswith(f"{objects.url}/streams/0/")
-                assert not copy.exists() or bytes(data) != copy.read_bytes()
+                assert not copy.exists() or damaged != copy.read_bytes()
             assert read(objects, tmp_path / "m") == sorted(life.window())
         with copy.open("r+b") as file:
             file.truncate(copy.stat().st_size - 1)

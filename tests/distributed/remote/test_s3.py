@@ -15,7 +15,7 @@ import pytest
 from distributed.remote import collector
 from distributed.servers import CONDITIONAL, CREDENTIALS, serving
 from helpers import effort
-from remote.world import Life, rows_of
+from remote.world import lived, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import RemoteError
@@ -60,8 +60,7 @@ def test_an_object_that_cannot_be_listed_is_in_nobodys_way(bucket: str, tmp_path
 
         client = boto3.client("s3")
     url = f"{bucket}/strange.replay"
-    life = Life(tmp_path / "a", remote=url)
-    life.add(30)
+    life = lived(tmp_path / "a", 30, remote=url)
     life.buffer.push(60)
     for key in "/x", "//x", "streams /x", "x//y", "streams/0/x//y":
         client.put_object(Bucket="bucket", Key=f"strange.replay/{key}", Body=b"x")
@@ -119,12 +118,9 @@ def test_zarr_and_tensorstore_read_it_without_a_warning(bucket: str, tmp_path: p
     from zarr.storage import ObjectStore as ZarrObjects
 
     url = f"{bucket}/plain.replay"
-    life = Life(tmp_path / "a", remote=url, stream="actor")
-    life.add(50)
-    life.checkpoint("c")
+    life = lived(tmp_path / "a", 50, "c", remote=url, stream="actor")
     life.buffer.push(60)
-    other = Life(tmp_path / "b", 1, remote=url)
-    other.add(20)
+    other = lived(tmp_path / "b", 20, writer=1, remote=url)
     other.buffer.push(60)
     local = np.asarray(life.buffer.zarr()["streams/actor/obs"][:50, 0])
     with warnings.catch_warnings():
