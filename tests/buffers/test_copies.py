@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import lives
+from helpers.odds import chances_of
 from helpers.patience import PATIENCE
 from helpers.testing import SimulatedDisk
 
@@ -58,13 +59,10 @@ def test_priorities_come_along_and_part_ways(store: str, sampler: Any) -> None:
         first = buffer.sample(16)
         buffer.update_priorities(first.index, np.arange(16) + 0.5)
 
-        def chances(one: Any) -> np.ndarray:
-            return one.sampler.probability(np.arange(70), one.engine.streams.windows(), one.draws.standing)
-
         with copied("deepcopy", buffer) as other:
-            np.testing.assert_array_equal(chances(other), chances(buffer))
+            np.testing.assert_array_equal(chances_of(other), chances_of(buffer))
             other.update_priorities(first.index[:1], [100.0])
-            assert not np.array_equal(chances(other), chances(buffer))
+            assert not np.array_equal(chances_of(other), chances_of(buffer))
 
 
 def test_a_rollout(tmp_path: pathlib.Path) -> None:

@@ -34,8 +34,7 @@ def stepped(path: str, files: FaultyFiles) -> tuple[dr.ReplayBuffer, Recording]:
     """A buffer with committed rows, evicted ones, a checkpoint, and 9 rows that no commit holds."""
     recording = Recording(SMALL)
     buffer = SMALL.create(path, files=files)
-    recording.add(buffer, 13)
-    buffer.commit()
+    recording.add(buffer, 13, commit=True)
     recording.add(buffer, 10)
     buffer.checkpoint("first")
     recording.add(buffer, 9)
@@ -139,8 +138,7 @@ def test_going_back_to_a_checkpoint_fails_anywhere(tmp_path: pathlib.Path) -> No
                 recording.check(reader)
             with reopen(SMALL, path) as buffer:
                 recording.check(buffer)
-                recording.add(buffer, 3)
-                buffer.commit()
+                recording.add(buffer, 3, commit=True)
                 recording.check(buffer)
             with reopen(SMALL, path, checkpoint="first") as buffer:
                 recording.lose(23)

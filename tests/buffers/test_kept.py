@@ -16,6 +16,7 @@ import pytest
 from helpers.crashes import kill
 from helpers.damage import files_below, flip
 from helpers.line import LINE, TURN, add
+from helpers.odds import chances_of
 from helpers.own_samplers import STATEFUL, Rarest
 from helpers.priority_model import chi_square
 from helpers.programs import printed
@@ -49,12 +50,6 @@ def filled(path: Any, sampler: Any = None, **options: Any) -> dr.ReplayBuffer:
     return buffer
 
 
-def chances(buffer: Any) -> list[float]:
-    windows, items = buffer.engine.streams.windows(), buffer.items()
-    found: list[float] = buffer.sampler.probability(items, windows, buffer.draws.standing).tolist()
-    return found
-
-
 def anew(why: str) -> Any:
     return pytest.warns(SamplerWarning, match=f"begins anew, without the priorities that were there: .*{why}")
 
@@ -68,11 +63,11 @@ def folder(path: Any) -> pathlib.Path:
 def test_priorities_are_equal_after_close_and_open(path: str, kind: str, given: bool) -> None:
     buffer = filled(path, STATEFUL[kind]())
     buffer.sample(8)
-    expected, state = chances(buffer), buffer.sampler.state()
+    expected, state = chances_of(buffer).tolist(), buffer.sampler.state()
     buffer.close()
     for _ in range(2):
         again = make(path, STATEFUL[kind]()) if given or kind == "own" else dr.ReplayBuffer.open(path)
-        assert chances(again) == expected
+        assert chances_of(again).tolist() == expected
         assert again.sampler.state()[0] == state[0]
         again.close()
 
@@ -85,23 +80,23 @@ def test_priorities_of_several_views_and_buffers_come_back(tmp_path: pathlib.Pat
                 if not opening:
                     add(buffer, 30)
                     learn(buffer)
-                    expected = chances(buffer)
-                assert chances(buffer) == expected
+                    expected = chances_of(buffer).tolist()
+                assert chances_of(buffer).tolist() == expected
     agents: dict[str, Any] = {"n_agents": 2, "capacity": 20, "sampler": dr.Proportional()}
     with dr.MultiAgentReplayBuffer.open_or_create(tmp_path / "agents", LINE, TURN, **agents) as team:
         zeros = np.zeros((2, 1), np.float32)
         for _ in range(5):
             team.add(zeros, [0, 1], 1.0, zeros, False, False)
         learn(team)
-        expected = chances(team)
+        expected = chances_of(team).tolist()
     with dr.MultiAgentReplayBuffer.open(tmp_path / "agents") as team:
-        assert chances(team) == expected
+        assert chances_of(team).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", ["Proportional", "by environment", "RankBased"])
 def test_draws_follow_what_was_kept(path: str, kind: str) -> None:
     buffer = filled(path, STATEFUL[kind]())
-    expected = dict(zip(buffer.items().tolist(), chances(buffer), strict=True))
+    expected = dict(zip(buffer.items().tolist(), chances_of(buffer).tolist(), strict=True))
     buffer.close()
     with make(path, STATEFUL[kind]()) as again:
         drawn = np.concatenate([again.sample(60).index for _ in range(200)])
@@ -145,23 +140,23 @@ def test_readers_take_and_keep_nothing(path: str) -> None:
     filled(path).close()
     before = files_below(folder(path))
     with dr.ReplayBuffer.open(path, mode="r", sampler=dr.Proportional()) as reader:
-        assert len(set(chances(reader))) == 1
+        assert len(set(chances_of(reader).tolist())) == 1
         learn(reader)
     assert files_below(folder(path)) == before
     with make(path) as buffer:
-        assert len(set(chances(buffer))) == 2
+        assert len(set(chances_of(buffer).tolist())) == 2
 
 
 def test_a_checkpoint_brings_its_own_priorities(path: str) -> None:
     buffer = filled(path)
     buffer.checkpoint("here")
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     buffer.update_priorities([3], [50.0])
     buffer.close()
     with make(path, checkpoint="here") as buffer:
-        assert chances(buffer) == expected
+        assert chances_of(buffer).tolist() == expected
     with make(path) as buffer:  # and closing has kept these
-        assert chances(buffer) == expected
+        assert chances_of(buffer).tolist() == expected
 
 
 def test_a_sampler_that_was_cleared_is_not_kept(path: str) -> None:
@@ -186,11 +181,11 @@ def test_a_store_that_is_compacted_keeps_its_priorities(path: str) -> None:
         add(buffer, 1)
         buffer.commit()
     learn(buffer)
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     buffer.close()
     assert compact(path).shards
     with make(path, chunk_rows=1, shard_rows=4) as buffer:
-        assert chances(buffer) == expected
+        assert chances_of(buffer).tolist() == expected
 
 
 # What is said
@@ -200,17 +195,17 @@ def test_a_store_that_is_compacted_keeps_its_priorities(path: str) -> None:
 def test_an_end_without_close_is_said(path: str, update: bool) -> None:
     with filled(path) as buffer:
         buffer.checkpoint("here")
-        expected = chances(buffer)
+        expected = chances_of(buffer).tolist()
     buffer = make(path)
     if update:
         buffer.update_priorities([3], [50.0])  # makes no commit
     kill(buffer)
     buffer = make(path, checkpoint="here")
-    assert chances(buffer) == expected
+    assert chances_of(buffer).tolist() == expected
     kill(buffer)
     with anew("ended without close"):
         buffer = make(path)
-    assert len(set(chances(buffer))) == 1
+    assert len(set(chances_of(buffer).tolist())) == 1
     buffer.close()
     make(path).close()  # it was said
 
@@ -260,12 +255,12 @@ def test_rows_of_another_process_are_said(path: str) -> None:
 )
 def test_what_cannot_be_taken_over_is_said_and_stays(path: str, options: dict[str, Any], why: str) -> None:
     buffer = filled(path)
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     buffer.close()
     with anew(why):
         dr.ReplayBuffer.open(path, **options).close()
     with make(path) as buffer:
-        assert chances(buffer) == expected
+        assert chances_of(buffer).tolist() == expected
 
 
 def test_no_warning_for_a_sampler_without_priorities(path: str) -> None:
@@ -277,14 +272,14 @@ def test_no_warning_for_a_sampler_without_priorities(path: str) -> None:
 def test_a_sampler_that_knows_priorities_keeps_those(path: str) -> None:
     sampler = dr.Proportional()
     buffer = filled(path, sampler)
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     kill(buffer)
     buffer.engine.closed = True
     with make(path, sampler) as buffer:
         add(buffer, 30)
-        assert chances(buffer) == expected
+        assert chances_of(buffer).tolist() == expected
     with make(path) as buffer:
-        assert chances(buffer) == expected
+        assert chances_of(buffer).tolist() == expected
 
 
 def test_a_warning_that_is_an_error_leaves_the_store_free(path: str) -> None:
@@ -309,7 +304,7 @@ def test_each_writer_keeps_its_own(path: str) -> None:
     with dr.ReplayBuffer.open(path, stream="learner", sampler=dr.Proportional()) as learner:
         assert learner.sampler.maximum == pytest.approx(50)
     with make(path) as actor:
-        assert len(set(chances(actor))) == 2
+        assert len(set(chances_of(actor).tolist())) == 2
 
 
 def test_a_buffer_that_knows_its_own_stream_alone_keeps_that(path: str) -> None:
@@ -317,9 +312,9 @@ def test_a_buffer_that_knows_its_own_stream_alone_keeps_that(path: str) -> None:
     with dr.ReplayBuffer.open(path, stream="more", mode="a", sampler=dr.Proportional()) as buffer:
         add(buffer, 10)
         learn(buffer)
-        expected = chances(buffer)
+        expected = chances_of(buffer).tolist()
     with dr.ReplayBuffer.open(path, stream="more", mode="a", sampler=dr.Proportional()) as buffer:
-        assert chances(buffer) == expected
+        assert chances_of(buffer).tolist() == expected
     with anew("rows were committed since"), dr.ReplayBuffer.open(path, stream="more", sampler=dr.Proportional()):
         pass
 
@@ -333,8 +328,8 @@ def test_each_part_of_a_mixture_keeps_its_own(tmp_path: pathlib.Path) -> None:
             if not opening:
                 batch = mixture.sample(12)
                 mixture.update_priorities(batch.index, np.arange(12.0) + 20)
-                expected = [chances(part) for part in mixture.parts[:2]]
-            assert [chances(part) for part in mixture.parts[:2]] == expected
+                expected = [chances_of(part).tolist() for part in mixture.parts[:2]]
+            assert [chances_of(part).tolist() for part in mixture.parts[:2]] == expected
 
 
 @pytest.mark.long
@@ -349,8 +344,8 @@ def test_recordings_go_on_with_their_priorities(path: str, vector: bool) -> None
             for _ in range(8):
                 wrapped.step(wrapped.action_space.sample())
             learn(wrapped.buffer)
-            expected = chances(wrapped.buffer)
-        assert chances(wrapped.buffer) == expected
+            expected = chances_of(wrapped.buffer).tolist()
+        assert chances_of(wrapped.buffer).tolist() == expected
         wrapped.close()
 
 
@@ -366,7 +361,7 @@ def test_a_program_that_ends_without_close_keeps_them(path: str, end: str) -> No
         {end}
     """)
     with dr.ReplayBuffer.open(path) as buffer:
-        assert np.argmax(chances(buffer)) == 3
+        assert np.argmax(chances_of(buffer).tolist()) == 3
 
 
 def changes_of(buffer: dr.ReplayBuffer) -> dict[str, Callable[[], object]]:
@@ -389,7 +384,7 @@ def test_a_change_while_the_state_is_kept_is_not_forgotten(
     """A thread's. Closing refuses it; the end of a program leaves the buffer open, to be closed later."""
 
     def known(buffer: dr.ReplayBuffer) -> tuple[list[float], list[int]]:
-        return chances(buffer), buffer.times_sampled(buffer.items()).tolist()
+        return chances_of(buffer).tolist(), buffer.times_sampled(buffer.items()).tolist()
 
     def change() -> None:
         try:
@@ -427,24 +422,24 @@ def test_a_change_while_the_state_is_kept_is_not_forgotten(
 
 def test_a_mark_that_cannot_be_written_ends_the_opening(path: str) -> None:
     buffer = filled(path)
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     buffer.close()
     files = FaultyFiles()
     files.fail_at(1, errno.ENOSPC, times=1)
     with pytest.raises(WriteFailedError):
         make(path, files=files)
     with make(path) as buffer:
-        assert chances(buffer) == expected
+        assert chances_of(buffer).tolist() == expected
 
 
 def test_an_update_that_is_refused_loses_nothing(path: str) -> None:
     buffer = filled(path)
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     buffer.close()
     with make(path) as buffer, pytest.raises(InputError):
         buffer.update_priorities([3], [np.nan])
     with make(path) as buffer:
-        assert chances(buffer) == expected
+        assert chances_of(buffer).tolist() == expected
 
 
 class Unkept(Rarest):
@@ -468,7 +463,7 @@ def test_damage_is_said_found_and_repaired(path: str, name: str) -> None:
     assert any("kept" in str(problem) for problem in verify(path).problems)
     with anew("kept"):
         buffer = make(path)
-    assert len(set(chances(buffer))) == 1
+    assert len(set(chances_of(buffer).tolist())) == 1
     kill(buffer)
     repaired = repair(path)
     assert repaired.ok
@@ -489,7 +484,7 @@ def test_a_link_is_not_followed(path: str, tmp_path: pathlib.Path) -> None:
     assert sorted(elsewhere.rglob("*")) == before
     assert not folder(path).is_symlink()
     with make(path) as buffer:
-        assert len(set(chances(buffer))) == 2
+        assert len(set(chances_of(buffer).tolist())) == 2
 
 
 def test_an_id_leads_nowhere_else(path: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from helpers.configs import Config
 from helpers.effort import examples, stride
 from helpers.model import Leaf, check_batch
+from helpers.odds import chances_of
 from helpers.priority_model import chi_square
 from helpers.recording import Recording
 from helpers.testing import WRITES, Crash, FaultyFiles, Interrupts, SimulatedDisk
@@ -452,9 +453,7 @@ def test_a_part_that_is_read_may_have_moved_on(tmp_path: pathlib.Path) -> None:
     with dr.Mixture.open([pair.paths[0], (pair.paths[1], {"mode": "r"})], checkpoint="here") as mixture:
         assert len(mixture.parts[1]) <= 20
         reader = mixture.parts[1]
-        items = reader.items()
-        chances = reader.sampler.probability(items, reader.engine.streams.windows(), reader.draws.standing)
-        np.testing.assert_allclose(chances, 1 / len(items))
+        np.testing.assert_allclose(chances_of(reader), 1 / len(reader.items()))
         mixture.sample(8)
 
 

@@ -18,6 +18,7 @@ from helpers import line
 from helpers.commands import command
 from helpers.configs import CONFIGS, WIDE, Config
 from helpers.line import LINE, OPEN, TURN, add
+from helpers.odds import chances_of
 from helpers.recording import Recording, reopen
 from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.view_model import VIEWS, content
@@ -245,7 +246,7 @@ def test_dropping_a_checkpoint_gives_back_what_it_pinned(tmp_path: pathlib.Path)
 def priorities(buffer: dr.ReplayBuffer) -> dict[int, float]:
     """As the sampler keeps them, of each transition; after it has followed the windows."""
     ids = buffer.items()
-    chances = buffer.sampler.probability(ids, buffer.engine.streams.windows(), buffer.draws.standing)
+    chances = chances_of(buffer, ids)
     arrays = buffer.sampler.state()[1] if isinstance(buffer.sampler, Prioritized) else {"": chances / chances.max()}
     (values,) = [array for name, array in arrays.items() if not name.endswith("waiting")]
     assert (chances > 0).all()

@@ -14,22 +14,18 @@ import gymnasium
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from diskreplay_cli import errors, text
-from diskreplay_cli.main import main
 from gymnasium import spaces
+from helpers.commands import command
 from ops.stores import fill, images
 
 import diskreplay
 from diskreplay.errors import DiskFullError
 
 
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
-
-
 def facts(*args: object) -> dict[str, Any]:
-    result = run(*args, "--json")
+    result = command(*args, "--json")
     assert result.exit_code == 0, result.output
     document: dict[str, Any] = json.loads(result.stdout)
     return document
@@ -50,23 +46,23 @@ def result_lines(result: Result) -> list[str]:
 
 
 def test_version() -> None:
-    assert run("--version").stdout == f"diskreplay {diskreplay.__version__}\n"
+    assert command("--version").stdout == f"diskreplay {diskreplay.__version__}\n"
 
 
 def test_record(path: str) -> None:
-    result = run("record", "CartPole-v1", path, "--steps", 120)
+    result = command("record", "CartPole-v1", path, "--steps", 120)
     assert result.exit_code == 0
     assert "recorded 120 steps" in result.stdout
     assert result.stderr == ""
     document = facts("record", "CartPole-v1", path, "--steps", 150, "--resume")
     assert (document["steps"], document["new_steps"], document["stopped"]) == (150, 30, False)
-    assert "150 steps already" in run("record", "CartPole-v1", path, "--steps", 150, "--resume").stdout
-    assert "--resume" in failure(run("record", "CartPole-v1", path, "--steps", 150))
+    assert "150 steps already" in command("record", "CartPole-v1", path, "--steps", 150, "--resume").stdout
+    assert "--resume" in failure(command("record", "CartPole-v1", path, "--steps", 150))
 
 
 def test_inspect(path: str) -> None:
     images(path, rows=60, capacity=80)
-    result = run("inspect", path)
+    result = command("inspect", path)
     assert result.exit_code == 0
     for part in ("window", "of 80 transitions", "episodes", "length", "return", "lz4hc:4", "40x40", "healthy", "none"):
         assert part in result.stdout, part
@@ -81,14 +77,14 @@ def test_a_narrow_inspect_names_its_rows(path: str, monkeypatch: pytest.MonkeyPa
     """The names of lengths, returns and columns gave way first, and were gone."""
     images(path)
     monkeypatch.setenv("COLUMNS", "40")
-    lines = [line for line in run("inspect", path).stdout.splitlines()[1:] if line.strip()]
+    lines = [line for line in command("inspect", path).stdout.splitlines()[1:] if line.strip()]
     assert max(map(len, lines)) <= 40
     assert {"len", "ret", "obs", "rew"} <= {line[:3] for line in lines}
 
 
 def test_inspect_says_where_steps_come_from(path: str) -> None:
-    assert run("record", "Pendulum-v1", path, "--steps", "10").exit_code == 0
-    result = run("inspect", path)
+    assert command("record", "Pendulum-v1", path, "--steps", "10").exit_code == 0
+    result = command("inspect", path)
     assert "environment    Pendulum-v1" in result.stdout
     assert f"gymnasium {gymnasium.__version__}" in result.stdout
     assert facts("inspect", path)["provenance"]["env_spec"]["id"] == "Pendulum-v1"
@@ -111,7 +107,7 @@ def test_inspect_shows_whatever_a_user_told(told: dict[str, Any], parts: list[st
     space = gymnasium.spaces.Discrete(2)
     with diskreplay.ReplayBuffer.create(path, space, space, capacity=3, provenance=told):
         pass
-    result = run("inspect", path)
+    result = command("inspect", path)
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) <= 40
     for part in parts:
@@ -121,7 +117,7 @@ def test_inspect_shows_whatever_a_user_told(told: dict[str, Any], parts: list[st
 
 def test_inspect_says_how_episodes_end(path: str) -> None:
     images(path, rows=60)
-    lines = result_lines(run("inspect", path))
+    lines = result_lines(command("inspect", path))
     ends = facts("inspect", path)["streams"][0]["ends"]
     assert any(line.split() == ["ends", *f"{ends['terminated']} terminated, {ends['truncated']} truncated".split()]
                for line in lines)  # fmt: skip
@@ -135,7 +131,7 @@ def test_inspect_cuts_long_spaces(path: str) -> None:
     space = spaces.Dict(a=spaces.Box(low, low + 1, dtype=np.float32), b=spaces.Box(low, low + 2, dtype=np.float32))
     with diskreplay.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=5):
         pass
-    lines = result_lines(run("inspect", path))
+    lines = result_lines(command("inspect", path))
     at = next(at for at, line in enumerate(lines) if line.startswith("obs "))
     shown = lines[at : next(at for at, line in enumerate(lines) if line.startswith("action"))]
     assert len(shown) <= 5
@@ -145,12 +141,12 @@ def test_inspect_cuts_long_spaces(path: str) -> None:
 
 def test_record_explains_steps_that_are_no_transitions(path: str) -> None:
     """95,659 transitions after --steps 100000, without a word."""
-    said = result_lines(run("record", "CartPole-v1", path, "--steps", 400, "--envs", 4))
+    said = result_lines(command("record", "CartPole-v1", path, "--steps", 400, "--envs", 4))
     document = facts("inspect", path)
     resets = 400 - document["transitions"]
     assert said[-1] == f"it holds {document['transitions']} transitions: {resets} steps only reset an environment"
     assert resets > 0
-    alone = result_lines(run("record", "CartPole-v1", f"{path}-1", "--steps", 100))
+    alone = result_lines(command("record", "CartPole-v1", f"{path}-1", "--steps", 100))
     assert not [line for line in alone if "reset" in line]
 
 
@@ -158,7 +154,7 @@ def test_inspect_of_a_damaged_store(path: str) -> None:
     images(path)
     file = pathlib.Path(path, "streams/0/obs/c.1.0.0.0")
     file.unlink()
-    result = run("inspect", path)
+    result = command("inspect", path)
     assert result.exit_code == 0
     assert "damaged" in result.stdout
     assert str(file) in result.stdout.replace("\n", "")
@@ -167,22 +163,22 @@ def test_inspect_of_a_damaged_store(path: str) -> None:
 
 def test_verify(path: str) -> None:
     images(path)
-    result = run("verify", path)
+    result = command("verify", path)
     assert result.exit_code == 0
     assert result.stdout.startswith("no problem in 1 stream")
     file = pathlib.Path(path, "streams/0/obs/c.1.0.0.0")
     file.unlink()
-    result = run("verify", path)
+    result = command("verify", path)
     assert result.exit_code == 1
     assert f"{file}: the shard's file is missing (stream '0', column 'obs', rows 16 to 32)" in result.stdout
     assert f"'diskreplay verify --repair {path}' makes the store whole again; it would cost, for good:" in result.stdout
-    result = run("verify", path, "--json")
+    result = command("verify", path, "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
     assert document["problems"][0]["rows"] == [16, 32]
     assert document["repair"]["streams"][0]["columns"] == ["obs"]
-    foreseen = result_lines(run("verify", path))
-    repaired = result_lines(run("verify", "--repair", path))
+    foreseen = result_lines(command("verify", path))
+    repaired = result_lines(command("verify", "--repair", path))
     assert [line.strip() for line in foreseen if line.startswith("  stream")] == [
         line for line in repaired if line.startswith("stream")
     ]
@@ -194,14 +190,14 @@ def test_verify_of_what_cannot_be_repaired(path: str) -> None:
     images(path)
     root = pathlib.Path(path, "zarr.json")
     root.write_text(root.read_text().replace("uint8", "uint9"))
-    result = run("verify", path)
+    result = command("verify", path)
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1] == "its root document is damaged: that cannot be repaired"
 
 
 def test_verify_repair(path: str) -> None:
     images(path)
-    result = run("verify", path, "--repair")
+    result = command("verify", path, "--repair")
     assert result.exit_code == 0
     assert result.stdout.startswith("nothing to repair\nno problem")
     pathlib.Path(path, "streams/0/obs/c.1.0.0.0").unlink()
@@ -211,57 +207,57 @@ def test_verify_repair(path: str) -> None:
     assert document["streams"][0]["columns"] == ["obs"]
     file = pathlib.Path(path, "streams/0/reward/c.3.0")
     file.write_bytes(file.read_bytes()[:-1])
-    result = run("verify", path, "--repair")
+    result = command("verify", path, "--repair")
     assert result.exit_code == 0
     assert "repaired 1 problem\nstream '0': " in result.stdout
     assert "of reward lost" in result.stdout
     assert f"\n1 path moved or copied to {path}.quarantine-1\n" in result.stdout
     pathlib.Path(path, "zarr.json").write_text("{}")
-    assert "the root document" in failure(run("verify", path, "--repair"))
+    assert "the root document" in failure(command("verify", path, "--repair"))
 
 
 def test_compact(path: str) -> None:
     images(path)
     planned = facts("compact", path, "--dry-run")
     assert planned["dry_run"]
-    result = run("compact", path, "--dry-run")
+    result = command("compact", path, "--dry-run")
     assert "would become" in result.stdout
-    result = run("compact", path)
+    result = command("compact", path)
     assert result.exit_code == 0
     assert " became " in result.stdout
     assert "shards written anew" in result.stdout
     assert facts("compact", path)["bytes_before"] == planned["bytes_after"]
     with diskreplay.ReplayBuffer.open(path):
-        assert "being written by" in failure(run("compact", path))
+        assert "being written by" in failure(command("compact", path))
 
 
 def test_export(path: str, tmp_path: pathlib.Path) -> None:
     images(path)
     out = tmp_path / "a.hdf5"
-    result = run("export", path, out)
+    result = command("export", path, out)
     assert result.exit_code == 0
     assert "transitions" in result.stdout
-    assert "exists" in failure(run("export", path, out))
+    assert "exists" in failure(command("export", path, out))
     document = facts("export", path, out, "--overwrite", "--format", "d4rl", "--compression", "lzf")
     with h5py.File(out) as file:
         assert len(file["rewards"]) == document["transitions"]
-    assert "--format" in failure(run("export", path, out, "--format", "csv"))
+    assert "--format" in failure(command("export", path, out, "--format", "csv"))
 
 
 def test_show(path: str, tmp_path: pathlib.Path) -> None:
     images(path)
-    result = run("show", path, "--episode", 2, "--out", tmp_path / "a.png")
+    result = command("show", path, "--episode", 2, "--out", tmp_path / "a.png")
     assert result.exit_code == 0
     assert "episode 2 of" in result.stdout
     assert facts("show", path, "--episode", -1, "--out", tmp_path / "a.gif", "--scale", 1)["width"] == 40
-    assert "exists; choose another name" in failure(run("show", path, "-o", tmp_path / "a.png"))
-    assert run("show", path, "-o", tmp_path / "a.png", "--overwrite").exit_code == 0
-    assert "episode must be" in failure(run("show", path, "--episode", 999, "--out", tmp_path / "b.png"))
+    assert "exists; choose another name" in failure(command("show", path, "-o", tmp_path / "a.png"))
+    assert command("show", path, "-o", tmp_path / "a.png", "--overwrite").exit_code == 0
+    assert "episode must be" in failure(command("show", path, "--episode", 999, "--out", tmp_path / "b.png"))
 
 
 @pytest.mark.long
 def test_demo(tmp_path: pathlib.Path) -> None:
-    result = run("demo", tmp_path / "out", "--steps", 300)
+    result = command("demo", tmp_path / "out", "--steps", 300)
     assert result.exit_code == 0, result.output
     assert "bit-identical" in result.stdout
     assert "healthy" in result.stdout
@@ -288,15 +284,15 @@ def test_demo(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_errors_are_one_line_and_status_2(args: tuple[str, ...], tmp_path: pathlib.Path) -> None:
-    line = failure(run(*(str(tmp_path / arg) if arg.isupper() or arg.startswith("OUT.") else arg for arg in args)))
+    line = failure(command(*(str(tmp_path / arg) if arg.isupper() or arg.startswith("OUT.") else arg for arg in args)))
     assert "Options:" not in line
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_what_is_no_store(command: str, tmp_path: pathlib.Path) -> None:
-    assert "not a diskreplay store" in failure(run(command, tmp_path))
+    assert "not a diskreplay store" in failure(command(command, tmp_path))
     (tmp_path / "zarr.json").write_text("{")
-    assert "not a diskreplay store" in failure(run(command, tmp_path))
+    assert "not a diskreplay store" in failure(command(command, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -317,24 +313,24 @@ def test_faults_have_no_traceback(monkeypatch: pytest.MonkeyPatch, error: BaseEx
 
     monkeypatch.setattr("diskreplay.ops.inspect.inspect", fail)
     status = 130 if isinstance(error, KeyboardInterrupt) else 2
-    result = run("inspect", "x")
+    result = command("inspect", "x")
     assert result.exit_code == status
     assert result.stderr.strip() == f"diskreplay: {said}"
 
 
 def test_errors_speak_of_commands(path: str, tmp_path: pathlib.Path) -> None:
     """They told people at a command line to call methods."""
-    missing = failure(run("inspect", path))
+    missing = failure(command("inspect", path))
     assert missing.endswith("; 'diskreplay record' and 'diskreplay import' make one")
     images(path)
     with diskreplay.ReplayBuffer.open(path) as buffer:
         buffer.checkpoint("one")
-        assert failure(run("compact", path)).endswith("; close that writer")
+        assert failure(command("compact", path)).endswith("; close that writer")
         fill(buffer, 5)
         buffer.checkpoint("two")
-    later = failure(run("checkpoints", "restore", path, "one"))
+    later = failure(command("checkpoints", "restore", path, "one"))
     assert later.endswith("drop them first ('diskreplay checkpoints drop')")
-    stacked = failure(run("import", path, path, "--append", "--frame-stack", 2))
+    stacked = failure(command("import", path, path, "--append", "--frame-stack", 2))
     assert "--frame-stack belongs" in stacked
     for line in (missing, later, stacked):
         assert not re.search(r"ReplayBuffer|mode=|drop_checkpoint|\w\(\)|frame_stack", line)
@@ -355,12 +351,12 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a defect")
 
     monkeypatch.setattr("diskreplay.ops.inspect.inspect", fail)
-    assert isinstance(run("inspect", "x").exception, AssertionError)
+    assert isinstance(command("inspect", "x").exception, AssertionError)
 
 
 def test_a_missing_atari_package_is_one_line(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    assert "diskreplay[atari]" in failure(run("record", "ALE/Pong-v5", path, "--steps", 5, "--atari"))
+    assert "diskreplay[atari]" in failure(command("record", "ALE/Pong-v5", path, "--steps", 5, "--atari"))
     assert not pathlib.Path(path).exists()
 
 

@@ -11,12 +11,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from diskreplay_cli import output, text
-from diskreplay_cli.main import main
 from formats.roundtrip import IMAGE, moved_window, several_envs, store
 from formats.test_texts import make as make_texts
 from gymnasium import spaces
+from helpers.commands import command
 from helpers.line import rows_in
 from rich.console import Console
 
@@ -24,12 +23,8 @@ import diskreplay as dr
 from diskreplay import formats
 
 
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
-
-
 def said(*args: object) -> str:
-    result = run(*args)
+    result = command(*args)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     return result.stdout
@@ -42,7 +37,7 @@ def facts(*args: object) -> dict[str, Any]:
 
 def failure(*args: object) -> str:
     """The one line of an error."""
-    result = run(*args)
+    result = command(*args)
     assert (result.exit_code, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
     assert line.startswith("diskreplay: ")
@@ -235,7 +230,7 @@ def test_a_part_of_the_episodes(path: str) -> None:
 
 def interrupted(*args: object) -> str:
     """What a command says that an interrupt ended."""
-    result = run(*args)
+    result = command(*args)
     assert (result.exit_code, result.stdout) == (130, "")
     return result.stderr.strip().removeprefix("diskreplay: interrupted; ")
 

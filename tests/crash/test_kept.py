@@ -14,6 +14,7 @@ from helpers.crashes import die
 from helpers.crashing import PATH, leftovers, verify
 from helpers.effort import stride
 from helpers.line import OPEN
+from helpers.odds import chances_of
 from helpers.testing import READS, WRITES, FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
@@ -55,7 +56,7 @@ class Tale(tales.Tale):
     def state(self, buffer: dr.ReplayBuffer) -> State:
         sampler: Any = buffer.sampler
         # It shows the sampler the newest rows.
-        sampler.probability(buffer.items(), buffer.engine.streams.windows(), buffer.draws.standing)
+        chances_of(buffer)
         _, held = sampler.state()
         return self.seen(buffer), next(values for name, values in held.items() if name != "waiting").tolist()
 
@@ -127,19 +128,16 @@ def test_priorities_are_those_of_the_rows_or_are_said_to_be_gone(sampler, monkey
     tale.rows(3)
     tale.commit()
     tale.update()
-    tale.close()
-    tale.open()
+    tale.reopen()
     tale.rows(2)
     tale.close()  # of rows alone
     tale.open()
     tale.update()  # makes no commit
-    tale.close()
-    tale.open()
+    tale.reopen()
     tale.close()  # of nothing
     tale.open()
     tale.buffer.clear()
-    tale.close()
-    tale.open()
+    tale.reopen()
     tale.close()
     assert tale.points > 100
 

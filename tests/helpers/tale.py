@@ -101,6 +101,10 @@ class Tale(abc.ABC):
         self.states = [self.seen(self.buffer)]
         self.step += 1000
 
+    def reopen(self, checkpoint: str | None = None) -> None:
+        self.close()
+        self.open(checkpoint)
+
     # The moments
 
     def look(self, operation: Operation) -> None:

@@ -67,8 +67,7 @@ def compare(recording: Recording, buffer: dr.ReplayBuffer, path: str, read: Read
 def test_finished_and_live_stores(path: str, config: Config, read: Read) -> None:
     recording = Recording(config)
     buffer = config.create(path)
-    recording.add(buffer, 7)
-    buffer.commit()
+    recording.add(buffer, 7, commit=True)
     compare(recording, buffer, path, read, 7)
     recording.add(buffer, 6)
     compare(recording, buffer, path, read, 7)  # what no commit holds is not there
@@ -78,8 +77,7 @@ def test_finished_and_live_stores(path: str, config: Config, read: Read) -> None
     buffer.close()
     compare(recording, buffer, path, read, 33)
     with reopen(config, path) as buffer:
-        recording.add(buffer, 9)
-        buffer.commit()
+        recording.add(buffer, 9, commit=True)
         compare(recording, buffer, path, read, 42)
 
 
@@ -108,8 +106,7 @@ def test_dtypes_and_codecs(path: str, codec: str, read: Read) -> None:
     recording = Recording(config)
     with config.create(path, codec=dict.fromkeys([*columns, "obs", "reward"], codec)) as buffer:
         assert not buffer.schema.extra_columns[-1].resident
-        recording.add(buffer, 23)
-        buffer.commit()
+        recording.add(buffer, 23, commit=True)
         recording.check(buffer)
         compare(recording, buffer, path, read, 23)
 
@@ -151,8 +148,7 @@ def test_another_process_reads_a_live_store_without_a_warning(path: str) -> None
     config = Config("live", Leaf((3, 4)), num_envs=2, frame_stack=4)
     recording = Recording(config)
     with config.create(path) as buffer:
-        recording.add(buffer, 9)
-        buffer.commit()
+        recording.add(buffer, 9, commit=True)
         recording.add(buffer, 2)
         done = run(SCRIPT, path, 9, flags=("-W", "error"))
     lines = done.stdout.splitlines()

@@ -28,6 +28,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from helpers.odds import chances_of
 from helpers.patience import PATIENCE
 from helpers.testing.faulty_objects import SimulatedObjects
 from interrupts import others
@@ -337,7 +338,7 @@ class Plain(Subject):
 
     def state(self) -> None:
         ids = self.rb.items()
-        chances = self.rb.sampler.probability(ids, self.rb.engine.streams.windows(), self.rb.draws.standing)
+        chances = chances_of(self.rb, ids)
         assert not len(ids) or abs(chances.sum() - 1) < 1e-6
 
     # The end

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from helpers.effort import examples
 from helpers.forking import forked
 from helpers.line import rows_in
+from helpers.odds import chances_of
 from helpers.programs import printed
 from interrupts.handlers import SIGNALS, SUBJECTS, handled, run
 
@@ -190,7 +191,7 @@ def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_han
             buffer.sample(4)
             while not came:
                 pass
-            chance = buffer.sampler.probability([3], buffer.engine.streams.windows(), buffer.draws.standing)
+            chance = chances_of(buffer, [3])
             assert chance[0] > 0.9, chance
 
 

@@ -13,6 +13,7 @@ import pytest
 from formats.roundtrip import store
 from gymnasium import spaces
 from helpers.effort import examples
+from helpers.odds import chances_of
 from helpers.programs import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,14 +138,11 @@ def test_priorities_that_were_kept_stay(path: str) -> None:
         for step in range(5):
             buffer.add(step, 0, 1.0, step + 1, step == 4, False)
         buffer.update_priorities(buffer.items(), np.arange(1, 6))
-        before = buffer.sampler.probability(
-            buffer.items(), buffer.engine.streams.windows(), buffer.draws.standing
-        ).tolist()
+        before = chances_of(buffer).tolist()
     relabel(path, lambda episode: episode.reward * 2)
     with dr.ReplayBuffer.open(path) as buffer:
-        ids, windows = buffer.items(), buffer.engine.streams.windows()
-        assert buffer.sampler.probability(ids, windows, buffer.draws.standing).tolist() == before
-        assert buffer.get(ids).extra["shaped"].tolist() == [2] * 5
+        assert chances_of(buffer).tolist() == before
+        assert buffer.get(buffer.items()).extra["shaped"].tolist() == [2] * 5
 
 
 def test_an_interrupt_writes_nothing(shaped: str) -> None:

@@ -296,16 +296,14 @@ def test_parts_of_a_shard_that_grew_or_was_taken_back_meanwhile(tmp_path: pathli
     life, objects = pushed(tmp_path / "b", 40, "c", 3, capacity=SHARD_ROWS * SHARDS)
     with reader(objects, tmp_path / "m") as buffer:
         before = life.window()[:-1]  # what comes after the last row, a reader of the shard as it was does not have
-        life.add(4)
-        life.push(objects)
+        life.add(4, to=objects)
         ids = buffer.items()
         for which in range(len(before)):
             assert rows_of(buffer, ids[which : which + 1]) == before[which : which + 1]
     with reader(objects, tmp_path / "m2") as buffer:
         before = life.window()
         life.go_back("c")
-        life.add(5)
-        life.push(objects)
+        life.add(5, to=objects)
         for _ in range(10):
             seen = set(rows_of(buffer, buffer.sample(8).index))
             assert seen <= set(before) or seen <= set(life.window())
@@ -320,8 +318,7 @@ def test_a_part_that_was_taken_back_is_no_network_error(
     with reader(objects, tmp_path / "m") as buffer:
         ids = rows_in(buffer, 0) + 8
         life.go_back("c")
-        life.add(1)
-        life.push(objects)
+        life.add(1, to=objects)
         with pytest.raises(InputError, match="names no transition"):  # after a look at what is there now
             buffer.get(ids)
         assert sorted(rows_of(buffer)) == sorted(life.window())

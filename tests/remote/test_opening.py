@@ -68,8 +68,7 @@ def test_a_root_document_that_is_missing_is_said_and_comes_back(tmp_path: pathli
     objects, life = SimulatedObjects(), Life(tmp_path / "a")
     with pytest.raises(StoreNotFoundError, match=r"no store at .* yet; who writes makes one"):
         reader(objects, tmp_path / "m")
-    life.add(10)
-    life.push(objects)
+    life.add(10, to=objects)
     del objects.data["zarr.json"]
     with pytest.raises(StoreNotFoundError, match=r"any more: its root document is missing, .* push"):
         reader(objects, tmp_path / "m")
@@ -81,8 +80,7 @@ def test_a_root_document_that_is_missing_is_said_and_comes_back(tmp_path: pathli
 
 def test_open_finds_the_class_of_a_store_under_a_url(tmp_path: pathlib.Path) -> None:
     objects, life = SimulatedObjects(), Life(tmp_path / "a")
-    life.add(10)
-    life.push(objects)
+    life.add(10, to=objects)
     with under(objects), dr.open(objects.url, mirror=tmp_path / "m") as found:
         assert type(found) is dr.ReplayBuffer
         assert rows_of(found) == life.window()

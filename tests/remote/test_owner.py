@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
 from helpers import effort
+from helpers.commands import command
 from helpers.patience import PATIENCE
 from helpers.testing import FaultyFiles, FaultyObjects, SimulatedDisk, SimulatedObjects
 from helpers.turns import KilledError, Turns
@@ -53,8 +52,7 @@ def _pair(folder: pathlib.Path, *, stale: bool = False) -> tuple[Life, Life, Sim
     life, objects = pushed(folder / "a", 10, "c", 3)
     other = life.copy(folder / "b", 7)
     if stale:
-        life.add(25)
-        life.push(objects)
+        life.add(25, to=objects)
     return life, other, objects
 
 
@@ -70,8 +68,7 @@ def test_a_copy_from_before_the_last_push_empties_nothing(tmp_path: pathlib.Path
     _whole(objects, life, tmp_path / "m")
     with reader(objects, tmp_path / "m") as buffer:
         assert sorted(buffer.checkpoints) == ["c", "later"]
-    life.add(5)
-    life.push(objects)
+    life.add(5, to=objects)
     _whole(objects, life, tmp_path / "m")
 
 
@@ -82,7 +79,7 @@ def test_the_command_refuses_a_copy_from_before_the_last_push(
     other.go_back("c")
     other.buffer.close()
     monkeypatch.setattr(commands, "ObjectStore", lambda url: objects)
-    result = CliRunner().invoke(main, ["push", other.path, objects.url])
+    result = command("push", other.path, objects.url)
     assert result.exit_code != 0
     assert "same origin" in result.stderr
     _whole(objects, life, tmp_path / "m")
@@ -102,12 +99,10 @@ def test_a_copy_that_is_behind_is_refused_each_time(tmp_path: pathlib.Path) -> N
 
 def test_a_copy_that_pushes_first_owns_the_stream(tmp_path: pathlib.Path) -> None:
     life, other, objects = _pair(tmp_path)
-    other.add(2)
-    other.push(objects)
+    other.add(2, to=objects)
     life.add(20)
     _refused(life, objects)
-    other.add(2)
-    other.push(objects)
+    other.add(2, to=objects)
     _whole(objects, other, tmp_path / "m")
 
 
@@ -120,8 +115,7 @@ def test_a_copy_that_has_nothing_new_takes_nothing_over(tmp_path: pathlib.Path) 
     commands.push(tmp_path / "b", objects.url, objects)
     assert objects.data == before
     life.buffer = dr.ReplayBuffer.open(life.path, **RUN)
-    life.add(1)
-    life.push(objects)
+    life.add(1, to=objects)
     _whole(objects, life, tmp_path / "m")
 
 
@@ -130,8 +124,7 @@ def test_the_owner_goes_on_from_wherever_its_directory_is(tmp_path: pathlib.Path
     life.buffer.close()
     life.path = str(pathlib.Path(life.path).rename(tmp_path / "moved"))
     life.buffer = dr.ReplayBuffer.open(life.path, **RUN)
-    life.add(3)
-    life.push(objects)
+    life.add(3, to=objects)
     _whole(objects, life, tmp_path / "m")
 
 
@@ -155,8 +148,7 @@ def test_storage_that_was_set_back_is_brought_up_again(tmp_path: pathlib.Path) -
     life, objects = pushed(tmp_path / "a", 10)
     backup = objects.copy()
     for _ in range(3):
-        life.add(10)
-        life.push(objects)
+        life.add(10, to=objects)
     life.push(backup)
     _whole(backup, life, tmp_path / "m")
 
@@ -314,8 +306,7 @@ def _round(folder: pathlib.Path, seed: int) -> str:
     stale = {1} if objects.data and rng.random() < 0.3 else set()
     lives = [life, *(life.copy(folder / str(number), number) for number in range(1, rng.randrange(2, 5)))]
     if stale:
-        life.add(3)
-        life.push(objects)
+        life.add(3, to=objects)
         for replaced in lives[2:]:
             replaced.buffer.close()
         lives[2:] = [life.copy(folder / f"{number} later", number) for number in range(2, len(lives))]

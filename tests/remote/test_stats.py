@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
+from helpers.commands import command
 from helpers.testing import FaultyObjects, SimulatedObjects
 from remote.world import RUN, URL, Life, lived, observation, reader, under
 
@@ -121,7 +120,7 @@ def test_the_command_says_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     life.checkpoint("best")
     life.buffer.close()
     monkeypatch.setattr("diskreplay.ops.remote.ObjectStore", lambda url: objects)
-    result = CliRunner().invoke(main, ["push", life.path, URL])
+    result = command("push", life.path, URL)
     assert result.exit_code == 0, result.output
     assert "the checkpoint 'best' was not sent" in result.stderr
 

@@ -197,8 +197,7 @@ def test_a_reader_of_a_url_is_copied(tmp_path: pathlib.Path) -> None:
 def test_an_undone_put_is_no_checkpoint_of_another(tmp_path: pathlib.Path) -> None:
     """Regression: it was said that there is a checkpoint of that name. S3 answers 409 so, and asks to try again."""
     life, objects = Life(tmp_path / "a"), FaultyObjects(SimulatedObjects())
-    life.add(20)
-    life.push(objects)
+    life.add(20, to=objects)
     with reader(objects, tmp_path / "m", sampler=dr.Proportional()) as trainer:
         for number in range(3):
             objects.heal()

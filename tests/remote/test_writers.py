@@ -122,8 +122,7 @@ def test_an_older_copy_is_refused(tmp_path: pathlib.Path) -> None:
     life, objects = pushed(tmp_path / "a", 10, "c")
     older = life.copy(tmp_path / "b")
     older.buffer.close()
-    life.add(5)
-    life.push(objects)
+    life.add(5, to=objects)
     with pytest.raises(RemoteConflictError, match="another directory, which holds the same origin"):
         older.push(objects)
     life.go_back("c")  # a newer timeline
@@ -331,23 +330,31 @@ def test_closing_saves_once_and_takes_nothing_while_it_pushes(tmp_path: pathlib.
     assert rows_in(life.path) == 10
 
 
-def test_a_close_interrupted_within_a_push_leaves_it_open(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pushed", [False, True], ids=["within its push", "after its push"])
+def test_a_close_that_was_interrupted_is_done_by_the_next(
+    pushed: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Regression: after its push, the next one warned that not everything is pushed, as the buffer pushes no more."""
     objects = SimulatedObjects()
     with under(objects):
-        life = lived(tmp_path / "a", 9, remote=URL)
+        life = lived(tmp_path / "a", 20, remote=URL)
+        end = BackgroundPush.end
 
         def interrupted(self: BackgroundPush, timeout: float | None) -> None:
+            if pushed:
+                end(self, timeout)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
             patched.setattr(BackgroundPush, "end", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 life.buffer.close()
-        life.add(9)
-        life.buffer.close()
-        life.buffer.close()
+        if not pushed:
+            life.add(9)  # it is open
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            life.buffer.close()
+            life.buffer.close()
     assert read(objects, tmp_path / "m") == sorted(life.window())
 
 
@@ -423,29 +430,6 @@ def test_who_asks_for_what_cannot_be_joins_nothing(
         assert objects.list("") == before
         assert not (tmp_path / "b").exists()
         dr.ReplayBuffer.open(tmp_path / "b", remote=URL).close()
-
-
-def test_a_close_interrupted_after_its_push_is_done_by_the_next(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Regression: the next one warned that not everything is pushed, since the buffer pushes no more."""
-    objects = SimulatedObjects()
-    with under(objects):
-        life = lived(tmp_path / "a", 20, remote=URL)
-        end = BackgroundPush.end
-
-        def interrupted(self: BackgroundPush, timeout: float | None) -> Exception | None:
-            end(self, timeout)
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patched:
-            patched.setattr(BackgroundPush, "end", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                life.buffer.close()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            life.buffer.close()
-    assert read(objects, tmp_path / "m") == sorted(life.window())
 
 
 @pytest.mark.parametrize(

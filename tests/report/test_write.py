@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
 from gymnasium import spaces
+from helpers.commands import command
 from report import episodes as made
 
 import diskreplay as dr
@@ -271,11 +270,11 @@ def test_every_script_is_in_the_page() -> None:
 
 def test_from_the_command_line(path: str, out: pathlib.Path) -> None:
     made.make(path)
-    done = CliRunner().invoke(main, ["report", path, "-o", str(out), "--episode", "1"])
+    done = command("report", path, "-o", out, "--episode", "1")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "5 episodes listed, to be played: 1;" in done.stdout
     assert out.as_uri() in done.stdout
-    assert "--overwrite" in CliRunner().invoke(main, ["report", path, "-o", str(out)]).stderr
-    facts = json.loads(CliRunner().invoke(main, ["report", path, "-o", str(out), "--json", "--overwrite"]).stdout)
+    assert "--overwrite" in command("report", path, "-o", out).stderr
+    facts = json.loads(command("report", path, "-o", out, "--json", "--overwrite").stdout)
     assert facts["episodes"] == [1, 3, 2]
-    assert CliRunner().invoke(main, ["report", path, "-o", str(out), "--overwrite", "--episode", "9"]).exit_code == 2
+    assert command("report", path, "-o", out, "--overwrite", "--episode", "9").exit_code == 2

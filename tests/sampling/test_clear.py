@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import line
+from helpers.odds import chances_of
 
 import diskreplay as dr
 from diskreplay.errors import NotEnoughDataError
@@ -51,10 +52,10 @@ def ids(buffer: dr.ReplayBuffer, stream: int) -> np.ndarray:
     return items[items >> 48 == stream]
 
 
-def chances(buffer: dr.ReplayBuffer, of: np.ndarray) -> np.ndarray:
-    """Of the ids among each other."""
+def among(buffer: dr.ReplayBuffer, of: np.ndarray) -> np.ndarray:
+    """The probabilities of the ids among each other."""
     with buffer.engine.lock:
-        found = buffer.sampler.probability(of, buffer.engine.streams.windows(), buffer.draws.standing)
+        found = chances_of(buffer, of)
     return found / found.sum()
 
 
@@ -93,10 +94,10 @@ def test_priorities_of_others_stay(path: pathlib.Path, opened: Opened, name: str
     theirs = ids(buffer, 1)
     buffer.update_priorities(theirs, [4.0, 1.0, 36.0, 9.0, 25.0, 16.0])
     buffer.update_priorities(ids(buffer, 0), np.full(5, 3.0))
-    order = np.argsort(chances(buffer, theirs)).tolist()
+    order = np.argsort(among(buffer, theirs)).tolist()
     assert order == [1, 0, 3, 5, 4, 2]
     buffer.clear()
-    assert np.argsort(chances(buffer, theirs)).tolist() == order
+    assert np.argsort(among(buffer, theirs)).tolist() == order
     assert set(buffer.sample(6).index) <= set(theirs)
     add(buffer, 3)
     if reopened == "checkpoint":
@@ -106,8 +107,8 @@ def test_priorities_of_others_stay(path: pathlib.Path, opened: Opened, name: str
         cut = "one" if reopened == "checkpoint" else None
         buffer = dr.ReplayBuffer.open(path, stream="trainer", checkpoint=cut)
     with buffer:
-        assert np.argsort(chances(buffer, theirs)).tolist() == order
-        everything = chances(buffer, np.append(theirs, ids(buffer, 0)))
+        assert np.argsort(among(buffer, theirs)).tolist() == order
+        everything = among(buffer, np.append(theirs, ids(buffer, 0)))
         assert "ranks" in name or (everything[6:] >= everything[:6].max() * 0.99).all(), "not the largest so far"
 
 
@@ -117,10 +118,10 @@ def test_each_environment_of_the_stream_begins_anew(opened: Opened) -> None:
     theirs = ids(buffer, 1)
     buffer.update_priorities(theirs, np.arange(1.0, 13.0))
     buffer.update_priorities(ids(buffer, 0), np.full(10, 50.0))
-    before = chances(buffer, theirs)
+    before = among(buffer, theirs)
     buffer.clear()
     add(buffer, 2)
-    assert np.allclose(chances(buffer, theirs), before)
+    assert np.allclose(among(buffer, theirs), before)
     assert np.allclose(sampler.maxima[:2], 1.0)
     assert (sampler.maxima[2:] > 10).all()
 
