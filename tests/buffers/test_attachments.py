@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import shutil
-import threading
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from helpers.damage import flip
 from helpers.line import LINE, TURN, add, rows_in
 from helpers.line import create as made
 from helpers.testing import FaultyFiles
+from helpers.threads import together
 
 import diskreplay as dr
 from diskreplay.engine import checkpointing
@@ -206,9 +206,7 @@ def test_others_add_and_sample_while_a_file_is_written(rb):
     seen = []
 
     def write(file):
-        worker = threading.Thread(target=lambda: (add(rb, 5), seen.append(len(rb.sample(4)))))
-        worker.start()
-        worker.join()  # would never end under the buffer's locks
+        together(lambda: (add(rb, 5), seen.append(len(rb.sample(4)))))  # would never end under the buffer's locks
         file.write(b"weights")
 
     rb.checkpoint("one", attachments={"a": write})

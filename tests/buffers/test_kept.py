@@ -6,7 +6,6 @@ import errno
 import json
 import pathlib
 import shutil
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from helpers.own_samplers import STATEFUL, Rarest
 from helpers.priority_model import chi_square
 from helpers.programs import printed
 from helpers.testing import FaultyFiles
+from helpers.threads import together
 
 import diskreplay as dr
 from diskreplay.compat import sampler_draws
@@ -393,9 +393,7 @@ def test_a_change_while_the_state_is_kept_is_not_forgotten(
             refused.append(way)
 
     def replace(*arguments: Any) -> None:
-        thread = threading.Thread(target=change)  # the state was asked for already
-        thread.start()
-        thread.join()
+        together(change)  # the state was asked for already
         whole(*arguments)
 
     buffer = filled(path, dr.Counting(dr.Proportional()))

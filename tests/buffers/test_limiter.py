@@ -25,6 +25,7 @@ from helpers.model import Leaf
 from helpers.patience import PATIENCE
 from helpers.recording import Recording, reopen
 from helpers.testing import WRITES, FaultyFiles, SimulatedDisk
+from helpers.threads import beside
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, InputError, RateLimitError, ReadOnlyError, StateError
@@ -174,12 +175,10 @@ def test_two_threads_keep_the_ratio(path: str) -> None:
                 recording.add(buffer, 1)
                 worst.append(limiter.inserts * 2 - limiter.samples)
 
-        actor = threading.Thread(target=act)
-        actor.start()
-        for _ in range(45):
-            limiter.wait_to_sample(8, timeout=PATIENCE)
-            buffer.sample(8)
-        actor.join()
+        with beside(act):
+            for _ in range(45):
+                limiter.wait_to_sample(8, timeout=PATIENCE)
+                buffer.sample(8)
         assert max(worst) <= 20 + 12
         assert (limiter.inserts, limiter.samples) == (190, 360)
 
@@ -219,12 +218,12 @@ def test_a_learner_sees_the_steps_of_an_actor_that_waits(path: str) -> None:
         recording, limiter = Recording(CONFIG), dr.RateLimiter(actor, 2.0, 10, 16)
         while limiter.may_add():
             recording.add(actor, 1)
-        waits = threading.Thread(target=lambda: limiter.wait_to_add(timeout=PATIENCE))
-        waits.start()
-        with reopen(CONFIG, path, stream="learner", capacity=1, commit_seconds=1e9) as learner:
+        with (
+            reopen(CONFIG, path, stream="learner", capacity=1, commit_seconds=1e9) as learner,
+            beside(lambda: limiter.wait_to_add(timeout=PATIENCE)),
+        ):
             dr.RateLimiter(learner, 2.0, 10, 16).wait_to_sample(8, timeout=PATIENCE)
             learner.commit()
-            waits.join()
         assert limiter.samples == 8
 
 

@@ -8,7 +8,6 @@ import pathlib
 import subprocess
 import sys
 import textwrap
-import threading
 import warnings
 
 import pytest
@@ -17,7 +16,7 @@ from helpers.crashes import uncollected
 from helpers.line import rows_in
 from helpers.patience import PATIENCE
 from helpers.testing import Crash, FaultyFiles
-from helpers.threads import held
+from helpers.threads import held, together
 
 import diskreplay as dr
 from diskreplay import exits
@@ -328,9 +327,7 @@ def test_the_collector_runs_in_one_thread() -> None:
 
     class Found:
         def __del__(self) -> None:
-            thread = threading.Thread(target=lambda: seen.append(exits._collecting()))
-            thread.start()
-            thread.join()
+            together(lambda: seen.append(exits._collecting()))
             seen.append(exits._collecting())
 
     ring: list[object] = [Found()]

@@ -18,6 +18,15 @@ def together(*jobs: Callable[[], Any]) -> None:
 
 
 @contextlib.contextmanager
+def beside(job: Callable[[], Any]) -> Iterator[None]:
+    """A thread does the job meanwhile, and is waited for at the end; raises what it raised."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(job)
+        yield
+    done.result()
+
+
+@contextlib.contextmanager
 def held(lock: Any) -> Iterator[None]:
     """Another thread holds a lock."""
     holds, done = threading.Event(), threading.Event()

@@ -18,6 +18,7 @@ from helpers.forking import forked
 from helpers.line import rows_in
 from helpers.odds import chances_of
 from helpers.programs import printed
+from helpers.threads import beside, held, together
 from interrupts.handlers import SIGNALS, SUBJECTS, handled, run
 
 import diskreplay as dr
@@ -126,19 +127,17 @@ def test_in_other_threads_nothing_is_held(no_handlers: None) -> None:
         with held_back(), Lock("a lock"):
             found.append(signal.getsignal(signal.SIGUSR1))
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
+    together(look)
     assert found == [signal.getsignal(signal.SIGUSR1)]
 
 
 def test_handlers_run_while_a_lock_is_waited_for(no_handlers: None) -> None:
     """Without a lock of the main thread in hand, and as often as signals come."""
-    lock, first, held, done = Lock("a lock"), Lock("another"), threading.Event(), threading.Event()
+    lock, first, begun, done = Lock("a lock"), Lock("another"), threading.Event(), threading.Event()
 
     def hold() -> None:
         with lock:
-            held.set()
+            begun.set()
             done.wait()
 
     def handler(number: int, frame: Any) -> None:
@@ -146,30 +145,18 @@ def test_handlers_run_while_a_lock_is_waited_for(no_handlers: None) -> None:
             done.set()
 
     signal.signal(signal.SIGALRM, handler)
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    signal.setitimer(signal.ITIMER_REAL, 0.01)
-    with lock:
-        assert done.is_set()
-    thread.join()
+    with beside(hold):
+        begun.wait()
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with lock:
+            assert done.is_set()
 
 
 def test_a_lock_is_waited_for_in_vain(no_handlers: None) -> None:
-    lock, held, done = Lock("a lock"), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            held.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    assert not lock.acquire(timeout=0)
-    assert not lock.acquire(timeout=0.03)
-    done.set()
-    thread.join()
+    lock = Lock("a lock")
+    with held(lock):
+        assert not lock.acquire(timeout=0)
+        assert not lock.acquire(timeout=0.03)
     assert lock.acquire(timeout=0)
     lock.release()
     assert not lock.owned
@@ -373,9 +360,7 @@ def test_a_thread_of_the_package_waits_for_no_buffer(tmp_path: pathlib.Path) -> 
             Finalized(buffer.commit, raised).circle = None  # type: ignore[assignment]
 
         with buffer.engine.write_lock:
-            thread = threading.Thread(target=from_an_encoder)
-            thread.start()
-            thread.join()
+            together(from_an_encoder)
         assert isinstance(raised[0], StateError)
         assert "in a thread of diskreplay" in str(raised[0])
         interrupts._workers.clear()

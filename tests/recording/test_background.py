@@ -19,7 +19,7 @@ from helpers.line import rows_in
 from helpers.programs import run
 from helpers.robot import ACTION, BAD, Robot, drive, fails, places, record_on_a_disk_that_crashes, walk
 from helpers.testing import FaultyFiles, Interrupts
-from helpers.threads import held
+from helpers.threads import beside, held
 
 import diskreplay as dr
 from diskreplay import call_queue
@@ -111,16 +111,14 @@ def test_a_step_waits_where_the_queue_is_full_and_says_so(path: str, monkeypatch
             return now
 
         monkeypatch.setattr(call_queue, "time", types.SimpleNamespace(monotonic=monotonic))
-        thread = threading.Thread(target=hold)
-        thread.start()
-        holds.wait()
-        for _ in range(12):  # one in the thread's hand
-            env.step(ACTION)
-        assert env.waited.count >= 1
-        assert env.waited.longest_seconds == 0.2
-        env.flush()
-        assert places(env.buffer) == [(1, at) for at in range(12)]
-        thread.join()
+        with beside(hold):
+            holds.wait()
+            for _ in range(12):  # one in the thread's hand
+                env.step(ACTION)
+            assert env.waited.count >= 1
+            assert env.waited.longest_seconds == 0.2
+            env.flush()
+            assert places(env.buffer) == [(1, at) for at in range(12)]
 
 
 def test_an_error_says_what_was_kept_and_episodes_go_on(path: str) -> None:

@@ -5,6 +5,7 @@ Requests wait at gates of the tests, so that what is under way meanwhile is know
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
 import re
@@ -19,6 +20,7 @@ from helpers.forking import forked
 from helpers.patience import PATIENCE
 from helpers.testing import FaultyObjects, Interrupts, SimulatedObjects
 from helpers.testing.faulty_objects import Fault, Request
+from helpers.threads import beside, together
 from remote import world
 from remote.world import SPACES, Life, lived, pushed, reader, rows_of
 
@@ -220,21 +222,12 @@ def test_several_readers_share_what_is_read_ahead(life: Life, remote: SimulatedO
         asked = len(second.requests)
         assert rows_of(other, rows_in(other, *range(SHARDS))) == rows_of(one, rows_in(one, *range(SHARDS)))
         assert len(second.requests) == asked
-        wrong: list[BaseException] = []
 
         def read(buffer: dr.ReplayBuffer) -> None:
-            try:
-                for _ in range(20):
-                    rows_of(buffer, buffer.sample(8).index)
-            except BaseException as error:
-                wrong.append(error)
+            for _ in range(20):
+                rows_of(buffer, buffer.sample(8).index)
 
-        threads = [threading.Thread(target=read, args=(buffer,)) for buffer in (one, other, one, other)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
-        assert not wrong
+        together(*[functools.partial(read, buffer) for buffer in (one, other, one, other)])
 
 
 @pytest.mark.parametrize("fault", ["refused", "cut", "lost"])
@@ -485,13 +478,10 @@ def test_a_pass_downloads_the_shards_of_its_first_round_at_once(
     with reader(gate.objects, tmp_path / "m") as buffer:
         gate.shut()
         found: list[world.Rows] = []
-        walking = threading.Thread(target=lambda: found.extend(rows_of(buffer, b.index) for b in buffer.shuffled(8)))
-        walking.start()
-        gate.wait(
-            SHARDS - 1
-        )  # the last is there since the store was opened; one after another, the first would be the only one
-        gate.open()
-        walking.join(PATIENCE)
+        with beside(lambda: found.extend(rows_of(buffer, b.index) for b in buffer.shuffled(8))):
+            # The last is there since the store was opened; one after another, the first would be the only one.
+            gate.wait(SHARDS - 1)
+            gate.open()
         assert sorted(row for rows in found for row in rows) == sorted(life.window())
         assert not shards_of(gate.objects.requests, whole=False)
 
@@ -518,11 +508,9 @@ def test_columns_of_one_batch_are_asked_for_at_once(tmp_path: pathlib.Path) -> N
     with reader(gate.objects, tmp_path / "m") as buffer:
         gate.shut()
         found: list[dr.Batch] = []
-        reading = threading.Thread(target=lambda: found.append(buffer.get(buffer.items()[[20]])))
-        reading.start()
-        gate.wait(3)  # one after another, the first would be the only one
-        gate.open()
-        reading.join(PATIENCE)
+        with beside(lambda: found.append(buffer.get(buffer.items()[[20]]))):
+            gate.wait(3)  # one after another, the first would be the only one
+            gate.open()
         for name in "abc":
             assert np.array_equal(found[0].obs[name][0], steps[20][name])
 

@@ -6,7 +6,6 @@ import collections
 import contextlib
 import dataclasses
 import pathlib
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ from helpers.line import add
 from helpers.own_samplers import Newest, Rarest
 from helpers.priority_model import chi_square
 from helpers.programs import run
+from helpers.threads import together
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, SamplerWarning
@@ -159,11 +159,7 @@ def test_many_threads_and_a_loader_use_up_all_exactly(tmp_path: pathlib.Path, mo
         counted = int(buffer.times_sampled(buffer.items()).sum())
         assert counted % 4 == 0
         assert counted >= 4, "what was drawn ahead counts, whether or not somebody took it"
-        threads = [threading.Thread(target=draw) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*[draw] * 4)
         times = buffer.times_sampled(buffer.items())
         assert times.sum() == counted + len(drawn)
         assert times.max() <= most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import pathlib
 import signal
@@ -17,6 +18,7 @@ from distributed.remote import downloader
 from helpers import effort
 from helpers.damage import flip
 from helpers.testing import FaultyObjects, Interrupts, SimulatedObjects
+from helpers.threads import together
 from remote.world import Life, pushed, read, reader, rows_of
 
 import diskreplay as dr
@@ -54,11 +56,7 @@ def test_the_budget_holds_while_many_are_downloaded_at_once(tmp_path: pathlib.Pa
             mirror.keep(_object(number * 100 + more), [b"a" * 100])
             over.append(mirror.used_bytes() > 2000)
 
-    threads = [threading.Thread(target=keep, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[functools.partial(keep, number) for number in range(8)])
     assert len(over) == 160
     assert not any(over)
 
