@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import pathlib
-import random
 import signal
 import subprocess
 import sys
@@ -20,11 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.configs import Config
+from helpers.crashes import images_of
 from helpers.effort import examples, stride
 from helpers.model import Leaf
 from helpers.patience import PATIENCE
 from helpers.recording import Recording, reopen
-from helpers.testing import WRITES, FaultyFiles, SimulatedDisk
+from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.threads import beside
 
 import diskreplay as dr
@@ -344,21 +344,14 @@ def test_a_crash_keeps_rows_and_counts_together() -> None:
     disk = SimulatedDisk()
     disk.mkdir("/shelf")
     disk.sync_dir("/")
-    files, images, at, every = FaultyFiles(disk), [], 0, stride(3, "crash points of a limiter")
+    files = FaultyFiles(disk)
     buffer = config.create("/shelf/a", files=files)
     limiter, recording = dr.RateLimiter(buffer, 4, 2, 40), Recording(config)
-
-    def look(operation: Any) -> None:
-        nonlocal at
-        if operation.name in WRITES:
-            at += 1
-            if at % every == 0:
-                images.extend([disk.after_kill(), disk.after_power_loss(), disk.after_power_loss(random.Random(at))])
 
     recording.add(buffer, 4)
     limiter.wait_to_sample(16)
     buffer.commit()
-    files.decide = look  # type: ignore[assignment]
+    images = images_of(disk, files, stride(3, "crash points of a limiter"))
     recording.add(buffer, 3)
     limiter.wait_to_sample(8)
     buffer.commit()

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.effort import stride
+from helpers.forking import fork
 from helpers.programs import run
 
 import diskreplay as dr
@@ -194,21 +194,17 @@ def test_a_forked_child_neither_gives_the_lock_back_nor_keeps_it(path: str) -> N
     buffer = dr.ReplayBuffer.open(path)
     assert buffer.engine.streams.writer is not None
 
-    def fork(work: Callable[[], object]) -> int:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # there are threads; the child takes none of their locks
-            child = os.fork()
+    def child_doing(work: Callable[[], object]) -> int:
+        child = fork()
         if not child:
             work()
             os._exit(0)
         return child
 
-    os.waitpid(fork(buffer.engine.streams.writer.release), 0)
+    os.waitpid(child_doing(buffer.engine.streams.writer.release), 0)
     with pytest.raises(LockedError):
         dr.ReplayBuffer.open(path)
-    sleeper = fork(lambda: time.sleep(60))
+    sleeper = child_doing(lambda: time.sleep(60))
     try:
         buffer.close()
         dr.ReplayBuffer.open(path).close()

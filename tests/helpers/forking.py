@@ -15,12 +15,17 @@ from helpers.patience import PATIENCE
 from diskreplay.storage import local_files
 
 
+def fork() -> int:
+    """As ``os.fork``, and says nothing of threads: the child takes none of their locks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def forked(work: Callable[[], Any]) -> Any:
     """What ``work`` gives in a child, as JSON knows it, or the name of its error; the test fails where it hangs."""
     reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = fork()
     if not child:
         try:
             signal.alarm(int(PATIENCE))
@@ -48,9 +53,7 @@ WRITES = {
 
 def dies(work: Callable[[], Any], at: int) -> bool:
     """Does the work in a child that ends at its operation ``at``, as if it were killed; False if there are fewer."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = fork()
     if not child:
         try:
             _limit(at)

@@ -12,7 +12,8 @@ from gymnasium import spaces
 from helpers.damage import flip
 from helpers.effort import stride
 from helpers.packets import Frames, clip
-from helpers.testing import Crash, FaultyFiles, SimulatedDisk
+from helpers.testing import FaultyFiles, SimulatedDisk
+from ops.stores import after_deaths
 
 import diskreplay as dr
 from diskreplay.engine import inputs
@@ -145,14 +146,9 @@ def test_a_repair_of_packets_may_die_anywhere() -> None:
     assert repair(path, files=counting).ok
     expected = contents(path, files=counting)
     assert expected.items() < before.items()
-    for at in range(0, counting.count(), stride(8, "deaths within a repair of packets")):
-        dying = disk.after_kill()
-        files = FaultyFiles(dying)
-        files.crash_at(at)
-        with pytest.raises(Crash):
-            repair(path, files=files)
-        for after in (dying.after_kill(), dying.after_power_loss()):
-            assert repair(path, files=after).ok
-            assert contents(path, files=after) == expected, f"killed at operation {at} of {counting.count()}"
-            with dr.ReplayBuffer.open(path, files=after) as rb:
-                add(rb, 25, 27)
+    points = range(0, counting.count(), stride(8, "deaths within a repair of packets"))
+    for at, after in after_deaths(disk, path, points):
+        assert repair(path, files=after).ok
+        assert contents(path, files=after) == expected, f"killed at operation {at} of {counting.count()}"
+        with dr.ReplayBuffer.open(path, files=after) as rb:
+            add(rb, 25, 27)

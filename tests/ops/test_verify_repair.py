@@ -16,8 +16,8 @@ import pytest
 from gymnasium import spaces
 from helpers.damage import files_below, flip
 from helpers.effort import stride
-from helpers.testing import Crash, FaultyFiles, SimulatedDisk
-from ops.stores import IMAGE, content, fill, images, repaired
+from helpers.testing import FaultyFiles, SimulatedDisk
+from ops.stores import IMAGE, after_deaths, content, fill, images, repaired
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, DiskReplayError, InputError, LockedError
@@ -393,19 +393,13 @@ def test_it_may_die_at_any_operation(name: str) -> None:
     assert operations > 10
     rng = random.Random(name)
     points = sorted(rng.sample(range(operations), max(1, operations // stride(50, "deaths within a repair"))))
-    for at in points:
-        dying = disk.after_kill()
-        files = FaultyFiles(dying)
-        files.crash_at(at)
-        with pytest.raises(Crash):
-            repair("/a.replay", files=files)
-        for after in (dying.after_kill(), dying.after_power_loss(), dying.after_power_loss(rng)):
-            with contextlib.suppress(DiskReplayError):
-                assert content("/a.replay", files=after).items() <= before.items()
-            repaired("/a.replay", files=after)
-            assert content("/a.replay", files=after) == expected, f"killed at operation {at} of {operations}"
-            with dr.ReplayBuffer.open("/a.replay", files=after) as buffer:
-                fill(buffer, 2, seed=8)
+    for at, after in after_deaths(disk, "/a.replay", points, rng):
+        with contextlib.suppress(DiskReplayError):
+            assert content("/a.replay", files=after).items() <= before.items()
+        repaired("/a.replay", files=after)
+        assert content("/a.replay", files=after) == expected, f"killed at operation {at} of {operations}"
+        with dr.ReplayBuffer.open("/a.replay", files=after) as buffer:
+            fill(buffer, 2, seed=8)
 
 
 def test_a_half_repaired_patch_table_is_not_taken_for_newer() -> None:
