@@ -50,6 +50,12 @@ def filled(path: Any, sampler: Any = None, **options: Any) -> dr.ReplayBuffer:
     return buffer
 
 
+def chances_in(path: Any, **options: Any) -> list[float]:
+    """With what probability a program that starts again draws each item."""
+    with make(path, **options) as buffer:
+        return list(chances_of(buffer).tolist())
+
+
 def anew(why: str) -> Any:
     return pytest.warns(SamplerWarning, match=f"begins anew, without the priorities that were there: .*{why}")
 
@@ -143,8 +149,7 @@ def test_readers_take_and_keep_nothing(path: str) -> None:
         assert len(set(chances_of(reader).tolist())) == 1
         learn(reader)
     assert files_below(folder(path)) == before
-    with make(path) as buffer:
-        assert len(set(chances_of(buffer).tolist())) == 2
+    assert len(set(chances_in(path))) == 2
 
 
 def test_a_checkpoint_brings_its_own_priorities(path: str) -> None:
@@ -153,10 +158,8 @@ def test_a_checkpoint_brings_its_own_priorities(path: str) -> None:
     expected = chances_of(buffer).tolist()
     buffer.update_priorities([3], [50.0])
     buffer.close()
-    with make(path, checkpoint="here") as buffer:
-        assert chances_of(buffer).tolist() == expected
-    with make(path) as buffer:  # and closing has kept these
-        assert chances_of(buffer).tolist() == expected
+    assert chances_in(path, checkpoint="here") == expected
+    assert chances_in(path) == expected  # and closing has kept these
 
 
 def test_a_sampler_that_was_cleared_is_not_kept(path: str) -> None:
@@ -184,8 +187,7 @@ def test_a_store_that_is_compacted_keeps_its_priorities(path: str) -> None:
     expected = chances_of(buffer).tolist()
     buffer.close()
     assert compact(path).shards
-    with make(path, chunk_rows=1, shard_rows=4) as buffer:
-        assert chances_of(buffer).tolist() == expected
+    assert chances_in(path, chunk_rows=1, shard_rows=4) == expected
 
 
 # What is said
@@ -259,8 +261,7 @@ def test_what_cannot_be_taken_over_is_said_and_stays(path: str, options: dict[st
     buffer.close()
     with anew(why):
         dr.ReplayBuffer.open(path, **options).close()
-    with make(path) as buffer:
-        assert chances_of(buffer).tolist() == expected
+    assert chances_in(path) == expected
 
 
 def test_no_warning_for_a_sampler_without_priorities(path: str) -> None:
@@ -278,8 +279,7 @@ def test_a_sampler_that_knows_priorities_keeps_those(path: str) -> None:
     with make(path, sampler) as buffer:
         add(buffer, 30)
         assert chances_of(buffer).tolist() == expected
-    with make(path) as buffer:
-        assert chances_of(buffer).tolist() == expected
+    assert chances_in(path) == expected
 
 
 def test_a_warning_that_is_an_error_leaves_the_store_free(path: str) -> None:
@@ -303,8 +303,7 @@ def test_each_writer_keeps_its_own(path: str) -> None:
         assert actor.sampler.maximum < 50
     with dr.ReplayBuffer.open(path, stream="learner", sampler=dr.Proportional()) as learner:
         assert learner.sampler.maximum == pytest.approx(50)
-    with make(path) as actor:
-        assert len(set(chances_of(actor).tolist())) == 2
+    assert len(set(chances_in(path))) == 2
 
 
 def test_a_buffer_that_knows_its_own_stream_alone_keeps_that(path: str) -> None:
@@ -426,8 +425,7 @@ def test_a_mark_that_cannot_be_written_ends_the_opening(path: str) -> None:
     files.fail_at(1, errno.ENOSPC, times=1)
     with pytest.raises(WriteFailedError):
         make(path, files=files)
-    with make(path) as buffer:
-        assert chances_of(buffer).tolist() == expected
+    assert chances_in(path) == expected
 
 
 def test_an_update_that_is_refused_loses_nothing(path: str) -> None:
@@ -436,8 +434,7 @@ def test_an_update_that_is_refused_loses_nothing(path: str) -> None:
     buffer.close()
     with make(path) as buffer, pytest.raises(InputError):
         buffer.update_priorities([3], [np.nan])
-    with make(path) as buffer:
-        assert chances_of(buffer).tolist() == expected
+    assert chances_in(path) == expected
 
 
 class Unkept(Rarest):
@@ -481,8 +478,7 @@ def test_a_link_is_not_followed(path: str, tmp_path: pathlib.Path) -> None:
     buffer.close()
     assert sorted(elsewhere.rglob("*")) == before
     assert not folder(path).is_symlink()
-    with make(path) as buffer:
-        assert len(set(chances_of(buffer).tolist())) == 2
+    assert len(set(chances_in(path))) == 2
 
 
 def test_an_id_leads_nowhere_else(path: str) -> None:

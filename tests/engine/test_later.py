@@ -144,6 +144,12 @@ class Driver(driver.Driver):
         self.settle(before)
 
 
+def values_in(path: Any, **options: Any) -> list[float]:
+    """The values of a column ``v`` that a reader sees."""
+    with dr.ReplayBuffer.open(path, mode="r", **options) as reader:
+        return list(reader.get(reader.items()).extra["v"].tolist())
+
+
 @pytest.mark.long(quick=3)
 @pytest.mark.parametrize("seed", range(examples(40, least=6)))
 def test_values_are_those_of_the_model(tmp_path: pathlib.Path, seed: int) -> None:
@@ -180,10 +186,8 @@ def test_an_empty_log_goes_on_behind_what_checkpoints_need(
         assert record.log_span("later/values") == (128, 128), "two chunks of a shard of four"
         with dr.ReplayBuffer.open(path, **OPEN) as buffer:
             buffer.write("v", buffer.items(), np.arange(50, 62, dtype=np.int16))
-        with dr.ReplayBuffer.open(path, mode="r", checkpoint="full") as then:
-            assert then.get(then.items()).extra["v"].tolist() == list(range(12))
-        with dr.ReplayBuffer.open(path, mode="r") as now:
-            assert now.get(now.items()).extra["v"].tolist() == list(range(50, 62))
+        assert values_in(path, checkpoint="full") == list(range(12))
+        assert values_in(path) == list(range(50, 62))
         assert verify(path).ok
 
 
@@ -481,10 +485,8 @@ def test_an_older_writer_leaves_the_values_of_checkpoints(tmp_path: pathlib.Path
     with dr.ReplayBuffer.open(path, **OPEN) as buffer:
         assert not buffer.get(buffer.items()).extra["v_known"].any()
         buffer.write("v", [3], np.array([3], np.float32))
-    with dr.ReplayBuffer.open(path, mode="r") as reader:
-        assert reader.get(reader.items()).extra["v"].tolist() == [0, 0, 0, 3, 0]
-    with dr.ReplayBuffer.open(path, mode="r", checkpoint="one") as then:
-        assert then.get(then.items()).extra["v"].tolist() == [0, 1, 2, 0, 0]
+    assert values_in(path) == [0, 0, 0, 3, 0]
+    assert values_in(path, checkpoint="one") == [0, 1, 2, 0, 0]
     assert verify(path).ok
 
 
@@ -602,8 +604,7 @@ def test_a_checkpoint_pins_the_values_of_another_writers_stream(
         record = Store(str(path), LocalFiles()).newest_commit("0")
         assert record.log_span("later/values")[0] > 256, "a shard was given up"
         assert len(calls) == 2
-        with dr.ReplayBuffer.open(path, mode="r", checkpoint="both") as then:
-            assert then.get(then.items()).extra["v"].tolist() == list(range(19, 31))
+        assert values_in(path, checkpoint="both") == list(range(19, 31))
         assert verify(path).ok
 
 

@@ -186,11 +186,7 @@ def test_an_empty_store(path: str, out: pathlib.Path) -> None:
 
 def test_a_damaged_store_is_shown(path: str, out: pathlib.Path) -> None:
     made.make(path)
-    (folder,) = pathlib.Path(path, "streams").glob("*/obs/camera")
-    for shard in (file for file in folder.rglob("*") if file.is_file() and file.name != "zarr.json"):
-        held = bytearray(shard.read_bytes())
-        held[4:16] = bytes(255 - byte for byte in held[4:16])
-        shard.write_bytes(held)
+    made.damage(path, "obs/camera", count=None)
     report(path, out)
     assert any(strip["damaged"] for one in Page(out).data["played"] for strip in one["strips"])
 
@@ -211,11 +207,7 @@ def test_an_episode_that_is_evicted_meanwhile(path: str, out: pathlib.Path, monk
 
 def test_a_store_that_was_repaired(path: str, out: pathlib.Path) -> None:
     made.make(path)
-    (folder,) = pathlib.Path(path, "streams").glob("*/obs/camera")
-    shard = min(file for file in folder.rglob("*") if file.is_file() and file.name != "zarr.json")
-    held = bytearray(shard.read_bytes())
-    held[4:16] = bytes(255 - byte for byte in held[4:16])
-    shard.write_bytes(held)
+    made.damage(path, "obs/camera")
     assert repair(path).after.ok
     whole = overview.overview(Snapshot(path))
     assert not whole.facts["health"]
