@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import pathlib
-from typing import Any
 
 import h5py
 import numpy as np
@@ -15,33 +13,12 @@ from diskreplay_cli import output, text
 from formats.roundtrip import IMAGE, moved_window, several_envs, store
 from formats.test_texts import make as make_texts
 from gymnasium import spaces
-from helpers.commands import command
+from helpers.commands import command, facts, failure, said
 from helpers.line import rows_in
 from rich.console import Console
 
 import diskreplay as dr
 from diskreplay import formats
-
-
-def said(*args: object) -> str:
-    result = command(*args)
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return result.stdout
-
-
-def facts(*args: object) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(said(*args, "--json"))
-    return document
-
-
-def failure(*args: object) -> str:
-    """The one line of an error."""
-    result = command(*args)
-    assert (result.exit_code, result.stdout) == (2, "")
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("diskreplay: ")
-    return line
 
 
 def test_export_of_a_selection(path: str, tmp_path: pathlib.Path) -> None:

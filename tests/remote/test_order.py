@@ -50,8 +50,7 @@ def test_a_trainer_goes_on_though_its_clock_was_set_back(tmp_path: pathlib.Path,
 
 
 def test_a_trainer_goes_on_from_its_own_beside_collectors(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     for name in ("c1", "c2", "c3"):
         life.checkpoint(name)
     life.push(objects)
@@ -80,8 +79,7 @@ def test_a_trainer_goes_on_from_its_own_beside_collectors(tmp_path: pathlib.Path
 
 def test_a_checkpoint_that_is_made_again_is_pushed_anew(tmp_path: pathlib.Path, clock: Clock) -> None:
     """Also within the resolution of the clock, which stands still here."""
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     life.buffer.checkpoint("best", {"score": 1})
     life.push(objects)
     life.add(10)

@@ -154,8 +154,7 @@ def test_storage_that_was_set_back_is_brought_up_again(tmp_path: pathlib.Path) -
 
 
 def test_a_copy_that_is_opened_with_nothing_new_changes_nothing(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     life.buffer.close()
     life.push(objects)
     shutil.copytree(life.path, tmp_path / "b")
@@ -236,8 +235,7 @@ def test_a_record_that_is_put_late_is_the_owners(tmp_path: pathlib.Path) -> None
 
 def test_a_copy_from_before_a_checkpoint_was_pushed_removes_none(tmp_path: pathlib.Path) -> None:
     """The checkpoint needs no newer rows: the record alone could not tell the copy."""
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     push = life.push(objects)
     shutil.copytree(life.path, tmp_path / "b")
     engine = life.buffer.engine
@@ -266,8 +264,7 @@ def test_who_owns_a_stream_no_more_changes_no_checkpoint(tmp_path: pathlib.Path)
 
 def test_two_streams_of_one_directory_have_owners_of_their_own(tmp_path: pathlib.Path) -> None:
     """A copy that owns one stream removes no checkpoint that the other's owner made, and adds none of its rows."""
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     dr.ReplayBuffer.open(life.path, stream="second", **RUN).close()
     life.buffer.refresh()
     life.push(objects, "0")

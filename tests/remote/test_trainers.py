@@ -156,8 +156,7 @@ def test_what_stood_in_the_way_of_a_push_is_looked_for_again(tmp_path: pathlib.P
 
 
 def test_a_store_of_two_streams_goes_back_to_its_own_checkpoint(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     second = dr.ReplayBuffer.open(life.path, stream="second", **RUN)
     life.buffer.refresh()
     life.checkpoint("c")

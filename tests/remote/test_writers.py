@@ -61,8 +61,7 @@ def test_an_old_process_that_goes_on_changes_nothing(tmp_path: pathlib.Path) -> 
 
 @pytest.mark.long
 def test_a_copy_that_goes_another_way_is_refused(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
+    life, objects = lived(tmp_path / "a", 20), SimulatedObjects()
     mine = life.push(objects)
     other = life.copy(tmp_path / "b")
     other.writer = 7
@@ -258,8 +257,7 @@ def test_rows_evicted_before_they_were_sent_are_counted(tmp_path: pathlib.Path) 
 
 
 def test_a_missing_local_shard_is_damage_and_no_eviction(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
+    life, objects = lived(tmp_path / "a", 20), SimulatedObjects()
     next(pathlib.Path(life.path).glob("streams/0/obs/c.0.*")).unlink()
     with pytest.raises(dr.errors.CorruptionError, match="is missing"):
         life.push(objects)
@@ -362,8 +360,7 @@ def test_a_failure_that_no_second_try_mends_is_raised_at_once(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "FIRST_PAUSE", 0.01)
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(5)
+    life, objects = lived(tmp_path / "a", 5), SimulatedObjects()
     push = Push(Store(life.path, LocalFiles()), "0", objects)
 
     def broken() -> None:

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from diskreplay_cli.datasets import written_to
-from helpers.commands import command
+from helpers.commands import command, said
 from helpers.testing.faulty_objects import SimulatedObjects
 
 import diskreplay as dr
@@ -110,8 +110,7 @@ def test_an_interrupt_of_a_command_looks_at_home_too(home: pathlib.Path) -> None
 
 def test_a_file_of_ids_is_at_home(home: pathlib.Path) -> None:
     (home / "ids.txt").write_text("1\n")
-    done = command("edit", "~/a.replay", "~/b.replay", "--ids", "~/ids.txt")
-    assert done.exit_code == 0, done.output
+    said("edit", "~/a.replay", "~/b.replay", "--ids", "~/ids.txt")
     assert (home / "b.replay").is_dir()
 
 
