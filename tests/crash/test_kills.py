@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pathlib
 import random
 import signal
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
 
 import pytest
 from helpers import lives
 from helpers.effort import examples
+from helpers.forking import start
 from helpers.line import rows_in
 from helpers.patience import PATIENCE
 
@@ -24,17 +22,6 @@ from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
 
 KILLS = examples(25, "kills", least=8)
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["diskreplay.buffers.replay"])  # imported once, so that a start takes milliseconds
-
-
-def start(role: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:
-    """A process and this side of its pipe."""
-    here, there = PROCESSES.Pipe()
-    process = PROCESSES.Process(target=role, args=(*arguments, there), daemon=True)
-    process.start()
-    there.close()
-    return process, here
 
 
 def told(pipe: Connection) -> list[tuple[str, int]]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import pathlib
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 from helpers import lives
 from helpers.effort import examples
-from helpers.forking import forked
+from helpers.forking import forked, start
 from helpers.patience import PATIENCE
 
 import diskreplay as dr
@@ -36,20 +34,6 @@ ACTORS = 3
 RACES = examples(6, "races", least=2)
 
 
-def start(method: str, role: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:
-    """A process and this side of its pipe."""
-    context: Any = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload(["diskreplay.buffers.replay"])
-    here, there = context.Pipe()
-    process = context.Process(target=role, args=(*arguments, there), daemon=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the child takes none of their locks
-        process.start()
-    there.close()
-    return process, here
-
-
 @pytest.mark.long("test_threads_that_do_everything_at_once")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_actors_write_and_a_learner_samples_from_all(path: str, method: str) -> None:
@@ -60,7 +44,7 @@ def test_actors_write_and_a_learner_samples_from_all(path: str, method: str) -> 
         for number in range(1, ACTORS + 1):
             envs = num_envs[number]
             dr.ReplayBuffer.open(path, stream=f"actor-{number}", num_envs=envs, capacity=40 * envs).close()
-        actors = [start(method, lives.write, path, f"actor-{n}", n, ROWS, n) for n in range(1, ACTORS + 1)]
+        actors = [start(lives.write, path, f"actor-{n}", n, ROWS, n, method=method) for n in range(1, ACTORS + 1)]
         row, seen = 0, set()
         while any(actor.is_alive() for actor, _ in actors):
             for _, pipe in actors:
@@ -92,7 +76,7 @@ def test_actors_write_and_a_learner_samples_from_all(path: str, method: str) -> 
 
 def test_a_second_writer_is_told_who_holds_the_stream(path: str) -> None:
     lives.create(path).close()
-    writer, pipe = start("forkserver", lives.write, path, "0", 0, 1 << 40, 0)
+    writer, pipe = start(lives.write, path, "0", 0, 1 << 40, 0)
     try:
         assert pipe.poll(PATIENCE)
         with pytest.raises(LockedError) as caught:
@@ -120,7 +104,7 @@ def make(path: str, pipe: Connection) -> None:
 
 def test_processes_that_make_the_same_store_at_once(tmp_path: pathlib.Path) -> None:
     for turn in range(RACES):
-        makers = [start("forkserver", make, str(tmp_path / f"{turn}.replay")) for _ in range(4)]
+        makers = [start(make, str(tmp_path / f"{turn}.replay")) for _ in range(4)]
         for _, pipe in makers:
             pipe.send("go")
         assert sorted(pipe.recv() for _, pipe in makers) == ["exists", "exists", "exists", "made"]
@@ -202,7 +186,7 @@ def test_threads_that_do_everything_at_once(path: str, sampler: Callable[[], Any
             errors.append(error)
             stop.set()
 
-    reader = start("forkserver", lives.read, path, {0: 2}) if mode != "threads" else None
+    reader = start(lives.read, path, {0: 2}) if mode != "threads" else None
     threads = [
         threading.Thread(target=repeat, args=(work,)) for work in (add, commit, checkpoint, sample, sample, update)
     ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import multiprocessing
 import os
 import signal
 import warnings
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 from helpers.patience import PATIENCE
@@ -42,6 +44,20 @@ def forked(work: Callable[[], Any]) -> Any:
     _, status = os.waitpid(child, 0)
     assert status == 0, "the child hung, or died"
     return json.loads(text)
+
+
+def start(role: Callable[..., None], *arguments: Any, method: str = "forkserver") -> tuple[Any, Connection]:
+    """A process and this side of its pipe, whose other side is the last argument of its role."""
+    context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["diskreplay.buffers.replay"])  # once, so that a start takes milliseconds
+    here, there = context.Pipe()
+    process = context.Process(target=role, args=(*arguments, there), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the child takes none of their locks
+        process.start()
+    there.close()
+    return process, here
 
 
 WRITES = {
