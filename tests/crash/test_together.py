@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import pathlib
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -16,6 +16,7 @@ from helpers import lives
 from helpers.effort import examples
 from helpers.forking import forked, start
 from helpers.patience import PATIENCE
+from helpers.threads import over_and_over
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, LockedError, NotEnoughDataError, StoreExistsError
@@ -145,7 +146,7 @@ def test_a_reader_that_outlives_its_rows(path: str, cache_bytes: int) -> None:
 def test_threads_that_do_everything_at_once(path: str, sampler: Callable[[], Any], mode: str) -> None:
     """One adds, one commits, one makes and drops checkpoints, two sample, one updates priorities."""
     buffer = lives.create(path, sampler=sampler(), seed=0, cache_bytes=1 << 14)
-    stop, errors, turns = threading.Event(), [], dict[str, int]()
+    turns = collections.Counter[str]()
     rows = iter(range(1 << 40))
     batches: list[dr.Batch] = []
 
@@ -157,7 +158,7 @@ def test_threads_that_do_everything_at_once(path: str, sampler: Callable[[], Any
         time.sleep(0.002)
 
     def checkpoint() -> None:
-        buffer.checkpoint(f"at-{turns.get('checkpoint', 0)}")
+        buffer.checkpoint(f"at-{turns['checkpoint']}")
         for name in buffer.checkpoints[:-1]:
             buffer.drop_checkpoint(name)
         time.sleep(0.01)
@@ -177,28 +178,9 @@ def test_threads_that_do_everything_at_once(path: str, sampler: Callable[[], Any
             buffer.update_priorities(batch.index, np.abs(batch.reward) + 1)
         time.sleep(0.001)
 
-    def repeat(work: Callable[[], None]) -> None:
-        try:
-            while not stop.is_set():
-                work()
-                turns[work.__name__] = turns.get(work.__name__, 0) + 1
-        except BaseException as error:
-            errors.append(error)
-            stop.set()
-
     reader = start(lives.read, path, {0: 2}) if mode != "threads" else None
-    threads = [
-        threading.Thread(target=repeat, args=(work,)) for work in (add, commit, checkpoint, sample, sample, update)
-    ]
-    for one in threads:
-        one.start()
-    while not all(turns.get(name, 0) > least for name, least in LEAST.items()) and not stop.wait(0.02):
-        pass
-    stop.set()
-    for one in threads:
-        one.join()
-    if errors:
-        raise errors[0]
+    jobs = {"add": add, "commit": commit, "checkpoint": checkpoint, "sample": sample, "another": sample}
+    over_and_over({**jobs, "update": update}, LEAST, turns)
     lives.check_all(buffer)
     buffer.close()
     if reader:
