@@ -203,7 +203,7 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     logs = Logs(linked(checkpoints), layout, told is not None, cut, both)
     each = [(int(rows.kept.sum()), int(rows.last[rows.kept].sum())) for _, rows in logs.each()]
     steps, episodes = sum(count for count, _ in each), sum(count for _, count in each)
-    yield Source(layout, steps, lambda: with_next_obs(logs.timesteps()), episodes, names)
+    yield Source(layout, steps, lambda: with_next_obs(logs.steps()), episodes, names)
 
 
 def recognise(path: pathlib.Path) -> bool:

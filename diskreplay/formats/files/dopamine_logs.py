@@ -17,7 +17,7 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import flags, native
 from diskreplay.formats.core.layout import Layout, column_name, infer_discrete, infer_space
-from diskreplay.formats.core.transitions import BLOCK_BYTES, Timesteps
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
 from diskreplay.formats.core.untrusted import declared_count, read_json
 from diskreplay.formats.files.gzip_arrays import gzip_array
 from diskreplay.formats.files.pickled_set import pickled_set
@@ -189,7 +189,7 @@ class RowFlags:
 
     Attributes:
         kept: the row is a step; others are padding.
-        terminated, truncated, last: as in :class:`diskreplay.formats.core.transitions.Timesteps`.
+        terminated, truncated, last: as in :class:`diskreplay.formats.core.transitions.Transitions`.
         left: rows of padding that the next part begins with.
     """
 
@@ -255,7 +255,7 @@ class Logs:
             left = rows.left
             yield part, rows
 
-    def timesteps(self) -> Iterator[Timesteps]:
+    def steps(self) -> Iterator[tuple[Transitions, None]]:
         """Yield all steps, a few MB at a time."""
         size = max(1, BLOCK_BYTES // self.layout.step_bytes)
         for part, rows in self.each():
@@ -270,12 +270,12 @@ class Logs:
                         block = slice(at, min(at + size, stop))
                         values = {name: array[block] for name, array in arrays.items()}
                         there = slice(done, done + block.stop - block.start)
-                        yield self._block(part, values, rows, there, begins)
+                        yield self._block(part, values, rows, there, begins), None
                         done, begins = there.stop, False
 
     def _block(
         self, part: LinkedCheckpoint, values: Mapping[str, Array], rows: RowFlags, there: slice, begins: bool
-    ) -> Timesteps:
+    ) -> Transitions:
         kept = rows.kept[there]
         if not self.described:
             if not _zero(values[NAMES[OBS]][~kept]).all():
@@ -291,8 +291,8 @@ class Logs:
                 kept[:most] &= ~np.logical_and.accumulate(zero[:most])
         extra = {column_name(name): array[kept] for name, array in values.items() if name not in NAMES.values()}
         reward = values[NAMES[REWARD]][kept]
-        return Timesteps(
-            {OBS: values[NAMES[OBS]][kept]}, {ACTION: values[NAMES[ACTION]][kept]}, extra,
+        return Transitions(
+            {OBS: values[NAMES[OBS]][kept]}, {}, {ACTION: values[NAMES[ACTION]][kept]}, extra,
             reward.reshape(len(reward)), rows.terminated[there][kept],
             rows.truncated[there][kept], rows.last[there][kept],
         )  # fmt: skip
