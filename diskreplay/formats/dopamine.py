@@ -52,11 +52,12 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
+from diskreplay.formats.core.episodes import episode_blocks
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.names import Names, files_below
 from diskreplay.formats.core.reader import reader
-from diskreplay.formats.core.transitions import Source, Transitions, by_episode, with_next_obs
+from diskreplay.formats.core.transitions import Source, Transitions, with_next_obs
 from diskreplay.formats.files.dopamine_logs import (
     DESCRIPTION,
     NAMES,
@@ -162,14 +163,12 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
             checkpoints.append(stack.enter_context(contextlib.closing(checkpoint)))
 
         begin_checkpoint()
-        begins = True
-        for steps in by_episode(source.blocks()):
-            if begins:
+        for block in episode_blocks(source.blocks()):
+            if not block.start:
                 if checkpoints[-1].rows >= FILE_ROWS:
                     begin_checkpoint()
-                checkpoints[-1].begin(steps.obs[OBS][0])
-            checkpoints[-1].add(steps)
-            begins = bool(steps.last[-1])
+                checkpoints[-1].begin(block.steps.obs[OBS][0])
+            checkpoints[-1].add(block.steps)
         checkpoints[-1].finish()
     described = {
         "layout": source.layout.to_json(),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import flags, native
-from diskreplay.formats.core.layout import Layout, column_name, infer_discrete, infer_space
+from diskreplay.formats.core.layout import Layout, Shape, column_name, infer_discrete, infer_space
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
 from diskreplay.formats.core.untrusted import declared_count, read_json
 from diskreplay.formats.files.gzip_arrays import gzip_array
@@ -95,11 +95,10 @@ class StoredCheckpoint:
 
     def column(self, name: str, skip: int = 0) -> Array:
         """Return a small array from the oldest row to the newest."""
-        array = gzip_array(self.paths[name])
-        values = array[slice(None)]
-        array.close()
-        parts = [values[start:stop] for start, stop in self.spans(skip)]
-        return np.concatenate(parts) if parts else values[:0]
+        return self._in_order(gzip_array(self.paths[name]).value(), skip)
+
+    def _in_order(self, values: Array, skip: int) -> Array:
+        return np.concatenate([values[:0], *(values[start:stop] for start, stop in self.spans(skip))])
 
     def ends(self, skip: int) -> Array:
         """Tell which rows ``episode_end_indices`` names, from the oldest on; it names none if it is missing."""
@@ -110,8 +109,7 @@ class StoredCheckpoint:
             if any(index < 0 for index in found):
                 raise InputError(f"{path}: names rows below 0")
             marked[[index for index in found if index < self.rows]] = True
-        parts = [marked[start:stop] for start, stop in self.spans(skip)]
-        return np.concatenate(parts) if parts else marked[:0]
+        return self._in_order(marked, skip)
 
 
 def open_checkpoint(folder: pathlib.Path, suffix: int, choice: Choice) -> StoredCheckpoint:
@@ -220,8 +218,9 @@ class Logs:
     def rows(self, part: LinkedCheckpoint, left: int) -> RowFlags:
         """Return the flags of a part's rows; the part begins with ``left`` rows of padding."""
         checkpoint, padding = part.checkpoint, padding_rows(self.layout)
-        terminated = self._flags(part, checkpoint.column(TERMINAL, part.skip))
-        count = len(terminated)
+        terminal = checkpoint.column(TERMINAL, part.skip)
+        count = len(terminal)
+        terminated = flags(str(checkpoint.paths[TERMINAL]), TERMINAL, terminal, count)
         ends = terminated | checkpoint.ends(part.skip)
         kept = np.ones(count, bool)
         kept[:left] = ends[:left] = False
@@ -242,9 +241,6 @@ class Logs:
             ends[np.flatnonzero(kept)[-1:]] = True
         return RowFlags(kept, terminated, truncated, ends, left)
 
-    def _flags(self, part: LinkedCheckpoint, values: Array) -> Array:
-        return flags(str(part.checkpoint.paths[TERMINAL]), TERMINAL, values, len(values))
-
     def each(self) -> Iterator[tuple[LinkedCheckpoint, RowFlags]]:
         """Yield the parts with the flags of their rows."""
         left = 0
@@ -259,17 +255,17 @@ class Logs:
         """Yield all steps, a few MB at a time."""
         size = max(1, BLOCK_BYTES // self.layout.step_bytes)
         for part, rows in self.each():
-            arrays = {name: gzip_array(path) for name, path in part.checkpoint.paths.items() if name != TERMINAL}
             with contextlib.ExitStack() as stack:
-                for array in arrays.values():
-                    stack.callback(array.close)
-                done = 0
-                begins = not part.follows
+                arrays = {
+                    name: stack.enter_context(contextlib.closing(gzip_array(path)))
+                    for name, path in part.checkpoint.paths.items()
+                    if name != TERMINAL
+                }
+                done, begins = 0, not part.follows
                 for start, stop in part.checkpoint.spans(part.skip):
                     for at in range(start, stop, size):
-                        block = slice(at, min(at + size, stop))
-                        values = {name: array[block] for name, array in arrays.items()}
-                        there = slice(done, done + block.stop - block.start)
+                        values = {name: array[at : min(at + size, stop)] for name, array in arrays.items()}
+                        there = slice(done, done + len(values[NAMES[REWARD]]))
                         yield self._block(part, values, rows, there, begins), None
                         done, begins = there.stop, False
 
@@ -316,40 +312,36 @@ def description(path: pathlib.Path) -> tuple[Layout | None, dict[str, list[int]]
 
 def check_arrays(checkpoint: StoredCheckpoint, layout: Layout) -> None:
     """Raise InputError if a checkpoint's arrays are not those of the layout."""
-    arrays = {
-        name: gzip_array(path) for name, path in checkpoint.paths.items() if name not in (TERMINAL, NAMES[REWARD])
-    }
-    found = {
-        {NAMES[OBS]: OBS, NAMES[ACTION]: ACTION}.get(name, column_name(name)): (array.shape[1:], native(array.dtype))
-        for name, array in arrays.items()
-    }
+    found = _shapes(checkpoint)
+    del found[REWARD]
     expected = {**layout.obs, **layout.action, **layout.columns}
     for name in sorted(found.keys() | expected.keys()):
         if found.get(name) != expected.get(name):
             raise InputError(f"{checkpoint.where}: its arrays are not those of the other checkpoints: {name}")
 
 
+def _shapes(checkpoint: StoredCheckpoint) -> dict[str, Shape]:
+    """Return shape and dtype of each array but that of the flags, by our names."""
+    ours = {theirs: name for name, theirs in NAMES.items()}
+    arrays = {ours.get(name) or column_name(name): gzip_array(path)
+              for name, path in checkpoint.paths.items() if name != TERMINAL}  # fmt: skip
+    return {name: (tuple(array.shape[1:]), native(array.dtype)) for name, array in arrays.items()}
+
+
 def infer_layout(checkpoints: list[StoredCheckpoint]) -> Layout:
     """Return the layout of checkpoints that we did not write."""
-    first = checkpoints[0]
-    arrays = {name: gzip_array(path) for name, path in first.paths.items()}
-    obs, action, reward = (arrays[NAMES[name]] for name in (OBS, ACTION, REWARD))
-    space = infer_space(tuple(obs.shape[1:]), native(obs.dtype), OBS)
-    if len(action.shape) == 1 and action.dtype.kind in "iu":
+    columns = _shapes(checkpoints[0])
+    space = infer_space(*columns.pop(OBS), OBS)
+    shape, dtype = columns.pop(ACTION)
+    if not shape and dtype.kind in "iu":
         each = [checkpoint.column(NAMES[ACTION]) for checkpoint in checkpoints]
         bounds = [(int(values.min()), int(values.max())) for values in each if len(values)] or [(0, 0)]
-        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
-        actions = infer_discrete(low, high, native(action.dtype))
+        actions = infer_discrete(min(low for low, _ in bounds), max(high for _, high in bounds), dtype)
     else:
-        actions = infer_space(tuple(action.shape[1:]), native(action.dtype), ACTION)
-    dtype = native(reward.dtype)
-    columns = {
-        column_name(name): (tuple(array.shape[1:]), native(array.dtype))
-        for name, array in arrays.items()
-        if name not in OWN
-    }
-    stacks = (Stack(_padding_found(first) + 1),)
-    return Layout(space, actions, columns, dtype if dtype.kind == "f" else np.dtype(np.float32), stacks)
+        actions = infer_space(shape, dtype, ACTION)
+    _, reward = columns.pop(REWARD)
+    stacks = (Stack(_padding_found(checkpoints[0]) + 1),)
+    return Layout(space, actions, columns, reward if reward.kind == "f" else np.dtype(np.float32), stacks)
 
 
 def _padding_found(checkpoint: StoredCheckpoint) -> int:
@@ -364,9 +356,8 @@ def _padding_found(checkpoint: StoredCheckpoint) -> int:
         after = np.stack([zero[starts + place] for place in range(most)], 1) if most else np.zeros((1, 0), bool)
         most = int(np.logical_and.accumulate(after, axis=1).sum(1).min())
     if not checkpoint.begin:
-        array = gzip_array(checkpoint.paths[NAMES[OBS]])
-        frames = array[slice(0, min(most, count))]
-        array.close()
+        with contextlib.closing(gzip_array(checkpoint.paths[NAMES[OBS]])) as array:
+            frames = array[: min(most, count)]
         black = _zero(frames) & zero[: len(frames)]
         # None at all: the log of a run's end, which begins within an episode.
         most = int(np.logical_and.accumulate(black).sum()) or most
