@@ -114,9 +114,9 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     columns = {name: array for name, array in arrays.items() if name.partition("/")[0] not in (OBS, *CERTAIN)}
     found = FlatArrays(
         where, leaves_of(arrays, OBS), leaves_of(arrays, ACTION), terminated, truncated, last, arrays.get(REWARD),
-        columns, layout=layout, names=names, own_finals=True,
+        columns, layout=layout, own_finals=True,
     )  # fmt: skip
-    yield dataclasses.replace(found.source(), facts=lerobot_meta.facts(meta))
+    yield dataclasses.replace(found.source(), facts=lerobot_meta.facts(meta), names=names)
 
 
 def _wanted(meta: DatasetMeta, keys: Mapping[str, str], choice: Choice) -> set[str]:
@@ -165,10 +165,7 @@ def _layout(arrays: Mapping[str, ArrayLike], texts: Mapping[str, Texts]) -> Layo
     def space(name: str) -> gymnasium.Space[Any]:
         if name in texts:
             return infer_text(texts[name].charset, texts[name].longest)
-        shape, dtype = _shape(arrays[name])
-        if images.is_image(shape, dtype):
-            return gymnasium.spaces.Box(0, 255, shape, np.uint8)
-        return infer_space(shape, dtype, name)
+        return infer_space(*_shape(arrays[name]), name)
 
     obs, actions = (
         infer_dict({name.removeprefix(root).removeprefix("/"): space(name) for name in leaves_of(arrays, root)})

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, Joined, ListedArray, is_ragged, length
 from diskreplay.formats.core.layout import Layout, infer_choices
-from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode
 from diskreplay.schema import spaces
 
@@ -118,7 +117,7 @@ def episode_blocks(blocks: Iterable[Transitions]) -> Iterator[EpisodeBlock]:
 
 def episodes_source(
     where: str, each: Sequence[Key], lengths: Sequence[int], opened: Callable[[Key, Layout | None], FlatArrays],
-    layout: Layout | None = None, names: Names | None = None,
+    layout: Layout | None = None,
 ) -> Source:  # fmt: skip
     """Return episodes as a source.
 
@@ -129,7 +128,6 @@ def episodes_source(
         opened: an episode's arrays; the layout is None as long as it is being inferred.
         layout: the layout that the dataset names; inferred from the first episode, and from all single integers as
             actions, if None.
-        names: the names in the dataset, and which of them are read.
 
     Raises InputError where there is neither a layout nor an episode. Episodes of another length than declared raise it
     when they are read.
@@ -147,7 +145,7 @@ def episodes_source(
             if count:
                 yield from arrays.source().blocks()
 
-    return Source(layout, sum(lengths), blocks, None, names or Names())
+    return Source(layout, sum(lengths), blocks)
 
 
 def _inferred(where: str, each: Sequence[Key], opened: Callable[[Key, Layout | None], FlatArrays]) -> Layout:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Layout, infer_choices, infer_dict, infer_space
-from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Transitions, with_next_obs
 from diskreplay.schema.columns import ACTION, DTYPES, OBS
 from diskreplay.schema.ragged import Lists, offsets_of
@@ -131,7 +130,6 @@ class FlatArrays:
         next_obs: the next observations, like ``obs``, or None where only ``finals`` or nothing is known.
         finals: the final observation of each episode, ``(episodes, *shape)`` by leaf.
         layout: the layout that the dataset names; inferred if None.
-        names: the names in the dataset, and which of them are read.
         own_finals: take an episode's last observation as its final one.
         bare: the last entry of each episode is its final observation, and no step.
     """
@@ -147,7 +145,6 @@ class FlatArrays:
     next_obs: Mapping[str, ArrayLike] | None = None
     finals: Mapping[str, ArrayLike] | None = None
     layout: Layout | None = None
-    names: Names = dataclasses.field(default_factory=Names)
     own_finals: bool = False
     bare: bool = False
 
@@ -167,7 +164,7 @@ class FlatArrays:
         open_end = count > 0 and not self.last[-1]
         episodes = int(self.last.sum()) + open_end
         steps = count - episodes if self.bare else count
-        return Source(layout, steps, blocks, episodes, self.names, inferred=self.layout is None)
+        return Source(layout, steps, blocks, episodes, inferred=self.layout is None)
 
     def _check_lengths(self) -> None:
         count = len(self.last)

@@ -327,9 +327,9 @@ class Dataset:
                 origin = {**origin, "minari": {**origin.get("minari", {}), "text": texts}}
             layout = dataclasses.replace(layout, provenance=origin)
         told = [self._told(number) for number in numbers]
-        found = episodes_source(where, numbers, [count for count, _ in told], self._opened, layout, self.names)
+        found = episodes_source(where, numbers, [count for count, _ in told], self._opened, layout)
         facts = tuple(facts for count, facts in told if count)
-        return dataclasses.replace(found, facts=facts if any(facts) else ())
+        return dataclasses.replace(found, names=self.names, facts=facts if any(facts) else ())
 
     def _array(self, number: int, path: str) -> ArrayLike:
         name = self._each[number].get(path)

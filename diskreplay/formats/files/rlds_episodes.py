@@ -99,11 +99,10 @@ def source(path: pathlib.Path, choice: Choice) -> Source:
     names.add(*found, *(key for key in keys if not is_declared(key, found)))
     names.take(*({feature.key for feature in features.values()} - unread))
     read = episodes_source(
-        str(path), kept, [episode.rows for episode in kept], lambda one, given: _opened(one, features, given), layout,
-        names,
-    )  # fmt: skip
+        str(path), kept, [episode.rows for episode in kept], lambda one, given: _opened(one, features, given), layout
+    )
     return dataclasses.replace(
-        read, steps=read.steps + sum(episode.left for episode in every),
+        read, names=names, steps=read.steps + sum(episode.left for episode in every),
         facts=tuple(episode.facts for episode in kept) if any(episode.facts for episode in kept) else (),
         layout=read.layout if layout is not None else _with_texts(read.layout, features, kept, info),
     )  # fmt: skip
