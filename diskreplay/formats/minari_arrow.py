@@ -34,7 +34,7 @@ from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions, nothing, whole, whole_episodes
 from diskreplay.formats.core.untrusted import read_json
 from diskreplay.formats.files import minari_dataset
-from diskreplay.formats.files.arrow import damage, is_text, number_array, text_array
+from diskreplay.formats.files.arrow import damage, is_number, is_text, number_array, text_array
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.formats.files.minari_dataset import METADATA
 from diskreplay.schema import spaces
@@ -209,21 +209,15 @@ def _values(where: str, field: Any, array: Any) -> ArrayLike:
         return code_points(where, [(text or "").encode() for text in array.to_pylist()])
     if kinds.is_binary(array.type) and not array.null_count:
         return EncodedImages(where, lambda start, stop: array[start:stop].to_pylist(), len(array))
-    if kinds.is_fixed_size_list(array.type) and _is_number(array.type.value_type) and not array.null_count:
+    if kinds.is_fixed_size_list(array.type) and is_number(array.type.value_type) and not array.null_count:
         note = (field.metadata or {}).get(b"shape")
         shape = [array.type.list_size] if note is None else [int(size) for size in note.split(b",") if size]
         values: Array = array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), *shape)
         return values
-    if _is_number(array.type) and not array.null_count:
+    if is_number(array.type) and not array.null_count:
         numbers: Array = array.to_numpy(zero_copy_only=False)
         return numbers
     raise InputError(f"{where} has values of type {array.type}, or misses some; numbers, texts and images are read")
-
-
-def _is_number(kind: Any) -> bool:
-    import pyarrow
-
-    return bool(pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind))
 
 
 FORMATS = (

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
 from diskreplay.formats.core.transitions import Transitions
-from diskreplay.formats.files import images, lerobot_meta, lerobot_stats, mp4
-from diskreplay.formats.files.arrow import number_array, text_array
+from diskreplay.formats.files import lerobot_meta, lerobot_stats, mp4
+from diskreplay.formats.files.arrow import number_array, picture_array, text_array
 from diskreplay.formats.files.lerobot_meta import EPISODE, FRAME, INDEX, NUMBERED, OWN, TASK, TIMESTAMP
 from diskreplay.recording.video_encoding import VideoEncoder
 from diskreplay.video import Video, records
@@ -174,7 +174,7 @@ class DatasetWriter:
                 continue
             if feature["dtype"] == "image":
                 episode.add_pictures(key, values[key])
-                columns[key] = _pictures(values[key])
+                columns[key] = picture_array(values[key])
                 continue
             if feature["dtype"] == "string":
                 columns[key] = texts[key]
@@ -373,13 +373,6 @@ class _EpisodeParts:
                 chosen = [pictures[number] for number in lerobot_stats.chosen(len(pictures))]
                 found[key] = lerobot_stats.of_pictures(np.stack(chosen))
         return found
-
-
-def _pictures(values: Array) -> Any:
-    import pyarrow as pa
-
-    encoded = pa.array(images.encoded(values), pa.binary())
-    return pa.StructArray.from_arrays([encoded, pa.nulls(len(values), pa.string())], ["bytes", "path"])
 
 
 def _write_json(path: pathlib.Path, document: Any) -> None:
