@@ -29,7 +29,7 @@ from diskreplay.formats.core.episodes import array_slice
 from diskreplay.formats.core.flat import ArrayLike, code_points
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import natural
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions, nothing, whole, whole_episodes
 from diskreplay.formats.core.untrusted import read_json

@@ -29,8 +29,7 @@ from diskreplay.formats.core.episodes import widest
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, Joined, leaves_of
 from diskreplay.formats.core.format import TOLD, Format, Holds, Write
 from diskreplay.formats.core.layout import Layout
-from diskreplay.formats.core.names import Names, files_below, numbered
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import Names, files_below, natural, numbered
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.refusing import by_hand, listed, shapes_in
 from diskreplay.formats.core.runs import steps_of

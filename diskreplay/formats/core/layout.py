@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.formats.core.choice import Choice
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import natural
 from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
 from diskreplay.schema import columns as schemas
 from diskreplay.schema import spaces

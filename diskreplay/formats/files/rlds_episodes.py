@@ -31,8 +31,7 @@ from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice, episodes_source, reshaped
 from diskreplay.formats.core.flat import FlatArrays, leaves_of
 from diskreplay.formats.core.layout import Layout, column_name, infer_text
-from diskreplay.formats.core.names import Names, files_below
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import Names, files_below, natural
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import damage, parse_json, read_json
 from diskreplay.formats.files.tfds_features import BAD, IMAGE, TEXT, ReadableFeature, is_declared, read_features
