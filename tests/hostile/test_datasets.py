@@ -27,7 +27,7 @@ import pytest
 from formats.roundtrip import FORCE, TERMINATED, TRUNCATED, store
 from gymnasium import spaces
 from helpers.effort import SAMPLED, examples
-from hostile import dataset_bases
+from hostile import dataset_bases, pool
 from hostile.dataset_mutations import Payload, npy_header
 
 from diskreplay.errors import DiskReplayError
@@ -43,10 +43,9 @@ SEED = 20_261_121
 def test_mutations(tmp_path: pathlib.Path, record_property: pytest.RecordProperty) -> None:
     cases = examples(CASES, "mutations")
     bases = dataset_bases.make(tmp_path, KINDS)
-    outcome = dataset_bases.run(bases, tmp_path / "worker", SEED, 0, cases)
-    ended = {f"{format} {word}": count for (format, word), count in sorted(outcome.ended.items())}
-    record_property("ended", ended)
-    print(ended)
+    outcome = pool.run("hostile.dataset_worker", bases, tmp_path / "worker", SEED, cases)
+    record_property("ended", outcome.said())
+    print(outcome.said())
     shutil.rmtree(tmp_path)
     assert not outcome.violations, "\n\n".join(outcome.violations)
     assert outcome.ended.total() == cases
