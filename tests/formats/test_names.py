@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from formats.roundtrip import CASES, TERMINATED, store
+from formats.roundtrip import CASES, TERMINATED, installed, store
 from formats.test_dopamine import logs, save
 from formats.test_minari import as_arrow, episodes, jpeg, made
 from gymnasium import spaces
@@ -32,7 +32,7 @@ PICKLED = np.frombuffer(pickle.dumps({"a": 1}), np.uint8)
 
 def taken(path: pathlib.Path, format: str, *columns: str) -> tuple[Any, tuple[str, ...]]:
     """The steps of a dataset with the chosen columns, or all, as one batch; and the names that were not read."""
-    pytest.importorskip(formats.get(format).requires[0] if formats.get(format).requires else "numpy")
+    installed(format)
     read = formats.get(format).read
     assert read is not None
     with read(path, Choice(columns=columns or None)) as source:
@@ -221,7 +221,7 @@ def test_names_of_a_store(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.columns or case.empty or case.nested_obs], ids=repr)
 @pytest.mark.parametrize("format", ["minari", "minari-arrow", "rlds", "dopamine", "store"])
 def test_nothing_of_ours_is_unread(format: str, case: Any, path: str, tmp_path: pathlib.Path) -> None:
-    pytest.importorskip(formats.get(format).requires[0] if formats.get(format).requires else "numpy")
+    installed(format)
     if format == "dopamine" and case.nested_obs:
         pytest.skip("dopamine holds no Dict")
     case.make(path)
@@ -399,7 +399,7 @@ def test_chosen_columns_of_our_own(path: str, tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_name_that_is_not_there_is_refused(format: str, ours: bool, path: str, tmp_path: pathlib.Path) -> None:
     store(columns={"speed": np.float32})(path)
-    pytest.importorskip(formats.get(format).requires[0] if formats.get(format).requires else "numpy")
+    installed(format)
     export(path, tmp_path / "out", format, allow_loss=True)
     if not ours:
         for file in (tmp_path / "out").rglob("diskreplay.json"):

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from formats.roundtrip import refused
+from formats.roundtrip import installed, leaves, refused
 from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import InputError
 from diskreplay.formats.core import transitions
-from diskreplay.formats.core.format import check_installed
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
 from diskreplay.schema.ragged import Lists
@@ -89,19 +88,8 @@ def read(path: Any) -> list[dict[str, Any]]:
     return found
 
 
-def leaves(value: Any, name: str) -> list[tuple[str, Any]]:
-    if isinstance(value, dict | tuple):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        return [leaf for key, part in pairs for leaf in leaves(part, f"{name}/{key}")]
-    return [(name, value)]
-
-
 def written(path: Any, out: pathlib.Path, name: str, **options: Any) -> None:
-    try:
-        check_installed(formats.get(name))
-    except ModuleNotFoundError as error:
-        pytest.skip(str(error))
-    export(path, out, name, **options)
+    export(path, out, installed(name).name, **options)
 
 
 @pytest.mark.long(quick=3)
