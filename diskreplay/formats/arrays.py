@@ -29,8 +29,8 @@ from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import ACTION, OBS, TERMINATED, TRUNCATED
+from diskreplay.schema.ragged import Array
 
-Array = NDArray[Any]
 Nested = Any
 """An array, or dicts and tuples of arrays."""
 

@@ -45,10 +45,8 @@ import pathlib
 import pickle
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
@@ -76,6 +74,7 @@ from diskreplay.formats.files.dopamine_logs import (
 )
 from diskreplay.formats.files.gzip_arrays import GzipWriter, compressed
 from diskreplay.schema.columns import ACTION, OBS, REWARD, Start
+from diskreplay.schema.ragged import Array
 
 CAPACITY = 1_000_000
 """The number of rows of the buffers that the DQN Replay Dataset was logged from."""
@@ -83,8 +82,6 @@ NUMBERED = re.compile(r"(_ckpt\.)\d+(?=\.gz$)")
 """What the name of a file of a checkpoint ends with."""
 FILE_ROWS = 900_000
 """The rows after which the next episode begins a new checkpoint: the room that is left is for one long episode."""
-
-Array = NDArray[Any]
 
 
 class CheckpointWriter:

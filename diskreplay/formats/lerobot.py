@@ -39,7 +39,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import InputError
@@ -58,6 +57,7 @@ from diskreplay.formats.files.lerobot_output import DatasetWriter
 from diskreplay.formats.files.parquet_array import ParquetArray, Texts
 from diskreplay.index.episodes import Episode
 from diskreplay.schema.columns import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.ragged import Array
 
 NAME = "lerobot"
 CHECKED_ROWS = 1 << 16
@@ -71,7 +71,6 @@ CERTAIN = (ACTION, REWARD, TERMINATED, TRUNCATED)
 """The roots of names of what always comes in."""
 TASKS = ("language_instruction", "task")
 FLAGS = {REWARD: lerobot_meta.NEXT_REWARD, TERMINATED: DONE, TRUNCATED: "next.truncated"}
-Array = NDArray[Any]
 
 
 # In

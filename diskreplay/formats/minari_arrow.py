@@ -21,8 +21,6 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from numpy.typing import NDArray
-
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice
@@ -39,7 +37,7 @@ from diskreplay.formats.files.images import EncodedImages
 from diskreplay.formats.files.minari_dataset import METADATA
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import DTYPES
-from diskreplay.schema.ragged import Lists
+from diskreplay.schema.ragged import Array, Lists
 
 STORAGE, FILE = "arrow", "part-0.arrow"
 BATCH_ROWS = 131_072
@@ -47,8 +45,6 @@ BATCH_ROWS = 131_072
 OF_STEPS = ("actions", "rewards", "terminations", "truncations")
 """The columns whose last entry means nothing."""
 COMPRESSIONS = ("zstd", "lz4", "none")
-
-Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:

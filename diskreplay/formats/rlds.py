@@ -45,7 +45,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
@@ -58,6 +57,7 @@ from diskreplay.formats.core.transitions import Source, Transitions, nothing
 from diskreplay.formats.files import images, rlds_episodes
 from diskreplay.formats.files.rlds_episodes import DISCOUNT, FACTS, FEATURES, FLAGS, INFO, LAYOUT, ORIGIN, STEPS
 from diskreplay.schema.columns import ACTION, DTYPES, OBS, REWARD
+from diskreplay.schema.ragged import Array
 
 NAME, VERSION = "diskreplay", "1.0.0"
 RECORDS = f"{NAME}-train.tfrecord-00000-of-00001"
@@ -65,7 +65,6 @@ MODULE = "tensorflow_datasets.core.features"
 TEXT_FEATURE = {"pythonClassName": f"{MODULE}.text_feature.Text", "text": {}}
 MAX_BYTES = (1 << 31) - 1
 """The most bytes of an example: protocol buffers end there."""
-Array = NDArray[Any]
 
 
 class EpisodeFeature:

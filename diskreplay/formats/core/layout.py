@@ -14,7 +14,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import CorruptionError, InputError, SchemaError
@@ -36,10 +35,10 @@ from diskreplay.schema.columns import (
     Stack,
     Start,
 )  # fmt: skip
+from diskreplay.schema.ragged import Array
 from diskreplay.schema.spec import build
 from diskreplay.video import Video
 
-Array = NDArray[Any]
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
 """The shape and dtype of one value; of a ragged column that of one item, see ``Layout.ragged``."""
 ChangeLeaf = Callable[[gymnasium.Space[Any], str], gymnasium.Space[Any]]

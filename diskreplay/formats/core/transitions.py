@@ -22,17 +22,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.names import Names
-from diskreplay.schema.ragged import Lists, joined
+from diskreplay.schema.ragged import Array, Lists, joined
 from diskreplay.video import Video
 
 BLOCK_BYTES = 4 << 20
 """The number of decoded bytes that a block of steps should have."""
 
-Array = NDArray[Any]
 Arrays = Mapping[str, Any]
 """Arrays by the name of the column, such as ``obs/camera``; of ragged ones :class:`~diskreplay.schema.ragged.Lists`."""
 

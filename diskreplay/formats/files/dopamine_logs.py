@@ -8,10 +8,8 @@ import math
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
@@ -22,6 +20,7 @@ from diskreplay.formats.core.untrusted import declared_count, read_json
 from diskreplay.formats.files.gzip_arrays import gzip_array
 from diskreplay.formats.files.pickled_set import pickled_set
 from diskreplay.schema.columns import ACTION, OBS, REWARD, Stack
+from diskreplay.schema.ragged import Array
 
 NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
 TERMINAL = "terminal"
@@ -31,8 +30,6 @@ DESCRIPTION = "diskreplay.json"
 MAX_PADDING = 1023
 """The most rows of padding: a store stacks no more than 1,024 frames."""
 STORED = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz", re.DOTALL)
-
-Array = NDArray[Any]
 
 
 def file_name(name: str, suffix: int) -> str:

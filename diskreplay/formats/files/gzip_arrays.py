@@ -12,14 +12,12 @@ import pathlib
 from typing import IO, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.formats.core.untrusted import DOCUMENT_BYTES, check_document
 from diskreplay.formats.files.npy import NpyArray
+from diskreplay.schema.ragged import Array
 
 GZIP_LEVEL = 4
-
-Array = NDArray[Any]
 
 
 def compressed(data: bytes) -> bytes:

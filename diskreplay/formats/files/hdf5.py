@@ -13,13 +13,13 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.container import ATTRIBUTES, Kind
 from diskreplay.formats.core.untrusted import begins, check_chunk, check_size, stored_bytes
 from diskreplay.formats.files.hdf5_output import Output
+from diskreplay.schema.ragged import Array
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_ENTRIES = 1 << 16
@@ -50,8 +50,6 @@ METADATA_BYTES = 1 << 20
 
 Left alone it goes up to 32 MB where a file of many episodes is walked through once.
 """
-
-Array = NDArray[Any]
 
 
 def open_file(path: pathlib.Path | Output, mode: str) -> h5py.File:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
@@ -20,6 +19,7 @@ from diskreplay.formats.files import lerobot_meta, lerobot_stats, mp4
 from diskreplay.formats.files.arrow import number_array, picture_array, text_array
 from diskreplay.formats.files.lerobot_meta import EPISODE, FRAME, INDEX, NUMBERED, OWN, TASK, TIMESTAMP
 from diskreplay.recording.video_encoding import VideoEncoder
+from diskreplay.schema.ragged import Array
 from diskreplay.video import Video, records
 
 NO_TASK = "no task"
@@ -34,7 +34,6 @@ TASKS_INDEX = {
 COUNTED = (EPISODE, INDEX, TASK)
 """Features that LeRobot's tools number anew, without statistics of the new numbers."""
 EPISODES_AT_ONCE = 16
-Array = NDArray[Any]
 
 
 class TableFiles:

@@ -29,7 +29,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.provenance import checked
 from diskreplay.engine.facts import checked as checked_facts
@@ -71,8 +70,6 @@ TOLD_OF = {"hdf5": ".attrs/", "arrow": f"{METADATA}/"}
 """What the names of an episode's metadata begin with."""
 BAD_SPACE = (KeyError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RecursionError)
 ID = re.compile(r"([-\w/]+/)?[-\w]+-v\d+")
-
-Array = NDArray[Any]
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:

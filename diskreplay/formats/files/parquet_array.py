@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import code_points
@@ -18,11 +17,9 @@ from diskreplay.formats.core.transitions import BLOCK_BYTES, whole
 from diskreplay.formats.core.untrusted import begins, check_chunk, check_size
 from diskreplay.formats.files import images
 from diskreplay.formats.files.arrow import damage, is_number, is_text
-from diskreplay.schema.ragged import Lists, offsets_of
+from diskreplay.schema.ragged import Array, Lists, offsets_of
 
 MAGIC = b"PAR1"
-
-Array = NDArray[Any]
 
 
 def is_parquet(path: pathlib.Path) -> bool:

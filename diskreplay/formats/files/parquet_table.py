@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.container import ATTRIBUTES, Kind
@@ -22,14 +21,13 @@ from diskreplay.formats.files.arrow import damage, is_text
 from diskreplay.formats.files.minari_dataset import refuse_parquet
 from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_readable
 from diskreplay.schema.columns import OBS
+from diskreplay.schema.ragged import Array
 
 METADATA = b"diskreplay"
 """The name in a schema's metadata of the description that an export leaves."""
 DESCRIPTION = f"{ATTRIBUTES}diskreplay"
 INDEX = "index"
 """The column that numbers all rows."""
-
-Array = NDArray[Any]
 
 
 def table_files(path: pathlib.Path) -> list[pathlib.Path]:
