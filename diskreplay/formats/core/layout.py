@@ -197,20 +197,12 @@ class Layout:
 
     def create_arguments(self) -> dict[str, Any]:
         """Return the arguments with which ``ReplayBuffer.create`` makes a store for such steps."""
+        shapes = {n: (None, *shape) if n in self.ragged_columns else shape for n, (shape, _) in self.columns.items()}
+        shapes |= {name: facts.shape for name, facts in self.video.items()}
         given: dict[str, Any] = {
             "observation_space": self.observation_space,
             "action_space": self.action_space,
-            "columns": {
-                name: (
-                    self.video[name].shape
-                    if name in self.video
-                    else (None, *shape)
-                    if name in self.ragged_columns
-                    else shape,
-                    dtype,
-                )
-                for name, (shape, dtype) in self.columns.items()
-            },
+            "columns": {name: (shapes[name], dtype) for name, (_, dtype) in self.columns.items()},
             "video": dict(self.video),
             "reward_dtype": self.reward_dtype,
             "frame_stack": {leaf: stack.frames for leaf, stack in zip(self.obs, self.stacks, strict=True)},

@@ -62,17 +62,6 @@ def open_file(path: pathlib.Path | Output, mode: str) -> h5py.File:
     return file
 
 
-@contextlib.contextmanager
-def opened(path: pathlib.Path) -> Iterator[h5py.File]:
-    """Open a file to be read; raise InputError when it is not HDF5."""
-    if not is_hdf5(path):
-        raise InputError(f"{str(path)!r} is no HDF5 file")
-    with damage(repr(str(path))):
-        file = open_file(path, "r")
-    with file:
-        yield file
-
-
 def is_hdf5(path: pathlib.Path) -> bool:
     """Tell whether a file begins as HDF5 does."""
     return begins(path, MAGIC)
@@ -253,9 +242,14 @@ class Hdf5File:
 
 
 @contextlib.contextmanager
-def _container(path: pathlib.Path) -> Iterator[Hdf5File]:
-    with opened(path) as file:
+def opened(path: pathlib.Path) -> Iterator[Hdf5File]:
+    """Open a file to be read; raise InputError when it is not HDF5."""
+    if not is_hdf5(path):
+        raise InputError(f"{str(path)!r} is no HDF5 file")
+    with damage(repr(str(path))):
+        file = open_file(path, "r")
+    with file:
         yield Hdf5File(file, str(path))
 
 
-KIND = Kind("HDF5 file", is_hdf5, _container, "h5py.File({!r})")
+KIND = Kind("HDF5 file", is_hdf5, opened, "h5py.File({!r})")
