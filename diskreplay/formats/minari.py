@@ -80,8 +80,8 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     dataset = minari_dataset.Dataset(path, STORAGE, choice)
     main = dataset.data / MAIN
     dataset.names.take(main.relative_to(path).as_posix())
-    nothing = hdf5.Hdf5File(h5py.File(io.BytesIO(), "w"), str(main))
-    with hdf5.opened(main) if dataset.episodes else contextlib.nullcontext(nothing) as file:
+    none = functools.partial(h5py.File, io.BytesIO(), "w")
+    with hdf5.opened(main) if dataset.episodes else contextlib.nullcontext(hdf5.Hdf5File(none(), str(main))) as file:
         yield dataset.source(_Episodes(file, dataset.declared), str(main))
 
 
