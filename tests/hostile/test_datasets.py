@@ -453,10 +453,11 @@ def test_actions_that_are_too_many(tmp_path: pathlib.Path) -> None:
     refused(dataset, "more than a Discrete space has", "npz")
 
 
-def test_a_gzip_file_with_a_hole_behind_it(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("name", ["episode_end_indices", "$store$_reward", "add_count"])
+def test_a_gzip_file_with_a_hole_behind_it(name: str, tmp_path: pathlib.Path) -> None:
     """Its zeros were skipped, one after another."""
     dataset = made(tmp_path, "dopamine")
-    os.truncate(dataset / "episode_end_indices_ckpt.0.gz", 1 << 40)
+    os.truncate(dataset / f"{name}_ckpt.0.gz", 1 << 40)
     refused(dataset, "more than", "dopamine")
 
 
