@@ -60,6 +60,9 @@ class StoredCheckpoint:
         rows: entries of each array.
         count: rows that were ever added.
         around: entries of ``invalid_range``; None where that file is missing.
+        skip: its oldest rows that the checkpoint before it holds, too.
+        follows: it goes on where the one before it ends.
+        goes_on: the next one follows it.
     """
 
     folder: pathlib.Path
@@ -68,6 +71,9 @@ class StoredCheckpoint:
     rows: int
     count: int
     around: int | None
+    skip: int = 0
+    follows: bool = False
+    goes_on: bool = False
 
     @property
     def where(self) -> str:
@@ -78,11 +84,11 @@ class StoredCheckpoint:
         """The oldest row, counted from the first one ever added."""
         return max(0, self.count - self.rows)
 
-    def spans(self, skip: int) -> list[tuple[int, int]]:
+    def spans(self) -> list[tuple[int, int]]:
         """Return ranges of rows from the oldest to the newest, without the oldest ``skip``."""
         cursor = self.count % self.rows if self.begin else 0
         spans = [(cursor, self.rows), (0, cursor)] if self.begin else [(0, self.count)]
-        found = []
+        found, skip = [], self.skip
         for start, stop in spans:
             left = min(skip, stop - start)
             skip -= left
@@ -90,14 +96,14 @@ class StoredCheckpoint:
                 found.append((start + left, stop))
         return found
 
-    def column(self, name: str, skip: int = 0) -> Array:
+    def column(self, name: str) -> Array:
         """Return a small array from the oldest row to the newest."""
-        return self._in_order(gzip_array(self.paths[name]).value(), skip)
+        return self._in_order(gzip_array(self.paths[name]).value())
 
-    def _in_order(self, values: Array, skip: int) -> Array:
-        return np.concatenate([values[:0], *(values[start:stop] for start, stop in self.spans(skip))])
+    def _in_order(self, values: Array) -> Array:
+        return np.concatenate([values[:0], *(values[start:stop] for start, stop in self.spans())])
 
-    def ends(self, skip: int) -> Array:
+    def ends(self) -> Array:
         """Tell which rows ``episode_end_indices`` names, from the oldest on; it names none if it is missing."""
         marked = np.zeros(self.rows, bool)
         path = self.folder / f"{ENDS}_ckpt.{self.suffix}.gz"
@@ -106,7 +112,7 @@ class StoredCheckpoint:
             if any(index < 0 for index in found):
                 raise InputError(f"{path}: names rows below 0")
             marked[[index for index in found if index < self.rows]] = True
-        return self._in_order(marked, skip)
+        return self._in_order(marked)
 
 
 def open_checkpoint(folder: pathlib.Path, suffix: int, choice: Choice) -> StoredCheckpoint:
@@ -146,35 +152,15 @@ def open_checkpoint(folder: pathlib.Path, suffix: int, choice: Choice) -> Stored
     return StoredCheckpoint(folder, suffix, paths, rows, int(count.reshape(-1)[0]), width)
 
 
-@dataclasses.dataclass(frozen=True)
-class LinkedCheckpoint:
-    """A checkpoint in its run.
-
-    Attributes:
-        checkpoint: the files.
-        skip: its oldest rows that the checkpoint before it holds, too.
-        follows: it goes on where the one before it ends.
-        goes_on: the next one follows it.
-    """
-
-    checkpoint: StoredCheckpoint
-    skip: int
-    follows: bool
-    goes_on: bool
-
-
-def linked(checkpoints: list[StoredCheckpoint]) -> list[LinkedCheckpoint]:
+def linked(checkpoints: list[StoredCheckpoint]) -> list[StoredCheckpoint]:
     """Return the checkpoints in their runs, by rule 2 of the module's docstring."""
-    found: list[LinkedCheckpoint] = []
-    for checkpoint in checkpoints:
-        before = found[-1].checkpoint if found else None
-        skip, follows = 0, False
-        if before is not None and before.rows == checkpoint.rows and before.count < checkpoint.count:
-            follows = checkpoint.begin <= before.count
-            skip = before.count - checkpoint.begin if follows else 0
-        if follows:
-            found[-1] = dataclasses.replace(found[-1], goes_on=True)
-        found.append(LinkedCheckpoint(checkpoint, skip, follows, False))
+    found: list[StoredCheckpoint] = []
+    for one in checkpoints:
+        before = found[-1] if found else None
+        if before and before.rows == one.rows and one.begin <= before.count < one.count:
+            found[-1] = dataclasses.replace(before, goes_on=True)
+            one = dataclasses.replace(one, follows=True, skip=before.count - one.begin)
+        found.append(one)
     return found
 
 
@@ -206,19 +192,18 @@ class Logs:
         cut, both: rows that end an episode in neither flag, or in both, by the checkpoint's number.
     """
 
-    parts: list[LinkedCheckpoint]
+    parts: list[StoredCheckpoint]
     layout: Layout
     described: bool
     cut: Mapping[str, list[int]]
     both: Mapping[str, list[int]]
 
-    def rows(self, part: LinkedCheckpoint, left: int) -> RowFlags:
+    def rows(self, part: StoredCheckpoint, left: int) -> RowFlags:
         """Return the flags of a part's rows; the part begins with ``left`` rows of padding."""
-        checkpoint, padding = part.checkpoint, padding_rows(self.layout)
-        terminal = checkpoint.column(TERMINAL, part.skip)
+        padding, terminal = padding_rows(self.layout), part.column(TERMINAL)
         count = len(terminal)
-        terminated = flags(str(checkpoint.paths[TERMINAL]), TERMINAL, terminal, count)
-        ends = terminated | checkpoint.ends(part.skip)
+        terminated = flags(str(part.paths[TERMINAL]), TERMINAL, terminal, count)
+        ends = terminated | part.ends()
         kept = np.ones(count, bool)
         kept[:left] = ends[:left] = False
         left = max(0, left - count)
@@ -228,9 +213,9 @@ class Logs:
                 left = max(0, end + 1 + padding - count)
         truncated = ends & ~terminated
         for odd, flag in ((self.cut, False), (self.both, True)):
-            found = odd.get(str(checkpoint.suffix), [])
+            found = odd.get(str(part.suffix), [])
             if not all(0 <= row < count and ends[row] for row in found):
-                raise InputError(f"{checkpoint.folder / DESCRIPTION}: names rows that end no episode")
+                raise InputError(f"{part.folder / DESCRIPTION}: names rows that end no episode")
             truncated[found] = flag
         if not part.goes_on and count:
             if count > 1 and kept[-1] and not ends[-1] and terminated[-2]:
@@ -238,7 +223,7 @@ class Logs:
             ends[np.flatnonzero(kept)[-1:]] = True
         return RowFlags(kept, terminated, truncated, ends, left)
 
-    def each(self) -> Iterator[tuple[LinkedCheckpoint, RowFlags]]:
+    def each(self) -> Iterator[tuple[StoredCheckpoint, RowFlags]]:
         """Yield the parts with the flags of their rows."""
         left = 0
         for part in self.parts:
@@ -255,11 +240,11 @@ class Logs:
             with contextlib.ExitStack() as stack:
                 arrays = {
                     name: stack.enter_context(contextlib.closing(gzip_array(path)))
-                    for name, path in part.checkpoint.paths.items()
+                    for name, path in part.paths.items()
                     if name != TERMINAL
                 }
                 done, begins = 0, not part.follows
-                for start, stop in part.checkpoint.spans(part.skip):
+                for start, stop in part.spans():
                     for at in range(start, stop, size):
                         values = {name: array[at : min(at + size, stop)] for name, array in arrays.items()}
                         there = slice(done, done + len(values[NAMES[REWARD]]))
@@ -267,13 +252,13 @@ class Logs:
                         done, begins = there.stop, False
 
     def _block(
-        self, part: LinkedCheckpoint, values: Mapping[str, Array], rows: RowFlags, there: slice, begins: bool
+        self, part: StoredCheckpoint, values: Mapping[str, Array], rows: RowFlags, there: slice, begins: bool
     ) -> Transitions:
         kept = rows.kept[there]
         if not self.described:
             if not _zero(values[NAMES[OBS]][~kept]).all():
                 raise InputError(
-                    f"{part.checkpoint.where}: the {padding_rows(self.layout)} rows before each episode are not all "
+                    f"{part.where}: the {padding_rows(self.layout)} rows before each episode are not all "
                     f"zeros; nobody can tell how many frames its observations stack"
                 )
             if begins:  # the rest of the padding of an episode whose begin is gone
