@@ -7,6 +7,7 @@ parts that :func:`episode_blocks` gives, so that an episode of any length goes t
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -104,14 +105,11 @@ class EpisodeBlock:
 def episode_blocks(blocks: Iterable[Transitions]) -> Iterator[EpisodeBlock]:
     """Yield the same steps by episode, a block at a time; the last episode ends at the last step."""
     number = start = 0
-    before: Transitions | None = None
-    for steps in by_episode(blocks):
-        if before is not None:
-            yield EpisodeBlock(number, start, before, bool(before.last[-1]))
-            number, start = (number + 1, 0) if before.last[-1] else (number, start + len(before))
-        before = steps
-    if before is not None:
-        yield EpisodeBlock(number, start, before, True)
+    every: Iterable[Any] = itertools.chain(by_episode(blocks), [None])
+    for steps, after in itertools.pairwise(every):
+        ends = after is None or bool(steps.last[-1])
+        yield EpisodeBlock(number, start, steps, ends)
+        number, start = (number + 1, 0) if ends else (number, start + len(steps))
 
 
 def episodes_source(

@@ -128,12 +128,8 @@ class Layout:
 
     def with_texts(self, texts: Mapping[str, gymnasium.Space[Any]]) -> Layout:
         """Return an inferred layout with these spaces in place of the leaves of their names."""
-
-        def change(leaf: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
-            return texts.get(name, leaf)
-
-        observations = map_leaves(self.observation_space, OBS, change)
-        actions = map_leaves(self.action_space, ACTION, change)
+        observations = map_leaves(self.observation_space, OBS, lambda leaf, name: texts.get(name, leaf))
+        actions = map_leaves(self.action_space, ACTION, lambda leaf, name: texts.get(name, leaf))
         return dataclasses.replace(self, observation_space=observations, action_space=actions, stacks=())
 
     @property

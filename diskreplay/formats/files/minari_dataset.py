@@ -391,12 +391,10 @@ class Dataset:
 
 def _as_stored(declared: Layout, first: FlatArrays) -> Layout:
     found = first.source().layout
-
-    def as_stored(leaf: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
-        return _with_dtype(leaf, *found.step_shapes[name], name)
-
-    observations = map_leaves(declared.observation_space, OBS, as_stored)
-    actions = map_leaves(declared.action_space, ACTION, as_stored)
+    observations, actions = (
+        map_leaves(space, root, lambda leaf, name: _with_dtype(leaf, *found.step_shapes[name], name))
+        for space, root in ((declared.observation_space, OBS), (declared.action_space, ACTION))
+    )
     return dataclasses.replace(found, observation_space=observations, action_space=actions, stacks=())
 
 
