@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from diskreplay_cli.main import main
+from formats.roundtrip import installed
 from helpers.effort import stride
 from helpers.testing import small_thresholds
 from ops.stores import flip, repaired
@@ -119,8 +120,7 @@ def test_minari_has_the_seed_where_it_looks_for_it(store: pathlib.Path, tmp_path
 def test_facts_are_a_loss_where_there_is_no_place_for_them(
     store: pathlib.Path, tmp_path: pathlib.Path, name: str
 ) -> None:
-    for module in formats.get(name).requires:
-        pytest.importorskip(module)
+    installed(name)
     with pytest.raises(InputError, match=r"facts of episodes \(6\)"):
         export(store, tmp_path / "out", name)
     assert export(store, tmp_path / "out", name, allow_loss=True).lost["facts of episodes"] == 6
