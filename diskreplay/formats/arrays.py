@@ -29,8 +29,8 @@ from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import ACTION, OBS, TERMINATED, TRUNCATED
+from diskreplay.schema.ragged import Array
 
-Array = NDArray[Any]
 Nested = Any
 """An array, or dicts and tuples of arrays."""
 
@@ -98,13 +98,10 @@ def from_arrays(
 
 
 def _leaves(value: Nested, name: str, prefix: str = "") -> dict[str, Array]:
-    if isinstance(value, Mapping):
-        return {leaf: part for key in value for leaf, part in _leaves(value[key], f"{name}/{key}", prefix).items()}
-    if isinstance(value, tuple):
-        return {
-            leaf: part for key, sub in enumerate(value) for leaf, part in _leaves(sub, f"{name}/{key}", prefix).items()
-        }
-    return {name: check_array(f"{prefix}{name}", value)}
+    if not isinstance(value, Mapping | tuple):
+        return {name: check_array(f"{prefix}{name}", value)}
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+    return {leaf: part for key, sub in parts for leaf, part in _leaves(sub, f"{name}/{key}", prefix).items()}
 
 
 @dataclasses.dataclass(frozen=True)

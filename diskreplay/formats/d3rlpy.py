@@ -29,10 +29,8 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.array_reader import array_format
@@ -45,11 +43,10 @@ from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count
 from diskreplay.formats.files import hdf5, hdf5_writer
 from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.ragged import Array
 
 VERSION, PLACE = "2.1", "diskreplay"
 COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated")
-
-Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:

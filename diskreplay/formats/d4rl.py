@@ -36,9 +36,8 @@ import pathlib
 
 from diskreplay.formats.core.array_reader import array_format
 from diskreplay.formats.core.array_writer import write_flat
-from diskreplay.formats.core.convention import LAYOUT, NEXT_OBS, Convention
+from diskreplay.formats.core.convention import FLAT_NAMES, LAYOUT, NEXT_OBS, Convention
 from diskreplay.formats.core.ends import CUT
-from diskreplay.formats.core.flat_names import NAMES
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
@@ -81,11 +80,11 @@ def _written(layout: Layout) -> dict[str, str]:
 
 
 FLAT = Convention(
-    {**NAMES, LAYOUT_PLACE: LAYOUT}, absent=frozenset({"terminals", "episode_terminals"}), tells=True,
+    {**FLAT_NAMES, LAYOUT_PLACE: LAYOUT}, absent=frozenset({"terminals", "episode_terminals"}), tells=True,
 )  # fmt: skip
 """Flat arrays of others that tell in another way than D4RL where episodes end."""
 D4RL = Convention(
-    {**NAMES, CUTS: CUT, LAYOUT_PLACE: LAYOUT}, absent=frozenset({"episode_terminals"}),
+    {**FLAT_NAMES, CUTS: CUT, LAYOUT_PLACE: LAYOUT}, absent=frozenset({"episode_terminals"}),
     required=(OBS, ACTION, REWARD, TERMINATED), written=_written, own=OWN,
 )  # fmt: skip
 TABLES = (FLAT, D4RL)

@@ -45,18 +45,17 @@ import pathlib
 import pickle
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
+from diskreplay.formats.core.episodes import episode_blocks
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.names import Names, files_below
 from diskreplay.formats.core.reader import reader
-from diskreplay.formats.core.transitions import Source, Transitions, by_episode, with_next_obs
+from diskreplay.formats.core.transitions import Source, Transitions, with_next_obs
 from diskreplay.formats.files.dopamine_logs import (
     DESCRIPTION,
     NAMES,
@@ -75,6 +74,7 @@ from diskreplay.formats.files.dopamine_logs import (
 )
 from diskreplay.formats.files.gzip_arrays import GzipWriter, compressed
 from diskreplay.schema.columns import ACTION, OBS, REWARD, Start
+from diskreplay.schema.ragged import Array
 
 CAPACITY = 1_000_000
 """The number of rows of the buffers that the DQN Replay Dataset was logged from."""
@@ -82,8 +82,6 @@ NUMBERED = re.compile(r"(_ckpt\.)\d+(?=\.gz$)")
 """What the name of a file of a checkpoint ends with."""
 FILE_ROWS = 900_000
 """The rows after which the next episode begins a new checkpoint: the room that is left is for one long episode."""
-
-Array = NDArray[Any]
 
 
 class CheckpointWriter:
@@ -162,14 +160,12 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
             checkpoints.append(stack.enter_context(contextlib.closing(checkpoint)))
 
         begin_checkpoint()
-        begins = True
-        for steps in by_episode(source.blocks()):
-            if begins:
+        for block in episode_blocks(source.blocks()):
+            if not block.start:
                 if checkpoints[-1].rows >= FILE_ROWS:
                     begin_checkpoint()
-                checkpoints[-1].begin(steps.obs[OBS][0])
-            checkpoints[-1].add(steps)
-            begins = bool(steps.last[-1])
+                checkpoints[-1].begin(block.steps.obs[OBS][0])
+            checkpoints[-1].add(block.steps)
         checkpoints[-1].finish()
     described = {
         "layout": source.layout.to_json(),
@@ -203,7 +199,7 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     logs = Logs(linked(checkpoints), layout, told is not None, cut, both)
     each = [(int(rows.kept.sum()), int(rows.last[rows.kept].sum())) for _, rows in logs.each()]
     steps, episodes = sum(count for count, _ in each), sum(count for _, count in each)
-    yield Source(layout, steps, lambda: with_next_obs(logs.timesteps()), episodes, names)
+    yield Source(layout, steps, lambda: with_next_obs(logs.steps()), episodes, names)
 
 
 def recognise(path: pathlib.Path) -> bool:

@@ -39,7 +39,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import InputError
@@ -58,6 +57,7 @@ from diskreplay.formats.files.lerobot_output import DatasetWriter
 from diskreplay.formats.files.parquet_array import ParquetArray, Texts
 from diskreplay.index.episodes import Episode
 from diskreplay.schema.columns import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.ragged import Array
 
 NAME = "lerobot"
 CHECKED_ROWS = 1 << 16
@@ -71,7 +71,6 @@ CERTAIN = (ACTION, REWARD, TERMINATED, TRUNCATED)
 """The roots of names of what always comes in."""
 TASKS = ("language_instruction", "task")
 FLAGS = {REWARD: lerobot_meta.NEXT_REWARD, TERMINATED: DONE, TRUNCATED: "next.truncated"}
-Array = NDArray[Any]
 
 
 # In
@@ -114,9 +113,9 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     columns = {name: array for name, array in arrays.items() if name.partition("/")[0] not in (OBS, *CERTAIN)}
     found = FlatArrays(
         where, leaves_of(arrays, OBS), leaves_of(arrays, ACTION), terminated, truncated, last, arrays.get(REWARD),
-        columns, layout=layout, names=names, own_finals=True,
+        columns, layout=layout, own_finals=True,
     )  # fmt: skip
-    yield dataclasses.replace(found.source(), facts=lerobot_meta.facts(meta))
+    yield dataclasses.replace(found.source(), facts=lerobot_meta.facts(meta), names=names)
 
 
 def _wanted(meta: DatasetMeta, keys: Mapping[str, str], choice: Choice) -> set[str]:
@@ -165,10 +164,7 @@ def _layout(arrays: Mapping[str, ArrayLike], texts: Mapping[str, Texts]) -> Layo
     def space(name: str) -> gymnasium.Space[Any]:
         if name in texts:
             return infer_text(texts[name].charset, texts[name].longest)
-        shape, dtype = _shape(arrays[name])
-        if images.is_image(shape, dtype):
-            return gymnasium.spaces.Box(0, 255, shape, np.uint8)
-        return infer_space(shape, dtype, name)
+        return infer_space(*_shape(arrays[name]), name)
 
     obs, actions = (
         infer_dict({name.removeprefix(root).removeprefix("/"): space(name) for name in leaves_of(arrays, root)})

@@ -16,6 +16,7 @@ Nested spaces are nested groups; the parts of a Tuple are ``_index_<i>``. What a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import pathlib
@@ -79,8 +80,9 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     dataset = minari_dataset.Dataset(path, STORAGE, choice)
     main = dataset.data / MAIN
     dataset.names.take(main.relative_to(path).as_posix())
-    with hdf5.opened(main) if dataset.episodes else h5py.File(io.BytesIO(), "w") as file:
-        yield dataset.source(_Episodes(hdf5.Hdf5File(file, str(main)), dataset.declared), str(main))
+    none = functools.partial(h5py.File, io.BytesIO(), "w")
+    with hdf5.opened(main) if dataset.episodes else contextlib.nullcontext(hdf5.Hdf5File(none(), str(main))) as file:
+        yield dataset.source(_Episodes(file, dataset.declared), str(main))
 
 
 class _Episodes:

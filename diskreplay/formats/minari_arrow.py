@@ -21,25 +21,23 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from numpy.typing import NDArray
-
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice
 from diskreplay.formats.core.flat import ArrayLike, code_points
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import natural
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions, nothing, whole, whole_episodes
 from diskreplay.formats.core.untrusted import read_json
 from diskreplay.formats.files import minari_dataset
-from diskreplay.formats.files.arrow import damage, is_text, number_array, text_array
+from diskreplay.formats.files.arrow import damage, is_number, is_text, number_array, text_array
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.formats.files.minari_dataset import METADATA
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import DTYPES
-from diskreplay.schema.ragged import Lists
+from diskreplay.schema.ragged import Array, Lists
 
 STORAGE, FILE = "arrow", "part-0.arrow"
 BATCH_ROWS = 131_072
@@ -47,8 +45,6 @@ BATCH_ROWS = 131_072
 OF_STEPS = ("actions", "rewards", "terminations", "truncations")
 """The columns whose last entry means nothing."""
 COMPRESSIONS = ("zstd", "lz4", "none")
-
-Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
@@ -209,21 +205,15 @@ def _values(where: str, field: Any, array: Any) -> ArrayLike:
         return code_points(where, [(text or "").encode() for text in array.to_pylist()])
     if kinds.is_binary(array.type) and not array.null_count:
         return EncodedImages(where, lambda start, stop: array[start:stop].to_pylist(), len(array))
-    if kinds.is_fixed_size_list(array.type) and _is_number(array.type.value_type) and not array.null_count:
+    if kinds.is_fixed_size_list(array.type) and is_number(array.type.value_type) and not array.null_count:
         note = (field.metadata or {}).get(b"shape")
         shape = [array.type.list_size] if note is None else [int(size) for size in note.split(b",") if size]
         values: Array = array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), *shape)
         return values
-    if _is_number(array.type) and not array.null_count:
+    if is_number(array.type) and not array.null_count:
         numbers: Array = array.to_numpy(zero_copy_only=False)
         return numbers
     raise InputError(f"{where} has values of type {array.type}, or misses some; numbers, texts and images are read")
-
-
-def _is_number(kind: Any) -> bool:
-    import pyarrow
-
-    return bool(pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind))
 
 
 FORMATS = (

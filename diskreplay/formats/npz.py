@@ -33,9 +33,8 @@ import pathlib
 from diskreplay.formats.core.array_reader import LAYOUT_FILE, array_format, matches
 from diskreplay.formats.core.array_writer import write_flat
 from diskreplay.formats.core.container import Container
-from diskreplay.formats.core.convention import FINAL_OBS, LAYOUT, OFFSETS, Convention
+from diskreplay.formats.core.convention import FINAL_OBS, FLAT_NAMES, LAYOUT, OFFSETS, Convention
 from diskreplay.formats.core.ends import DISCOUNT
-from diskreplay.formats.core.flat_names import NAMES
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source, whole_episodes
@@ -78,7 +77,7 @@ def _unclear(path: pathlib.Path, container: Container) -> bool:
     return not marks.isdisjoint(container.names()) or is_named_by_steps(path, container)
 
 
-FLAT = Convention({"obs": OBS, "action": ACTION, **NAMES, "layout": LAYOUT}, written=_written)
+FLAT = Convention({"obs": OBS, "action": ACTION, **FLAT_NAMES, "layout": LAYOUT}, written=_written)
 EPISODES = Convention(
     {**FLAT.names, "discount": DISCOUNT, "is_first": "/first", "is_last": "/last", "is_terminal": TERMINATED},
     written=_written, closed=True, unclear=_unclear,

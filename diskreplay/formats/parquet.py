@@ -49,7 +49,7 @@ from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout, Shape, infer_text
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.files import images, parquet_table
-from diskreplay.formats.files.arrow import number_array, text_array
+from diskreplay.formats.files.arrow import number_array, picture_array, text_array
 from diskreplay.formats.files.parquet_array import ParquetArray
 from diskreplay.formats.files.parquet_table import DESCRIPTION, METADATA, check_order, whole_numbers
 from diskreplay.schema.columns import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
@@ -170,8 +170,7 @@ def _values(values: Any, png: bool, text: bool, sized: bool = True) -> Any:
         return number_array(values, sized)
     if not png:
         return pa.array([value.tobytes() for value in values], pa.binary())
-    pictures = pa.array(images.encoded(values), pa.binary())
-    return pa.StructArray.from_arrays([pictures, pa.nulls(len(values), pa.string())], ["bytes", "path"])
+    return picture_array(values)
 
 
 def _prepared(arrays: dict[str, Any], container: Container) -> dict[str, Any]:

@@ -45,19 +45,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
+from diskreplay.formats.core.episodes import episode_blocks
 from diskreplay.formats.core.flat import utf8
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, Shape
 from diskreplay.formats.core.reader import reader
-from diskreplay.formats.core.transitions import Source, Transitions, by_episode
+from diskreplay.formats.core.transitions import Source, Transitions, nothing
 from diskreplay.formats.files import images, rlds_episodes
 from diskreplay.formats.files.rlds_episodes import DISCOUNT, FACTS, FEATURES, FLAGS, INFO, LAYOUT, ORIGIN, STEPS
 from diskreplay.schema.columns import ACTION, DTYPES, OBS, REWARD
-from diskreplay.schema.ragged import Lists
+from diskreplay.schema.ragged import Array
 
 NAME, VERSION = "diskreplay", "1.0.0"
 RECORDS = f"{NAME}-train.tfrecord-00000-of-00001"
@@ -65,7 +65,6 @@ MODULE = "tensorflow_datasets.core.features"
 TEXT_FEATURE = {"pythonClassName": f"{MODULE}.text_feature.Text", "text": {}}
 MAX_BYTES = (1 << 31) - 1
 """The most bytes of an example: protocol buffers end there."""
-Array = NDArray[Any]
 
 
 class EpisodeFeature:
@@ -136,20 +135,19 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     target.mkdir()
     columns, facts = _columns(source.layout), bool(source.facts)
     writer = TFRecordWriter(str(target / RECORDS))
-    episodes, begins = 0, True
+    episodes = 0
     try:
-        for steps in by_episode(source.blocks()):
-            for key, values in _rows(steps, begins).items():
+        for block in episode_blocks(source.blocks()):
+            for key, values in _rows(block.steps, not block.start).items():
                 columns[key].append(values)
             if sum(column.size for column in columns.values()) > MAX_BYTES:
-                raise InputError(f"rlds cannot hold episode {episodes}: one episode may have {MAX_BYTES:,} bytes")
-            begins = bool(steps.last[-1])
-            if begins:
-                for key, values in _final(steps, columns).items():
+                raise InputError(f"rlds cannot hold episode {block.number}: one episode may have {MAX_BYTES:,} bytes")
+            if block.ends:
+                for key, values in _final(block.steps).items():
                     columns[key].append(values)
-                told = {FACTS: (json.dumps(source.facts[episodes]).encode(), "byte")} if facts else {}
+                told = {FACTS: (json.dumps(source.facts[block.number]).encode(), "byte")} if facts else {}
                 writer.write({**{STEPS + key: column.taken() for key, column in columns.items()}, **told})
-                episodes += 1
+                episodes = block.number + 1
     finally:
         writer.close()
     numbers = {"bytes": (target / RECORDS).stat().st_size, "episodes": episodes}
@@ -186,16 +184,11 @@ def _rows(steps: Transitions, begins: bool) -> dict[str, Array]:
     }  # fmt: skip
 
 
-def _final(steps: Transitions, columns: Mapping[str, EpisodeFeature]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, column in columns.items():
-        none = np.zeros((0 if column.ragged else 1, *column.shape), column.dtype)
-        found[key] = Lists(none, np.zeros(2, np.int64)) if column.ragged else none
-    for name, values in steps.next_obs.items():
-        found[_key(name)] = values[-1:]
-    found["is_last"], found["is_terminal"] = np.ones(1, bool), steps.terminated[-1:]
-    found["is_truncated"] = steps.truncated[-1:]
-    return found
+def _final(steps: Transitions) -> dict[str, Any]:
+    found = {key: nothing(values) for key, values in _rows(steps, False).items()}
+    found |= {_key(name): values[-1:] for name, values in steps.next_obs.items()}
+    flags = {"is_last": np.ones(1, bool), "is_terminal": steps.terminated[-1:], "is_truncated": steps.truncated[-1:]}
+    return {**found, **flags}
 
 
 def _dict(features: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import InputError
@@ -53,6 +52,7 @@ from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import parse_json
 from diskreplay.formats.files import hdf5, hdf5_writer
 from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.ragged import Array
 
 PLACE = "diskreplay"
 FLAT = "flat"
@@ -61,8 +61,6 @@ GYM_TYPE = 2
 """The number by which robomimic calls Gym environments."""
 ENV_ARGS, TOTAL = "data.attrs/env_args", "data.attrs/total"
 KNOWN = ("obs", "next_obs", "actions", "rewards", "dones", "truncated")
-
-Array = NDArray[Any]
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:

@@ -12,7 +12,7 @@ from diskreplay.formats.core.choice import AS_IT_IS, Choice
 from diskreplay.formats.core.convention import Convention
 from diskreplay.formats.core.flat import leaves_of
 from diskreplay.formats.core.format import Format
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import natural
 from diskreplay.formats.core.refusing import Shapes, by_hand, call, listed, shapes_in
 from diskreplay.formats.core.untrusted import begins
 

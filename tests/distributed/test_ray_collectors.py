@@ -26,7 +26,7 @@ from helpers.testing import SimulatedObjects
 from remote.world import SPACES, URL, lived, reader, under
 
 import diskreplay as dr
-from diskreplay.buffers.options import FIELDS
+from diskreplay.buffers.options import DEFAULTS
 from diskreplay.errors import (
     ClosedError,
     CollectorError,
@@ -290,7 +290,7 @@ def test_a_remote_trainer_gets_another_view_or_sampler(
     life.buffer.close()
 
     def opened(**options: Any) -> dr.ReplayBuffer:
-        more: Any = {**{name: field.default for name, field in FIELDS.items()}, "checkpoint": "latest"}
+        more: Any = {**DEFAULTS, "checkpoint": "latest"}
         view, sampler = options.get("view"), options["sampler"]
         return _reader(URL, *SPACES, 60, view, sampler, tmp_path / "mirror", None, more)
 

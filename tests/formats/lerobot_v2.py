@@ -62,12 +62,13 @@ def write(root: pathlib.Path, version: str = "v2.1", codec: str = "libx264") -> 
     lines = {"tasks": [{"task_index": at, "task": text} for at, text in enumerate(texts)], "episodes": [], "stats": []}
     for number, count in enumerate(LENGTHS):
         rows, chunk = values(number), f"chunk-{number // 2:03d}"
-        film(root / "videos" / chunk / CAMERA / f"episode_{number:06d}.mp4", number, codec)
+        frames = [frame(number, step) for step in range(count)]
+        options = {"g": "2", **({"bf": "0"} if codec == "libx264" else {})}
+        film(root / "videos" / chunk / CAMERA / f"episode_{number:06d}.mp4", frames, codec, **options)
         save(root / "data" / chunk / f"episode_{number:06d}.parquet", rows)
         told = {"episode_index": number, "tasks": list(dict.fromkeys(TASKS[number])), "length": count}
         lines["episodes"].append(told)
-        films = {CAMERA: np.stack([frame(number, step) for step in range(count)])}
-        stats = {key: stats_of(each) for key, each in {**films, **rows}.items()}
+        stats = {key: stats_of(each) for key, each in {CAMERA: np.stack(frames), **rows}.items()}
         lines["stats"].append({"episode_index": number, "stats": stats})
     (meta / "tasks.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines["tasks"]))
     (meta / "episodes.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines["episodes"]))
@@ -96,15 +97,17 @@ def save(target: pathlib.Path, rows: dict[str, Any]) -> None:
     pq.write_table(pa.table({**image, **columns}), target)
 
 
-def film(target: pathlib.Path, episode: int, codec: str) -> None:
+def film(target: pathlib.Path, frames: list[Any], codec: str = "libx264", fps: int = FPS, **options: str) -> None:
+    """A video of these frames, by PyAV alone."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(target), "w") as container:
-        stream = container.add_stream(codec, FPS, options={"g": "2", **({"bf": "0"} if codec == "libx264" else {})})
-        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+    with av.open(str(target), "w", options={"movflags": "faststart"}) as container:
+        stream = container.add_stream(codec, fps, options=options)
+        stream.height, stream.width = frames[0].shape[:2]
+        stream.pix_fmt = "yuv420p"
         with as_a_guest():
             stream.codec_context.open()
-        for step in range(LENGTHS[episode]):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame(episode, step), format="rgb24")))
+        for each in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(each, format="rgb24")))
         container.mux(stream.encode())
 
 

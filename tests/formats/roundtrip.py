@@ -16,8 +16,9 @@ import pytest
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.errors import InputError
-from diskreplay.formats.core.format import Holds
+from diskreplay import formats
+from diskreplay.errors import DiskReplayError, InputError
+from diskreplay.formats.core.format import Format, Holds
 from diskreplay.ops.convert import import_dataset
 from diskreplay.schema.columns import Stack
 
@@ -53,12 +54,26 @@ class Episode:
         return len(self.reward)
 
 
-def refused(dataset: pathlib.Path, said: str, format: str | None = None) -> None:
-    """An import of a dataset that lies by itself: one line says why not, and nothing of a store is left."""
-    with pytest.raises(InputError, match=said) as failure:
+def installed(name: str) -> Format:
+    """The format of a name; the test is skipped where a library is missing that it needs."""
+    found = formats.get(name)
+    for module in found.requires:
+        pytest.importorskip(module, reason=f"{name} is an extra")
+    return found
+
+
+def refused(
+    dataset: pathlib.Path, said: str, format: str | None = None, error: type[DiskReplayError] = InputError
+) -> None:  # fmt: skip
+    """An import is refused: one short line says why and names the dataset, and nothing of a store is left."""
+    before = sorted(dataset.parent.iterdir())
+    with pytest.raises(error, match=said) as failure:
         import_dataset(dataset, dataset.parent / "a.replay", format)
-    assert "\n" not in str(failure.value)
-    assert [entry.name for entry in dataset.parent.iterdir()] == [dataset.name]
+    text = str(failure.value)
+    assert "\n" not in text
+    assert dataset.name in text
+    assert len(text) < 1200
+    assert sorted(dataset.parent.iterdir()) == before
 
 
 def read(path: Any) -> list[Episode]:

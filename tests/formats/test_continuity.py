@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from formats.roundtrip import installed
 from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay as dr
@@ -79,8 +80,7 @@ def test_only_chosen_columns_count(path: str) -> None:
 
 @pytest.mark.parametrize("name", [each.name for each in formats.every() if each.write and not each.holds.next_obs])
 def test_an_export_says_how_many(name: str, path: str, tmp_path: pathlib.Path) -> None:
-    for module in formats.get(name).requires:
-        pytest.importorskip(module, reason=f"{name} is an extra")
+    installed(name)
     with dr.ReplayBuffer.create(path, Box(-99, 99, (1,)), Discrete(2), capacity=99, continuity="flags") as buffer:
         for row in range(4):
             buffer.add([row], 0, 0.0, [row + 1.5], row == 3, False)

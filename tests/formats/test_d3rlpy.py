@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from formats.foreign import files
 from formats.roundtrip import CASES, read, refused
 from gymnasium import spaces
 
@@ -29,10 +30,7 @@ def dumped(path: pathlib.Path, **changes: Any) -> dict[str, Any]:
             f"terminated_{number}": number % 2 == 0,
         }
     arrays |= {"version": "2.1", **changes}
-    with h5py.File(path, "w") as file:
-        for key, values in arrays.items():
-            if values is not None:
-                file.create_dataset(key, data=values)
+    files.write(path, {key: values for key, values in arrays.items() if values is not None})
     return arrays
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from formats.foreign import files
 from formats.roundtrip import refused
 from gymnasium import spaces
 from helpers.effort import stride
@@ -281,10 +282,7 @@ def d4rl_file(path: pathlib.Path, count: int = 40, **changes: Any) -> None:
         "metadata/algorithm": np.bytes_("SAC"),
         **changes,
     }
-    with h5py.File(path, "w") as file:
-        for key, values in arrays.items():
-            if values is not None:
-                file[key] = values
+    files.write(path, {key: values for key, values in arrays.items() if values is not None})
 
 
 @pytest.mark.parametrize("exported", [False, True], ids=["published", "exported"])

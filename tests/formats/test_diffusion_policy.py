@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from formats.foreign import files
 from formats.roundtrip import CASES, read, refused
 
 import diskreplay as dr
@@ -39,12 +40,8 @@ def demonstrations(path: pathlib.Path, ends: Any = (4, 9), **changes: Any) -> di
         "img": rng.integers(0, 255, (9, 8, 8, 3), np.uint8), "state": rng.normal(size=(9, 5)).astype(np.float32),
         "action": rng.normal(size=(9, 2)).astype(np.float32), **changes,
     }  # fmt: skip
-    root = zarr.create_group(str(path), zarr_format=2)
-    for key, values in arrays.items():
-        if values is not None:
-            root.create_array(f"data/{key}", data=values)
-    if ends is not None:
-        root.create_array("meta/episode_ends", data=np.array(ends))
+    given = {f"data/{key}": values for key, values in arrays.items()} | {"meta/episode_ends": ends}
+    files.write(path, {key: values for key, values in given.items() if values is not None})
     return arrays
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from formats import lerobot_v2
 from formats.roundtrip import refused
 from gymnasium import spaces
 from helpers.diff import diff
@@ -29,7 +30,7 @@ from diskreplay.ops.combine import merge
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.edit import edit
 from diskreplay.ops.verify import verify
-from diskreplay.recording.video_encoding import VideoEncoder, as_a_guest
+from diskreplay.recording.video_encoding import VideoEncoder
 
 LENGTHS = (4, 7)
 CAMERA = "videos/observation.camera/chunk-000/file-000.mp4"
@@ -62,14 +63,7 @@ def frame(at: int) -> Any:
 
 def film(target: pathlib.Path, count: int, codec: str = "libx264", fps: int = 30, **options: str) -> None:
     """A video of so many frames."""
-    with av.open(str(target), "w", options={"movflags": "faststart"}) as container:
-        stream = container.add_stream(codec, fps, options=options)
-        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
-        with as_a_guest():
-            stream.codec_context.open()
-        for at in range(count):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame(at), format="rgb24")))
-        container.mux(stream.encode())
+    lerobot_v2.film(target, [frame(at) for at in range(count)], codec, fps, **options)
 
 
 def frames(store: Any) -> Any:

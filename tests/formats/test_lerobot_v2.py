@@ -14,6 +14,7 @@ import pytest
 from formats import lerobot_v2
 from formats.lerobot_v2 import CAMERA, FEATURES, FPS, LENGTHS, TASKS
 from formats.roundtrip import refused
+from formats.test_lerobot import changed
 
 import diskreplay as dr
 from diskreplay import formats
@@ -105,10 +106,6 @@ def lines(file: pathlib.Path, change: Callable[[list[Any]], list[Any]]) -> None:
     """Other objects in a file with one a line."""
     found = change([json.loads(line) for line in file.read_text().splitlines()])
     file.write_text("".join(f"{json.dumps(line)}\n" for line in found))
-
-
-def changed(file: pathlib.Path, **values: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
 WRONG: list[tuple[str, Callable[[pathlib.Path], Any], str]] = [

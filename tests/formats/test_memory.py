@@ -36,6 +36,6 @@ def test_hdf5_keeps_little_of_a_file_of_many_episodes(tmp_path: pathlib.Path) ->
     with h5py.File(path, "w") as file:
         for number in range(2000):
             file[f"data/demo_{number}/obs/a"] = number
-    with hdf5.opened(path) as file:
+    with hdf5.open_file(path, "r") as file:
         assert sum(int(file[f"data/demo_{number}/obs/a"][()]) for number in range(2000)) == sum(range(2000))
         assert file.id.get_mdc_size()[2] <= 2 << 20

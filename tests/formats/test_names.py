@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from formats.roundtrip import CASES, TERMINATED, store
+from formats.roundtrip import CASES, TERMINATED, installed, store
 from formats.test_dopamine import logs, save
 from formats.test_minari import as_arrow, episodes, jpeg, made
 from gymnasium import spaces
@@ -24,6 +24,7 @@ from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format, check_choice
 from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import whole_episodes
+from diskreplay.formats.files import npz_archive
 from diskreplay.ops.convert import export, import_dataset
 
 TOLD_BY_THEMSELVES = ("minari", "minari-arrow", "rlds", "dopamine", "store", "lerobot")
@@ -32,7 +33,7 @@ PICKLED = np.frombuffer(pickle.dumps({"a": 1}), np.uint8)
 
 def taken(path: pathlib.Path, format: str, *columns: str) -> tuple[Any, tuple[str, ...]]:
     """The steps of a dataset with the chosen columns, or all, as one batch; and the names that were not read."""
-    pytest.importorskip(formats.get(format).requires[0] if formats.get(format).requires else "numpy")
+    installed(format)
     read = formats.get(format).read
     assert read is not None
     with read(path, Choice(columns=columns or None)) as source:
@@ -221,7 +222,7 @@ def test_names_of_a_store(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.columns or case.empty or case.nested_obs], ids=repr)
 @pytest.mark.parametrize("format", ["minari", "minari-arrow", "rlds", "dopamine", "store"])
 def test_nothing_of_ours_is_unread(format: str, case: Any, path: str, tmp_path: pathlib.Path) -> None:
-    pytest.importorskip(formats.get(format).requires[0] if formats.get(format).requires else "numpy")
+    installed(format)
     if format == "dopamine" and case.nested_obs:
         pytest.skip("dopamine holds no Dict")
     case.make(path)
@@ -399,7 +400,7 @@ def test_chosen_columns_of_our_own(path: str, tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_name_that_is_not_there_is_refused(format: str, ours: bool, path: str, tmp_path: pathlib.Path) -> None:
     store(columns={"speed": np.float32})(path)
-    pytest.importorskip(formats.get(format).requires[0] if formats.get(format).requires else "numpy")
+    installed(format)
     export(path, tmp_path / "out", format, allow_loss=True)
     if not ours:
         for file in (tmp_path / "out").rglob("diskreplay.json"):
@@ -427,11 +428,10 @@ def test_a_name_that_is_not_there_is_refused(format: str, ours: bool, path: str,
 )  # fmt: skip
 def test_what_datasets_say_themselves_is_not_said_by_a_caller(name: str, said: dict[str, Any], option: str) -> None:
     every = [
-        Format(one, one, "file", formats.get(name).holds, lambda path: False, told=frozenset(told))
-        for one, told in (("flat", {"map", "ends", "align", "max_episode_steps"}), ("half", {"ends", "map"}), ("n", ()))
+        Format(one, one, "file", formats.get(name).holds, lambda path: False, container=container)
+        for one, container in (("flat", npz_archive.KIND), ("other", npz_archive.KIND), ("n", None))
     ]
-    takers = "flat, half" if option in ("--map", "--ends") else "flat"
-    with pytest.raises(InputError, match=f"^{name} datasets say themselves .*; {option} is for {takers}$"):
+    with pytest.raises(InputError, match=f"^{name} datasets say themselves .*; {option} is for flat, other$"):
         check_choice(formats.get(name), Choice(**said), lambda: every)
     check_choice(every[0], Choice(**said), lambda: every)
     check_choice(formats.get(name), Choice(columns=("obs",), allow_loss=True, decoded=True), lambda: every)

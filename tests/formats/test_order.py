@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import natural
 
 
 @pytest.mark.parametrize(

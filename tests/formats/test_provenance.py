@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import h5py
 import pytest
-from formats.roundtrip import NO_END, store
+from formats.roundtrip import NO_END, installed, store
 
 import diskreplay as dr
 from diskreplay import formats
@@ -35,8 +35,7 @@ def provenance(path: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [each.name for each in formats.every() if each.read and each.write])
 def test_every_format_carries_it(name: str, path: str, tmp_path: pathlib.Path) -> None:
-    for module in formats.get(name).requires:
-        pytest.importorskip(module, reason=f"{name} is an extra")
+    installed(name)
     store(lengths=LENGTHS, provenance=told(note="é [bold]"))(path)
     export(path, tmp_path / "out", name, allow_loss=True, selection=Selection(episodes=slice(0, 2)))
     import_dataset(tmp_path / "out", tmp_path / "back.replay", name)

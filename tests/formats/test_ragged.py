@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from formats.roundtrip import refused
+from formats.roundtrip import installed, leaves, refused
 from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import InputError
 from diskreplay.formats.core import transitions
-from diskreplay.formats.core.format import check_installed
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
 from diskreplay.schema.ragged import Lists
@@ -89,19 +88,8 @@ def read(path: Any) -> list[dict[str, Any]]:
     return found
 
 
-def leaves(value: Any, name: str) -> list[tuple[str, Any]]:
-    if isinstance(value, dict | tuple):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        return [leaf for key, part in pairs for leaf in leaves(part, f"{name}/{key}")]
-    return [(name, value)]
-
-
 def written(path: Any, out: pathlib.Path, name: str, **options: Any) -> None:
-    try:
-        check_installed(formats.get(name))
-    except ModuleNotFoundError as error:
-        pytest.skip(str(error))
-    export(path, out, name, **options)
+    export(path, out, installed(name).name, **options)
 
 
 @pytest.mark.long(quick=3)
@@ -304,10 +292,10 @@ def test_next_observations_of_lists_are_linked() -> None:
     """Its own observation stands in where an episode was terminated; one that goes on loses its last step."""
     lists = Lists(np.arange(6), np.array([0, 1, 1, 3, 6]))
     flags = np.array([False, True, False, False])
-    block = transitions.Timesteps({"obs": lists}, {}, {}, np.zeros(4), flags, flags & False, flags)
+    block = transitions.Transitions({"obs": lists}, {}, {}, {}, np.zeros(4), flags, flags & False, flags)
     found = [
         (row.tolist(), bool(last))
-        for steps in transitions.with_next_obs([block])
+        for steps in transitions.with_next_obs([(block, None)])
         for row, last in zip(steps.next_obs["obs"], steps.last, strict=True)
     ]
     assert found == [([], False), ([], True), ([3, 4, 5], True)]
@@ -317,10 +305,10 @@ def test_long_rows_are_linked_without_an_index_of_items() -> None:
     """An index of whole numbers would take eight times the bytes of packets, and far longer to follow."""
     lists = Lists(np.zeros(32 << 16, np.uint8), np.arange(33) << 16)
     last = np.arange(32) % 8 == 7
-    block = transitions.Timesteps({"obs": lists}, {}, {}, np.zeros(32), last, last & False, last)
+    block = transitions.Transitions({"obs": lists}, {}, {}, {}, np.zeros(32), last, last & False, last)
     tracemalloc.start()
     try:
-        found = [len(steps) for steps in transitions.with_next_obs([block])]
+        found = [len(steps) for steps in transitions.with_next_obs([(block, None)])]
         assert tracemalloc.get_traced_memory()[1] < 3 * lists.values.nbytes
     finally:
         tracemalloc.stop()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from formats.roundtrip import TERMINATED, TRUNCATED, store
+from formats.roundtrip import TERMINATED, TRUNCATED, installed, store
 from formats.test_minari import episodes, made
 from gymnasium import spaces
 from hypothesis import given
@@ -86,8 +86,7 @@ LENGTHS = [(4, TERMINATED), (6, TRUNCATED), (3, TERMINATED)]
 
 def dataset(format: str, folder: pathlib.Path, odd: dict[int, float]) -> pathlib.Path:
     """A dataset of three episodes, where the reward of some rows is another."""
-    required = formats.get(format).requires
-    pytest.importorskip(required[0] if required else "numpy")
+    installed(format)
     if format == "minari":
         arrays = episodes([4, 6, 3])
         rewards = np.concatenate([one["rewards"] for one in arrays])

@@ -5,23 +5,13 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from formats.roundtrip import CASES, Case, Episode, check, expected, read
+from formats.roundtrip import CASES, Case, Episode, check, expected, installed, read
 
 import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import InputError
-from diskreplay.formats.core.format import Format, check_installed
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
-
-
-def installed(name: str) -> Format:
-    format = formats.get(name)
-    try:
-        check_installed(format)
-    except ModuleNotFoundError as error:
-        pytest.skip(str(error))
-    return format
 
 
 def changed_at_the_end(episode: Episode) -> bool:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
+from formats.roundtrip import installed
 from formats.test_minari import episodes, made
 from formats.test_ragged import read
 from gymnasium import spaces
@@ -21,7 +22,6 @@ import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
-from diskreplay.formats.core.format import check_installed
 from diskreplay.ops.convert import export, import_dataset
 
 TEXTS = ["pick up the cup", "", "grasp\nfirmly", "é語🙂", "\t", "pick up the cup", "put it down"]
@@ -58,20 +58,12 @@ def make(
                 at += 1
 
 
-def installed(name: str) -> str:
-    try:
-        check_installed(formats.get(name))
-    except ModuleNotFoundError as error:
-        pytest.skip(str(error))
-    return name
-
-
 @pytest.mark.parametrize("origin", ["rlds", "lerobot-of-others", "somebody"])
 @pytest.mark.parametrize("name", STRINGS)
 def test_they_come_back(name: str, origin: str, path: str, tmp_path: pathlib.Path) -> None:
     make(path, origin)
     lost = {"facts of episodes": 3} if name == "parquet" else {}
-    assert export(path, tmp_path / "out", installed(name), allow_loss=True).lost == lost
+    assert export(path, tmp_path / "out", installed(name).name, allow_loss=True).lost == lost
     import_dataset(tmp_path / "out", tmp_path / "back")
     assert read(tmp_path / "back") == read(path)
     with dr.ReplayBuffer.open(tmp_path / "back", mode="r") as rb:
@@ -81,7 +73,7 @@ def test_they_come_back(name: str, origin: str, path: str, tmp_path: pathlib.Pat
 @pytest.mark.parametrize(("first", "second"), [*itertools.permutations(STRINGS, 2)])
 def test_they_go_from_format_to_format(first: str, second: str, path: str, tmp_path: pathlib.Path) -> None:
     make(path)
-    for at, name in enumerate((installed(first), installed(second))):
+    for at, name in enumerate((installed(first).name, installed(second).name)):
         export(path if at == 0 else tmp_path / "0", tmp_path / f"out-{at}", name, allow_loss=True)
         import_dataset(tmp_path / f"out-{at}", tmp_path / f"{at}")
     assert read(tmp_path / "1") == read(path)
@@ -111,7 +103,7 @@ def strings(dataset: pathlib.Path, name: str) -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize("name", STRINGS[:-1])
 def test_they_are_strings_in_the_files(name: str, path: str, tmp_path: pathlib.Path) -> None:
     make(path)
-    export(path, tmp_path / "out", installed(name), allow_loss=True)
+    export(path, tmp_path / "out", installed(name).name, allow_loss=True)
     assert strings(tmp_path / "out", name) == ([TEXTS[at % 7] for at in range(13)],) * 2
 
 
@@ -123,7 +115,7 @@ def test_numbers_that_are_no_text_are_refused(path: str, tmp_path: pathlib.Path)
         rb.add(np.zeros(3), 0, 0.0, np.zeros(3), True, False, task=[0xD800])
     for name in STRINGS:
         with pytest.raises(InputError, match="numbers that are no text"):
-            export(path, tmp_path / "out", installed(name))
+            export(path, tmp_path / "out", installed(name).name)
 
 
 @pytest.mark.parametrize("origin", [{"rlds": {"text": "said"}}, {"rlds": ["text"]}, {"text": ["said"]}, {"a": {}}])

@@ -83,7 +83,7 @@ def test_groups_in_groups(tmp_path: pathlib.Path) -> None:
         group = file.create_group("deep")
         for _ in range(3000):
             group = group.create_group("x")
-    with hdf5.opened(tmp_path / "a.hdf5") as file:
+    with hdf5.open_file(tmp_path / "a.hdf5", "r") as file:
         assert hdf5.Hdf5File(file["a"], "x").names() == ["b/values"]
         with pytest.raises(InputError, match="damaged"):
             hdf5.Hdf5File(file["deep"], "x").names()

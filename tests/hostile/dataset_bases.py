@@ -1,15 +1,10 @@
-"""Small datasets of every format that is read, to be mutated; and the processes that try it."""
+"""Small datasets of every format that is read, to be mutated."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 import h5py
 import numpy as np
@@ -20,7 +15,6 @@ from gymnasium import spaces
 from diskreplay import formats
 from diskreplay.ops.convert import export
 
-TESTS = pathlib.Path(__file__).parent.parent
 LENGTHS = [(6, TERMINATED), (1, TRUNCATED), (9, TRUNCATED), (4, NO_END), (5, BOTH)]
 IMAGE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
 VECTOR = spaces.Box(-9, 9, (5,), np.float32)
@@ -83,47 +77,3 @@ def strip(dataset: pathlib.Path) -> None:
             described = json.loads(file.read_text())
             described.pop("diskreplay", None)
             file.write_text(json.dumps(described))
-
-
-@dataclasses.dataclass
-class Outcome:
-    """How many cases ended how, by format, and each violation."""
-
-    ended: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
-    violations: list[str] = dataclasses.field(default_factory=list)
-
-
-def run(bases: pathlib.Path, folder: pathlib.Path, seed: int, first: int, stop: int, chosen: Any = ()) -> Outcome:
-    """Tries the mutations ``first`` to ``stop``; a worker that dies or hangs is followed by another behind the case."""
-    outcome = Outcome()
-    folder.mkdir(exist_ok=True)
-    for line in _lines(bases, folder, seed, first, stop, chosen):
-        done, _, ended = line.partition(" -> ")
-        format = done.partition(" ")[2].partition(" ")[0]
-        word = ended.partition(" ")[0]
-        outcome.ended[format, word] += 1
-        if word == "VIOLATION":
-            outcome.violations.append(f"seed {seed} case {line}")
-    return outcome
-
-
-def _lines(bases: pathlib.Path, folder: pathlib.Path, seed: int, first: int, stop: int, chosen: Any) -> Iterator[str]:
-    errors = folder / "stderr"
-    while first < stop:
-        with errors.open("wb") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", "-m", "hostile.dataset_worker", str(bases), str(folder),
-                 str(seed), str(first), str(stop), *chosen],
-                stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=TESTS, env=None,
-            )  # fmt: skip
-        assert process.stdout is not None
-        for line in process.stdout:
-            yield line.rstrip("\n")
-            first += 1
-        process.stdout.close()
-        process.wait()
-        if first < stop:
-            said = errors.read_bytes()[-2500:].decode(errors="replace")
-            names = sorted(kind.name for kind in bases.iterdir() if not chosen or kind.name.partition(" ")[0] in chosen)
-            yield f"{first} {names[first % len(names)]} | ? -> VIOLATION it died with {process.returncode}: {said!r}"
-            first += 1

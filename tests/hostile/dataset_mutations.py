@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hostile.mutations import HOSTILE, RAW, Rng, pick, places
+from hostile.mutations import HOSTILE, HUGE, Rng, alter, extend, flip, of_a_file, overwrite, pick, text_of, truncate
 from tfrecord.example_pb2 import Example
 from tfrecord.writer import TFRecordWriter
 
@@ -28,7 +28,6 @@ from diskreplay.formats.files.tfrecord import examples
 Json = Any
 Mutation = Callable[[pathlib.Path, pathlib.Path, Rng], str | None]
 """Changes a dataset or a file of it; what was done, or None where that does not fit. It may use a folder outside."""
-HUGE = [1 << 24, 1 << 31, 1 << 32, 1 << 40, 1 << 60, (1 << 63) - 1]
 CODECS = [
     None, {"id": "pickle"}, {"id": "zlib"}, {"id": "no such codec"}, {"id": 3}, {}, [], "blosc",
     {"id": "blosc", "cname": "x", "clevel": 99, "shuffle": 9, "blocksize": -1}, {"id": "vlen-utf8"}, {"id": "json2"},
@@ -78,47 +77,6 @@ def _targets(dataset: pathlib.Path, kind: str) -> list[pathlib.Path]:
 
 def _file(dataset: pathlib.Path, rng: Rng) -> pathlib.Path:
     return pick(_files(dataset), rng)
-
-
-def _flip(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
-    file = _file(dataset, rng)
-    data = bytearray(file.read_bytes())
-    if not data:
-        return None
-    # Headers and footers are where a flip does most.
-    low, high = pick([(0, len(data)), (0, min(2048, len(data))), (max(0, len(data) - 2048), len(data))], rng)
-    at = rng.integers(low, high, size=pick([1, 1, 2, 8], rng))
-    for byte in at:
-        data[byte] ^= 1 << rng.integers(8)
-    file.write_bytes(data)
-    return f"{file.name} at {at.tolist()}"
-
-
-def _overwrite(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
-    file = _file(dataset, rng)
-    data = bytearray(file.read_bytes())
-    at, length = int(rng.integers(len(data) + 1)), int(rng.integers(1, 200))
-    data[at : at + length] = pick([bytes(length), bytes(length), rng.bytes(length), b"\xff" * length], rng)
-    file.write_bytes(data)
-    return f"{file.name} at {at}"
-
-
-def _truncate(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
-    file = _file(dataset, rng)
-    size = file.stat().st_size
-    keep = pick([0, max(0, size - 1), int(rng.integers(size + 1)), int(rng.integers(size + 1))], rng)
-    os.truncate(file, keep)
-    return f"{file.name} to {keep} of {size}"
-
-
-def _extend(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
-    file = _file(dataset, rng)
-    if rng.random() < 0.2:
-        os.truncate(file, size := pick([1 << 20, 1 << 32, 1 << 40], rng))
-        return f"{file.name} to {size}, a hole"
-    more = pick([b"\0", bytes(4096), rng.bytes(int(rng.integers(1, 300))), file.read_bytes()], rng)
-    file.write_bytes(file.read_bytes() + more)
-    return f"{file.name} by {len(more)}"
 
 
 def _delete(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
@@ -177,41 +135,8 @@ def _strange(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | No
 
 
 def edit(document: Json, rng: Rng) -> str:
-    """JSON text of the document with one or two changes, in the JSON that its strings hold too."""
-    for _ in range(pick([1, 1, 2], rng)):
-        every = places(document, at_most=40)
-        if not every:
-            return json.dumps(pick(HOSTILE, rng))
-        where = pick(every, rng)
-        parent = document
-        for key in where[:-1]:
-            parent = parent[key]
-        value = parent[where[-1]]
-        inner = None
-        if isinstance(value, str) and value[:1] in "{[":
-            inner = json.loads(value)
-        if inner is not None and rng.random() < 0.9:
-            parent[where[-1]] = edit(inner, rng)
-        else:
-            _change(parent, where[-1], rng)
-    text = json.dumps(document)
-    return text.replace('"RAW"', pick(RAW, rng)) if '"RAW"' in text else text
-
-
-def _change(parent: Json, key: Any, rng: Rng) -> None:
-    choice, value = rng.random(), parent[key]
-    if choice < 0.25 and type(value) is int:
-        parent[key] = value + int(pick([1, -1, value, 2, 8, 1 << 16, 1 << 28], rng))
-    elif choice < 0.3 and isinstance(value, list) and value:
-        parent[key] = pick([value[1:], value * 2, [pick(HUGE, rng)], [*value, 1]], rng)
-    elif choice < 0.4:
-        del parent[key]
-    elif choice < 0.45 and isinstance(parent, dict):
-        parent[pick(["", "..", "x\ny", "obs", key * 2], rng)] = parent.pop(key)
-    elif choice < 0.52:
-        parent[key] = "RAW"
-    else:
-        parent[key] = pick([*HOSTILE, *HUGE], rng)
+    """JSON text of the document with one or two changes."""
+    return text_of(document if alter(document, rng, at_most=40) else pick(HOSTILE, rng), rng)
 
 
 def _json(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
@@ -673,8 +598,9 @@ def _framed(data: bytes, length: int | None) -> bytes:
 
 
 PLAIN: dict[str, Mutation] = {
-    "flipped": _flip, "flipped more": _flip, "overwritten": _overwrite, "truncated": _truncate, "extended": _extend,
-    "deleted": _delete, "swapped": _swap, "strange": _strange,
+    "flipped": of_a_file(flip, _file), "flipped more": of_a_file(flip, _file),
+    "overwritten": of_a_file(overwrite, _file), "truncated": of_a_file(truncate, _file),
+    "extended": of_a_file(extend, _file), "deleted": _delete, "swapped": _swap, "strange": _strange,
 }  # fmt: skip
 STRUCTURED: dict[str, tuple[Callable[[pathlib.Path], bool], Mutation]] = {
     "json": (_is_json, _json), "hdf5": (_is_hdf5, _hdf5), "npz": (zipfile.is_zipfile, _zip),

@@ -6,19 +6,16 @@ and one past the last.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import pathlib
-import resource
 import shutil
 import sys
 import traceback
 import warnings
 
 import numpy as np
-from helpers.patience import PATIENCE
 from hostile.dataset_mutations import mutate
-from hostile.worker import outside_of, snapshot, watched
+from hostile.worker import Violation, outside_of, serve, snapshot, watched
 
 import diskreplay as dr
 from diskreplay import formats
@@ -29,10 +26,6 @@ from diskreplay.ops.verify import verify
 ADDRESS_BYTES = 12 << 30
 MEMORY_BYTES = 500 << 20
 CASE_SECONDS = 20.0
-
-
-class Violation(Exception):
-    """What must not happen happened."""
 
 
 def resident_bytes(what: str) -> int:
@@ -89,7 +82,7 @@ def attempt(base: pathlib.Path, folder: pathlib.Path, seed: int, number: int) ->
     said: list[str] = []
     forget_peak()
     peak = resident_bytes("VmRSS")
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    errors = os.fstat(sys.stderr.fileno()).st_size
     try:
         with watched(CASE_SECONDS), warnings.catch_warnings():
             warnings.simplefilter("always")
@@ -99,9 +92,9 @@ def attempt(base: pathlib.Path, folder: pathlib.Path, seed: int, number: int) ->
     except Exception as error:
         where = traceback.format_exc().strip().replace("\n", "\\n")
         return done, f"VIOLATION {type(error).__name__}: {str(error)[:300]!r} {where[-3500:]}"
-    finally:
-        faulthandler.cancel_dump_traceback_later()
     sys.stderr.flush()
+    if os.fstat(sys.stderr.fileno()).st_size != errors:
+        return done, f"VIOLATION on stderr: {pathlib.Path('/proc/self/fd/2').read_bytes()[errors : errors + 300]!r}"
     if said:
         return done, f"VIOLATION a warning: {said[0][:300]!r}"
     if (grown := resident_bytes("VmHWM") - peak) > MEMORY_BYTES:
@@ -115,23 +108,13 @@ def attempt(base: pathlib.Path, folder: pathlib.Path, seed: int, number: int) ->
 
 
 def main() -> None:
-    bases, folder, seed, first, stop, *chosen = sys.argv[1:]
-    each = [next(kind.iterdir()) for kind in sorted(pathlib.Path(bases).iterdir())
-            if not chosen or kind.name.partition(" ")[0] in chosen]  # fmt: skip
+    bases, folder, seed, first, stop = sys.argv[1:]
+    each = [next(kind.iterdir()) for kind in sorted(pathlib.Path(bases).iterdir())]
     formats.every()
-    os.fsync = lambda fd: None  # type: ignore[assignment]  # nobody cuts the power here
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
-    errors = pathlib.Path(folder) / "stderr"
     cases = pathlib.Path(folder) / "cases"
     cases.mkdir(exist_ok=True)
-    for number in range(int(first), int(stop)):
-        base = each[number % len(each)]
-        size = errors.stat().st_size
-        done, ended = attempt(base, cases, int(seed), number)
-        if errors.stat().st_size != size and not ended.startswith("VIOLATION"):
-            ended = f"VIOLATION on stderr: {errors.read_bytes()[size : size + 300]!r}"
-        line = f"{number} {base.parent.name} | {done} -> {ended}"
-        print(line.replace("\n", " ").encode("ascii", "backslashreplace").decode(), flush=True)
+    numbers = [(number, each[number % len(each)]) for number in range(int(first), int(stop))]
+    serve(((f"{at} {one.parent.name}", *attempt(one, cases, int(seed), at)) for at, one in numbers), ADDRESS_BYTES)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ HOSTILE: list[Any] = [
     {"name": "blosc"}, "none", "zstd:9", "lz4hc:0", "pickle", "object", "O", "int64", "uint8", "float16", "bool", "|S8",
     [1 << 20] * 8, [2, 3], list(range(3000)),
 ]  # fmt: skip
+HUGE = [1 << 24, 1 << 31, 1 << 32, 1 << 40, 1 << 60, (1 << 63) - 1]
 RAW = [
     "NaN",
     "Infinity",
@@ -70,31 +72,53 @@ def _file(store: pathlib.Path, rng: Rng) -> pathlib.Path:
     return pick(sorted(store.rglob(pattern)), rng)
 
 
-def _flip(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
-    file = _file(store, rng)
+def of_a_file(change: Callable[[pathlib.Path, Rng], str | None], choose: Any) -> Any:
+    """Returns a mutation of the files that ``choose(store, rng)`` gives."""
+
+    def mutation(*arguments: Any) -> str | None:
+        store, rng = arguments[-3], arguments[-1]
+        file = choose(store, rng)
+        done = change(file, rng)
+        return None if done is None else f"{file} {done}"
+
+    return mutation
+
+
+def flip(file: pathlib.Path, rng: Rng) -> str | None:
     data = bytearray(file.read_bytes())
-    at = rng.integers(len(data), size=pick([1, 1, 1, 2, 8], rng))
+    if not data:
+        return None
+    # Headers and footers are where a flip does most.
+    low, high = pick([(0, len(data)), (0, min(2048, len(data))), (max(0, len(data) - 2048), len(data))], rng)
+    at = rng.integers(low, high, size=pick([1, 1, 2, 8], rng))
     for byte in at:
         data[byte] ^= 1 << rng.integers(8)
     file.write_bytes(data)
-    return f"{file} at {at.tolist()}"
+    return f"at {at.tolist()}"
 
 
-def _overwrite(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
-    file = _file(store, rng)
+def overwrite(file: pathlib.Path, rng: Rng) -> str:
     data = bytearray(file.read_bytes())
-    at, length = int(rng.integers(len(data))), int(rng.integers(1, 64))
-    data[at : at + length] = pick([bytes(length), rng.bytes(length), b"\xff" * length], rng)
+    at, length = int(rng.integers(len(data) + 1)), int(rng.integers(1, 200))
+    data[at : at + length] = pick([bytes(length), bytes(length), rng.bytes(length), b"\xff" * length], rng)
     file.write_bytes(data)
-    return f"{file} at {at}"
+    return f"at {at}"
 
 
-def _truncate(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
-    file = _file(store, rng)
+def truncate(file: pathlib.Path, rng: Rng) -> str:
     size = file.stat().st_size
-    keep = pick([0, size - 1, int(rng.integers(size)), int(rng.integers(size))], rng)
+    keep = pick([0, max(0, size - 1), int(rng.integers(size + 1)), int(rng.integers(size + 1))], rng)
     os.truncate(file, keep)
-    return f"{file} to {keep} of {size}"
+    return f"to {keep} of {size}"
+
+
+def extend(file: pathlib.Path, rng: Rng) -> str:
+    if rng.random() < 0.25:
+        os.truncate(file, size := pick([1 << 20, 1 << 32, 1 << 40], rng))
+        return f"to {size}, a hole"
+    more = pick([b"\0", bytes(4096), rng.bytes(int(rng.integers(1, 300))), file.read_bytes()], rng)
+    file.write_bytes(file.read_bytes() + more)
+    return f"by {len(more)}"
 
 
 def _stale(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
@@ -108,16 +132,6 @@ def _stale(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> 
         return None
     os.truncate(file, keep := pick(sizes, rng))
     return f"{file} to {keep}"
-
-
-def _extend(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
-    file = _file(store, rng)
-    if rng.random() < 0.3:
-        os.truncate(file, size := pick([1 << 20, 1 << 32, 1 << 40], rng))
-        return f"{file} to {size}, a hole"
-    more = pick([b"\0", bytes(4096), rng.bytes(int(rng.integers(1, 300))), file.read_bytes()], rng)
-    file.write_bytes(file.read_bytes() + more)
-    return f"{file} by {len(more)}"
 
 
 def _delete(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
@@ -215,46 +229,66 @@ def places(value: Any, path: tuple[Any, ...] = (), *, at_most: int | None = None
     return found
 
 
+def alter(document: Any, rng: Rng, at_most: int | None = None) -> str:
+    """Changes one or two places of a document, in the JSON that its strings hold too; what was done."""
+    done = ""
+    for _ in range(pick([1, 1, 2], rng)):
+        every = places(document, at_most=at_most)
+        if not every:
+            break
+        where = pick(every, rng)
+        parent = document
+        for key in where[:-1]:
+            parent = parent[key]
+        value = parent[where[-1]]
+        inner = json.loads(value) if isinstance(value, str) and value.startswith(("{", "[")) else None
+        if inner and rng.random() < 0.9:
+            done = alter(inner, rng, at_most)
+            parent[where[-1]] = text_of(inner, rng)
+        else:
+            done = _change(parent, where[-1], rng)
+        done = f"{where}: {done}"
+    return done
+
+
+def text_of(document: Any, rng: Rng) -> str:
+    """The JSON text of an altered document."""
+    text = json.dumps(document)
+    return text.replace('"RAW"', pick(RAW, rng)) if '"RAW"' in text else text
+
+
 def _edit(store: pathlib.Path, rng: Rng, reseal: bool) -> str | None:
     documents = sorted(store.rglob("zarr.json"))
     ours = [file for file in documents if b'"diskreplay"' in file.read_bytes()]
     file = pick(ours if reseal or rng.random() < 0.8 else documents, rng)
     document = json.loads(file.read_bytes())
-    for _ in range(pick([1, 1, 2], rng)):
-        where = pick(places(document), rng)
-        parent = document
-        for key in where[:-1]:
-            parent = parent[key]
-        done = _change(parent, where[-1], rng)
-    text = json.dumps(document)
+    done = alter(document, rng)
     if reseal:
         attributes = document.get("attributes") if isinstance(document, dict) else None
         facts = attributes.get("diskreplay") if isinstance(attributes, dict) else None
         if isinstance(facts, dict):
             node = "" if file.parent == store else f"{file.parent.parent.name}/{file.parent.name}"
             facts["checksum"] = metadata.checksum(facts, node)
-            text = json.dumps(document)
-    if '"RAW"' in text:
-        text = text.replace('"RAW"', pick(RAW, rng))
-    file.write_text(text, encoding="utf-8", errors="surrogatepass")
-    return f"{file} {where}: {done}"
+    file.write_text(text_of(document, rng), encoding="utf-8", errors="surrogatepass")
+    return f"{file} {done}"
 
 
 def _change(parent: Any, key: Any, rng: Rng) -> str:
-    choice = rng.random()
-    value = parent[key]
+    choice, value = rng.random(), parent[key]
     if choice < 0.25 and type(value) is int:
-        parent[key] = value + int(pick([1, -1, value, 2, 8, 1 << 16], rng))
-    elif choice < 0.35:
+        parent[key] = value + int(pick([1, -1, value, 2, 8, 1 << 16, 1 << 28], rng))
+    elif choice < 0.3 and isinstance(value, list) and value:
+        parent[key] = pick([value[1:], value * 2, [pick(HUGE, rng)], [*value, 1]], rng)
+    elif choice < 0.38:
         del parent[key]
         return "deleted"
-    elif choice < 0.42 and isinstance(parent, dict):
-        parent[pick(["", "..", "x", "checksum", "diskreplay", key * 2], rng)] = parent.pop(key)
+    elif choice < 0.44 and isinstance(parent, dict):
+        parent[pick(["", "..", "x\ny", "obs", "checksum", "diskreplay", key * 2], rng)] = parent.pop(key)
         return "renamed"
-    elif choice < 0.5:
+    elif choice < 0.52:
         parent[key] = "RAW"
     else:
-        parent[key] = pick(HOSTILE, rng)
+        parent[key] = pick([*HOSTILE, *HUGE], rng)
     return repr(parent[key])[:60]
 
 
@@ -319,7 +353,8 @@ def _forged_chunk(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: R
 
 
 KINDS = {
-    "flipped": _flip, "overwritten": _overwrite, "truncated": _truncate, "stale": _stale, "extended": _extend,
+    "flipped": of_a_file(flip, _file), "overwritten": of_a_file(overwrite, _file),
+    "truncated": of_a_file(truncate, _file), "stale": _stale, "extended": of_a_file(extend, _file),
     "deleted": _delete, "swapped": _swap, "duplicated": _duplicate, "linked": _link, "strange": _strange,
     "edited": _edited, "forged document": _forged_document, "forged index": _forged_index,
     "forged chunk": _forged_chunk,

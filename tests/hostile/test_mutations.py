@@ -21,10 +21,11 @@ SEED = 20_261_121
 def test_mutations(name: str, tmp_path: pathlib.Path, record_property: pytest.RecordProperty) -> None:
     cases = examples(CASES // len(bases.MAKERS), "mutations", least=6)
     base = bases.make(name, tmp_path)
-    outcome = pool.run(base, tmp_path, SEED, cases)
-    record_property("ended", dict(outcome.ended))
-    print(f"{name}: {dict(outcome.ended)} of {dict(outcome.kinds)}")
+    base.save(tmp_path / "base.pickle")
+    outcome = pool.run("hostile.worker", tmp_path / "base.pickle", tmp_path / "worker", SEED, cases)
+    record_property("ended", outcome.said())
+    print(outcome.said())
     shutil.rmtree(tmp_path)  # tens of thousands of cases leave much behind
     assert not outcome.violations, "\n\n".join(outcome.violations)
     assert outcome.ended.total() == cases
-    assert min(outcome.ended["right"], outcome.ended["refused"]) > cases // 20
+    assert min(outcome.ended[name, "right"], outcome.ended[name, "refused"]) > cases // 20

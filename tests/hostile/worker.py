@@ -1,6 +1,6 @@
 """A process that tries mutations, one line for each on its standard output; whoever started it watches it.
 
-Arguments: a pickled base, a folder of its own, bytes of address space, the seed, the first case, and one past the last.
+Arguments: a pickled base, a folder of its own, the seed, the first case, and one past the last.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import shutil
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from helpers.patience import PATIENCE
 from hostile.bases import SAMPLED, Base, Digests, digests, read_all
 from hostile.mutations import mutate
 
@@ -29,6 +31,8 @@ from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 from diskreplay.reading import compiled
 
+ADDRESS_BYTES = 6 << 30
+"""Of the whole process, libraries and threads included: about 2.5 GiB of it are taken before the first case."""
 CASE_SECONDS = 60.0
 OUTSIDE = {"text": b"not of the store\n" * 9}
 
@@ -226,7 +230,8 @@ def attempt(base: Base, folder: pathlib.Path, seed: int, number: int) -> tuple[s
     done, damage = mutate(base, store, outside, rng)
     before = snapshot(outside)
     try:
-        ended = Case(base, store, damage).run(number)
+        with watched(CASE_SECONDS):
+            ended = Case(base, store, damage).run(number)
     except Exception as error:
         where = traceback.format_exc().strip().replace("\n", "\\n")
         return done, f"VIOLATION {type(error).__name__}: {str(error)[:300]!r} {where[-2500:]}"
@@ -237,26 +242,37 @@ def attempt(base: Base, folder: pathlib.Path, seed: int, number: int) -> tuple[s
 
 @contextlib.contextmanager
 def watched(seconds: float) -> Iterator[None]:
-    """Ends the process with a trace where the block takes more processor time: a machine may stand still meanwhile."""
+    """Ends the process with a trace where the block takes more processor time: a machine may stand still meanwhile.
+
+    What waits for ever takes none: it ends after :data:`PATIENCE`.
+    """
     faulthandler.register(signal.SIGPROF, chain=True)
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
+        faulthandler.cancel_dump_traceback_later()
+
+
+def serve(cases: Iterator[tuple[str, str, str]], address_bytes: int) -> None:
+    """Prints a line for each case: its number and kind, what was done, and how it ended."""
+    os.fsync = lambda fd: None  # type: ignore[assignment]  # nobody cuts the power here
+    resource.setrlimit(resource.RLIMIT_AS, (address_bytes, address_bytes))
+    for name, done, ended in cases:
+        line = f"{name} | {done} -> {ended}"
+        print(line.replace("\n", " ").encode("ascii", "backslashreplace").decode(), flush=True)
 
 
 def main() -> None:
-    pickled, folder, address_bytes, seed, first, stop = sys.argv[1:]
+    pickled, folder, seed, first, stop = sys.argv[1:]
     base = pickle.loads(pathlib.Path(pickled).read_bytes())
-    os.fsync = lambda fd: None  # type: ignore[assignment]  # nobody cuts the power here
+    warnings.simplefilter("ignore")
     compiled.LOAD_AFTER = 0  # batches are read by compiled code wherever it applies
     compiled.KERNEL.now()
-    resource.setrlimit(resource.RLIMIT_AS, (int(address_bytes), int(address_bytes)))
-    for number in range(int(first), int(stop)):
-        with watched(CASE_SECONDS):
-            done, ended = attempt(base, pathlib.Path(folder), int(seed), number)
-        print(number, done.replace("\n", " ")[:300], "->", ended, flush=True)
+    numbers = range(int(first), int(stop))
+    serve(((f"{at} {base.name}", *attempt(base, pathlib.Path(folder), int(seed), at)) for at in numbers), ADDRESS_BYTES)
 
 
 if __name__ == "__main__":

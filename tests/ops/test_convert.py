@@ -27,7 +27,7 @@ from diskreplay.errors import DiskFullError, InputError, StoreNotFoundError
 from diskreplay.formats.arrays import from_arrays
 from diskreplay.formats.core import recorder
 from diskreplay.formats.core.recorder import Added, add_steps
-from diskreplay.formats.core.transitions import Source, Timesteps, with_next_obs
+from diskreplay.formats.core.transitions import Source, Transitions, with_next_obs
 from diskreplay.formats.selection import Selection
 from diskreplay.ops import convert
 from diskreplay.ops.convert import export, import_dataset
@@ -430,14 +430,15 @@ def test_a_group_that_was_made_for_nothing_goes(name: str, path: str, tmp_path: 
 # Joining
 
 
-def pieces(flags: list[tuple[bool, bool, bool]], size: int, finals: bool) -> Iterator[Timesteps]:
+def pieces(flags: list[tuple[bool, bool, bool]], size: int, finals: bool) -> Iterator[tuple[Transitions, Any]]:
     """Steps 0, 1, 2, ... with (terminated, truncated, last), a few at a time; final observations are negative."""
     numbers = np.arange(len(flags))
     table = np.array(flags, bool).reshape(-1, 3)
     for start in range(0, len(flags), size):
         at, ends = numbers[start : start + size], table[start : start + size]
         final = {"obs": -at[ends[:, 2]]} if finals else None
-        yield Timesteps({"obs": at}, {"action": at}, {}, at.astype(float), ends[:, 0], ends[:, 1], ends[:, 2], final)
+        steps = Transitions({"obs": at}, {}, {"action": at}, {}, at.astype(float), ends[:, 0], ends[:, 1], ends[:, 2])
+        yield steps, final
 
 
 def naive(flags: list[tuple[bool, bool, bool]], finals: bool) -> list[tuple[int, int, bool, bool, bool]]:

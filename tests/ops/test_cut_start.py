@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from formats.roundtrip import installed
 from helpers import line
 from helpers.commands import command
 from helpers.line import create
@@ -177,8 +178,7 @@ HOLDING = [one.name for one in formats.every() if one.holds.facts and one.write 
 @pytest.mark.long(quick=3)
 @pytest.mark.parametrize("name", HOLDING)
 def test_formats_with_facts_bring_it_back(store: pathlib.Path, tmp_path: pathlib.Path, name: str) -> None:
-    for module in formats.get(name).requires:
-        pytest.importorskip(module)
+    installed(name)
     out = tmp_path / ("group/a-v0" if "minari" in name else "a")
     result = export(store, out, name, allow_loss=True)
     assert result.cut_starts == 1

@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from formats.roundtrip import installed
 from helpers.commands import command
 from helpers.damage import flip
 from helpers.effort import stride
@@ -116,8 +117,7 @@ def test_minari_has_the_seed_where_it_looks_for_it(store: pathlib.Path, tmp_path
 def test_facts_are_a_loss_where_there_is_no_place_for_them(
     store: pathlib.Path, tmp_path: pathlib.Path, name: str
 ) -> None:
-    for module in formats.get(name).requires:
-        pytest.importorskip(module)
+    installed(name)
     with pytest.raises(InputError, match=r"facts of episodes \(6\)"):
         export(store, tmp_path / "out", name)
     assert export(store, tmp_path / "out", name, allow_loss=True).lost["facts of episodes"] == 6

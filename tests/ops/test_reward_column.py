@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from formats.roundtrip import installed
 from formats.roundtrip import read as episodes_of
 from gymnasium.spaces import Box
 from helpers.commands import command, said
@@ -45,10 +46,7 @@ def rewards(path: Any) -> list[float]:
 def test_every_format_has_the_column_as_reward(name: str, path: str, tmp_path: pathlib.Path) -> None:
     make(path)
     relabel(path, lambda episode: -1.0 - episode.reward, "shaped")
-    try:
-        formats.core.format.check_installed(formats.get(name))  # type: ignore[attr-defined]
-    except ImportError as error:
-        pytest.skip(str(error))
+    installed(name)
     out = tmp_path / f"out{ENDINGS.get(name, '')}"
     lost = export(path, out, name, reward_column="shaped", allow_loss=True).lost
     assert not [what for what in lost if "shaped" in what or "recorded_reward" in what]

@@ -27,10 +27,9 @@ from diskreplay.formats.core.convention import FINAL_OBS, LAYOUT, NEXT_OBS, Conv
 from diskreplay.formats.core.ends import EndsUnknown
 from diskreplay.formats.core.episodes import widest
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, Joined, leaves_of
-from diskreplay.formats.core.format import TOLD, Format, Holds, Write
+from diskreplay.formats.core.format import Format, Holds, Write
 from diskreplay.formats.core.layout import Layout
-from diskreplay.formats.core.names import Names, files_below, numbered
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import Names, files_below, natural, numbered
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.refusing import by_hand, listed, shapes_in
 from diskreplay.formats.core.runs import steps_of
@@ -142,9 +141,8 @@ def array_format(
 
     recognise = more.pop("recognise", functools.partial(matches, container, tables))
     return Format(
-        name, title, kind, holds, recognise, read, write, compressions, container=container, tables=tables,
-        told=frozenset(TOLD), **more,
-    )  # fmt: skip
+        name, title, kind, holds, recognise, read, write, compressions, container=container, tables=tables, **more
+    )
 
 
 @dataclasses.dataclass(frozen=True)

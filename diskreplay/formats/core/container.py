@@ -9,17 +9,15 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.formats.core.flat import ArrayLike
+from diskreplay.schema.ragged import Array
 
 ATTRIBUTES = ".attrs/"
 """What stands between the name of a group or array and that of its attribute."""
 CHUNK_BYTES = 1 << 20
 """The number of decoded bytes of a chunk: h5py advises no more, and its chunk cache holds as much."""
 MAX_CHUNK_ROWS = 1 << 14
-
-Array = NDArray[Any]
 
 
 class Container(Protocol):

@@ -22,16 +22,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import AS_IT_IS, KINDS, WHOLE, Choice
 from diskreplay.schema.columns import TERMINATED, TRUNCATED
-
-Array = NDArray[Any]
+from diskreplay.schema.ragged import Array
 
 DONE, DISCOUNT, CUT = "/done", "/discount", "/cut"
 TELLING = tuple(f"/{kind}" for kind in (*KINDS, "ends"))

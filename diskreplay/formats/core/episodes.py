@@ -7,22 +7,21 @@ parts that :func:`episode_blocks` gives, so that an episode of any length goes t
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, Joined, ListedArray, is_ragged, length
 from diskreplay.formats.core.layout import Layout, infer_choices
-from diskreplay.formats.core.names import Names
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode
 from diskreplay.schema import spaces
+from diskreplay.schema.ragged import Array
 
-Array = NDArray[Any]
 Key = TypeVar("Key")
 
 
@@ -106,19 +105,16 @@ class EpisodeBlock:
 def episode_blocks(blocks: Iterable[Transitions]) -> Iterator[EpisodeBlock]:
     """Yield the same steps by episode, a block at a time; the last episode ends at the last step."""
     number = start = 0
-    before: Transitions | None = None
-    for steps in by_episode(blocks):
-        if before is not None:
-            yield EpisodeBlock(number, start, before, bool(before.last[-1]))
-            number, start = (number + 1, 0) if before.last[-1] else (number, start + len(before))
-        before = steps
-    if before is not None:
-        yield EpisodeBlock(number, start, before, True)
+    every: Iterable[Any] = itertools.chain(by_episode(blocks), [None])
+    for steps, after in itertools.pairwise(every):
+        ends = after is None or bool(steps.last[-1])
+        yield EpisodeBlock(number, start, steps, ends)
+        number, start = (number + 1, 0) if ends else (number, start + len(steps))
 
 
 def episodes_source(
     where: str, each: Sequence[Key], lengths: Sequence[int], opened: Callable[[Key, Layout | None], FlatArrays],
-    layout: Layout | None = None, names: Names | None = None,
+    layout: Layout | None = None,
 ) -> Source:  # fmt: skip
     """Return episodes as a source.
 
@@ -129,7 +125,6 @@ def episodes_source(
         opened: an episode's arrays; the layout is None as long as it is being inferred.
         layout: the layout that the dataset names; inferred from the first episode, and from all single integers as
             actions, if None.
-        names: the names in the dataset, and which of them are read.
 
     Raises InputError where there is neither a layout nor an episode. Episodes of another length than declared raise it
     when they are read.
@@ -147,7 +142,7 @@ def episodes_source(
             if count:
                 yield from arrays.source().blocks()
 
-    return Source(layout, sum(lengths), blocks, None, names or Names())
+    return Source(layout, sum(lengths), blocks)
 
 
 def _inferred(where: str, each: Sequence[Key], opened: Callable[[Key, Layout | None], FlatArrays]) -> Layout:

@@ -13,16 +13,13 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Layout, infer_choices, infer_dict, infer_space
-from diskreplay.formats.core.names import Names
-from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Timesteps, Transitions, with_next_obs
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Transitions, with_next_obs
 from diskreplay.schema.columns import ACTION, DTYPES, OBS
-from diskreplay.schema.ragged import Lists, offsets_of
+from diskreplay.schema.ragged import Array, Lists, offsets_of
 
-Array = NDArray[Any]
 Named = TypeVar("Named")
 
 
@@ -131,7 +128,6 @@ class FlatArrays:
         next_obs: the next observations, like ``obs``, or None where only ``finals`` or nothing is known.
         finals: the final observation of each episode, ``(episodes, *shape)`` by leaf.
         layout: the layout that the dataset names; inferred if None.
-        names: the names in the dataset, and which of them are read.
         own_finals: take an episode's last observation as its final one.
         bare: the last entry of each episode is its final observation, and no step.
     """
@@ -147,7 +143,6 @@ class FlatArrays:
     next_obs: Mapping[str, ArrayLike] | None = None
     finals: Mapping[str, ArrayLike] | None = None
     layout: Layout | None = None
-    names: Names = dataclasses.field(default_factory=Names)
     own_finals: bool = False
     bare: bool = False
 
@@ -158,11 +153,16 @@ class FlatArrays:
         layout = self.layout or self._inferred()
         check_layout(self.where, layout, self.obs, self.action, self.extra)
         self._check_next_obs()
-        blocks = self._transitions if self.next_obs is not None else lambda: with_next_obs(self._timesteps())
+
+        def blocks() -> Iterator[Transitions]:
+            if self.next_obs is None:
+                return with_next_obs(self._blocks(), bare=self.bare)
+            return (steps for steps, _ in self._blocks())
+
         open_end = count > 0 and not self.last[-1]
         episodes = int(self.last.sum()) + open_end
         steps = count - episodes if self.bare else count
-        return Source(layout, steps, blocks, episodes, self.names, inferred=self.layout is None)
+        return Source(layout, steps, blocks, episodes, inferred=self.layout is None)
 
     def _check_lengths(self) -> None:
         count = len(self.last)
@@ -228,37 +228,22 @@ class FlatArrays:
         for start in range(0, len(self.last), size):
             yield slice(start, min(start + size, len(self.last)))
 
-    def _columns(self, rows: slice) -> dict[str, Any]:
-        reward = np.zeros(rows.stop - rows.start, np.float32) if self.reward is None else _values(self.reward, rows)
-        return {
-            "obs": {name: _values(array, rows) for name, array in self.obs.items()},
-            "action": {name: _values(array, rows) for name, array in self.action.items()},
-            "extra": {name: _values(array, rows) for name, array in self.extra.items()},
-            "reward": reward.reshape(len(reward)),
-            "terminated": self.terminated[rows],
-            "truncated": self.truncated[rows],
-            "last": self.last[rows],
-        }
-
-    def _transitions(self) -> Iterator[Transitions]:
-        assert self.next_obs is not None
-        for rows in self._spans():
-            following = {name: _values(array, rows) for name, array in self.next_obs.items()}
-            yield Transitions(**self._columns(rows), next_obs=following)
-
-    def _timesteps(self) -> Iterator[Timesteps]:
+    def _blocks(self) -> Iterator[tuple[Transitions, dict[str, Any] | None]]:
+        """Yield the steps, and where there are no next observations the final ones of the episodes that end there."""
         done = 0
         for rows in self._spans():
-            ends = int(self.last[rows].sum())
-            columns = self._columns(rows)
+            count = rows.stop - rows.start
+            reward = np.zeros(count, np.float32) if self.reward is None else _values(self.reward, rows)
+            parts: list[Any] = [_each(part, rows) for part in (self.obs, self.next_obs or {}, self.action, self.extra)]
+            parts += [reward.reshape(count), *(part[rows] for part in (self.terminated, self.truncated, self.last))]
+            steps = Transitions(*parts)
+            ends, finals = int(steps.last.sum()), None
             if self.own_finals:
-                finals: Any = {name: values[self.last[rows]] for name, values in columns["obs"].items()}
-            elif self.finals is None:
-                finals = None
-            else:
-                finals = {name: _values(array, slice(done, done + ends)) for name, array in self.finals.items()}
+                finals = {name: values[steps.last] for name, values in steps.obs.items()}
+            elif self.finals is not None and self.next_obs is None:
+                finals = _each(self.finals, slice(done, done + ends))
             done += ends
-            yield Timesteps(**columns, finals=finals, bare=self.bare)
+            yield steps, finals
 
 
 def leaves_of(arrays: Mapping[str, Named], root: str) -> dict[str, Named]:
@@ -287,6 +272,10 @@ def _values(array: ArrayLike, rows: slice) -> Any:
         return array[rows]
     found: Array = np.asarray(array[rows])
     return found.astype(native(found.dtype), copy=False)
+
+
+def _each(arrays: Mapping[str, ArrayLike], rows: slice) -> dict[str, Any]:
+    return {name: _values(array, rows) for name, array in arrays.items()}
 
 
 def length(where: str, name: str, array: ArrayLike) -> int:

@@ -23,7 +23,7 @@ from diskreplay.index.episodes import Episode
 from diskreplay.schema.columns import DTYPES
 
 TOLD = ("map", "ends", "align", "max_episode_steps")
-"""The fields of :class:`~diskreplay.formats.core.choice.Choice` by which a caller says what arrays are."""
+"""The fields of :class:`~diskreplay.formats.core.choice.Choice` by which a caller says what named arrays are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +138,6 @@ class Format:
         losses: what it loses besides, of a layout, its episodes, and a compression.
         container, tables: of a format that is named arrays, what holds them, and what their names mean.
         videos: whether its datasets can have videos, which ``Choice.decoded`` makes ordinary columns of frames.
-        told: the fields of ``Choice`` among :data:`TOLD` that its datasets do not say themselves, so that a caller may.
         tasks: whether its steps have tasks, which may be the texts of a column: ``Layout.task``.
     """
 
@@ -157,7 +156,6 @@ class Format:
     videos: bool = False
     container: Kind | None = None
     tables: Sequence[Convention] = ()
-    told: frozenset[str] = frozenset()
     tasks: bool = False
 
 
@@ -172,9 +170,9 @@ def check_installed(format: Format) -> None:
 
 def check_choice(format: Format, choice: Choice, every: Callable[[], Iterable[Format]]) -> None:
     """Raise InputError for what a caller says and the datasets say themselves; ``every`` gives all formats."""
-    for field in TOLD:
-        if field not in format.told and getattr(choice, field) != getattr(AS_IT_IS, field):
-            others, option = ", ".join(other.name for other in every() if field in other.told), field.replace("_", "-")
+    for field in TOLD if format.container is None else ():
+        if getattr(choice, field) != getattr(AS_IT_IS, field):
+            others, option = ", ".join(one.name for one in every() if one.container), field.replace("_", "-")
             raise InputError(f"{format.name} datasets say themselves what their arrays are; --{option} is for {others}")
 
 

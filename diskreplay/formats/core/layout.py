@@ -14,12 +14,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.formats.core.choice import Choice
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import natural
 from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
 from diskreplay.schema import columns as schemas
 from diskreplay.schema import spaces
@@ -36,10 +35,10 @@ from diskreplay.schema.columns import (
     Stack,
     Start,
 )  # fmt: skip
+from diskreplay.schema.ragged import Array
 from diskreplay.schema.spec import build
 from diskreplay.video import Video
 
-Array = NDArray[Any]
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
 """The shape and dtype of one value; of a ragged column that of one item, see ``Layout.ragged``."""
 ChangeLeaf = Callable[[gymnasium.Space[Any], str], gymnasium.Space[Any]]
@@ -129,12 +128,8 @@ class Layout:
 
     def with_texts(self, texts: Mapping[str, gymnasium.Space[Any]]) -> Layout:
         """Return an inferred layout with these spaces in place of the leaves of their names."""
-
-        def change(leaf: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
-            return texts.get(name, leaf)
-
-        observations = map_leaves(self.observation_space, OBS, change)
-        actions = map_leaves(self.action_space, ACTION, change)
+        observations = map_leaves(self.observation_space, OBS, lambda leaf, name: texts.get(name, leaf))
+        actions = map_leaves(self.action_space, ACTION, lambda leaf, name: texts.get(name, leaf))
         return dataclasses.replace(self, observation_space=observations, action_space=actions, stacks=())
 
     @property
@@ -198,20 +193,12 @@ class Layout:
 
     def create_arguments(self) -> dict[str, Any]:
         """Return the arguments with which ``ReplayBuffer.create`` makes a store for such steps."""
+        shapes = {n: (None, *shape) if n in self.ragged_columns else shape for n, (shape, _) in self.columns.items()}
+        shapes |= {name: facts.shape for name, facts in self.video.items()}
         given: dict[str, Any] = {
             "observation_space": self.observation_space,
             "action_space": self.action_space,
-            "columns": {
-                name: (
-                    self.video[name].shape
-                    if name in self.video
-                    else (None, *shape)
-                    if name in self.ragged_columns
-                    else shape,
-                    dtype,
-                )
-                for name, (shape, dtype) in self.columns.items()
-            },
+            "columns": {name: (shapes[name], dtype) for name, (_, dtype) in self.columns.items()},
             "video": dict(self.video),
             "reward_dtype": self.reward_dtype,
             "frame_stack": {leaf: stack.frames for leaf, stack in zip(self.obs, self.stacks, strict=True)},

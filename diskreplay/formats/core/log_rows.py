@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, StateError
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
@@ -25,6 +24,7 @@ from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
 from diskreplay.remote import open_store
 from diskreplay.schema.columns import RECORDED, REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
+from diskreplay.schema.ragged import Array
 from diskreplay.storage import stream
 from diskreplay.storage.store import Store
 
@@ -32,8 +32,6 @@ LOOKED_AT = 256
 """The number of rows by which it is estimated how many bytes of items a row has."""
 COMPARED_ROWS = 256
 """The number of rows whose next observations are compared at once."""
-
-Array = NDArray[Any]
 
 
 class Walk:

@@ -1,4 +1,4 @@
-"""The names in a dataset, and which of them were read.
+"""The names in a dataset, which of them were read, and the order of those that are numbered.
 
 A name is that of an array, a table's column, an attribute (``data/demo_0.attrs/seed``) or a file of a folder. A reader
 adds all names that are there, and takes those that it reads. What is left was not read: no format lists it by hand.
@@ -10,6 +10,8 @@ import pathlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+
+NUMBER = re.compile("([0-9]+)")
 
 
 class Names:
@@ -52,3 +54,15 @@ def files_below(folder: pathlib.Path) -> list[str]:
 def numbered(name: str) -> str:
     """Return the name of a file with ``*`` in place of numbers of three and more digits, as files are numbered."""
     return re.sub(r"\d{3,}", "*", name)
+
+
+def natural(name: str) -> tuple[tuple[tuple[int, str], ...], str]:
+    """Return a key by which names sort in the order of all numbers in them, whatever digits these have.
+
+    >>> sorted(["ep_10_1", "ep_2_10", "ep_2_9", "ep_002_8"], key=natural)
+    ['ep_002_8', 'ep_2_9', 'ep_2_10', 'ep_10_1']
+    """
+    parts = NUMBER.split(name)  # texts and numbers in turn
+    # A number is compared by its length, then its digits: Python makes no integer of thousands of digits.
+    numbered = ((len(part.lstrip("0")), part.lstrip("0")) if at % 2 else (0, part) for at, part in enumerate(parts))
+    return tuple(numbered), name

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
@@ -27,8 +25,8 @@ from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, che
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.rewards import check_finite
 from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+from diskreplay.schema.ragged import Array
 
-Array = NDArray[Any]
 Arrays = Mapping[str, ArrayLike]
 
 FLAGS = (TERMINATED, TRUNCATED, DONE)

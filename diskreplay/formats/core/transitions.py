@@ -1,8 +1,8 @@
 """Transitions on their way from one dataset to another, a few MB at a time.
 
 A :class:`Source` is a dataset to be read: a store, or a file of some format. It gives blocks of :class:`Transitions`,
-in which every step has its true next observation. Formats that keep each observation once give :class:`Timesteps`
-instead, and :func:`with_next_obs` finds the next observations:
+in which every step has its true next observation. Formats that keep each observation once give blocks without them, and
+:func:`with_next_obs` finds the next observations:
 
 1. Within an episode it is the next step's observation.
 2. At an episode's end it is the final observation, where the format holds one.
@@ -22,17 +22,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.names import Names
-from diskreplay.schema.ragged import Lists, joined
+from diskreplay.schema.ragged import Array, Lists, joined
 from diskreplay.video import Video
 
 BLOCK_BYTES = 4 << 20
 """The number of decoded bytes that a block of steps should have."""
 
-Array = NDArray[Any]
 Arrays = Mapping[str, Any]
 """Arrays by the name of the column, such as ``obs/camera``; of ragged ones :class:`~diskreplay.schema.ragged.Lists`."""
 
@@ -42,7 +40,8 @@ class Transitions:
     """Transitions in the order of their episodes; every array leads with their number ``n``.
 
     Attributes:
-        obs, next_obs: ``(n, *shape)`` by the name of the observation leaf, such as ``obs/camera``.
+        obs, next_obs: ``(n, *shape)`` by the name of the observation leaf, such as ``obs/camera``; before
+            :func:`with_next_obs` there are no next ones.
         action, extra: ``(n, *shape)`` by the name of the column.
         reward: ``(n,)``.
         terminated, truncated: ``(n,)`` bool, as recorded.
@@ -63,13 +62,15 @@ class Transitions:
 
     def span(self, start: int, stop: int) -> Transitions:
         """Return views of transitions ``[start, stop)``."""
-        found: Transitions = _sliced(self, slice(start, stop))
-        return found
+        return self.only(slice(start, stop))
 
-    def only(self, wanted: Array) -> Transitions:
-        """Return copies of those transitions that a mask ``(n,)`` names."""
-        found: Transitions = _sliced(self, wanted)
-        return found
+    def only(self, wanted: Array | slice) -> Transitions:
+        """Return those transitions that a mask ``(n,)``, as copies, or a slice, as views, names."""
+        changes: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            named = isinstance(value, Mapping)
+            changes[name] = {k: one[wanted] for k, one in value.items()} if named else value[wanted]
+        return Transitions(**changes)
 
     def columns(self) -> dict[str, Any]:
         """Return all but the next observations in one mapping: leaves and columns by name, ``reward`` and the flags."""
@@ -81,32 +82,6 @@ class Transitions:
         frames = len(self) * sum(math.prod(one.shape) for one in video.values())
         rest = (values for name, values in self.columns().items() if name not in video)
         return frames + sum(int((one.values if isinstance(one, Lists) else one).nbytes) for one in rest)
-
-
-@dataclasses.dataclass(frozen=True)
-class Timesteps:
-    """Steps without their next observations, from a format that keeps each observation once.
-
-    The attributes are those of :class:`Transitions`, and one more.
-
-    Attributes:
-        finals: the final observation of each episode that ends here, in order, ``(ends, *shape)`` by leaf;
-            None where the format holds none.
-        bare: the last step of each episode is its final observation alone.
-    """
-
-    obs: Arrays
-    action: Arrays
-    extra: Arrays
-    reward: Array
-    terminated: Array
-    truncated: Array
-    last: Array
-    finals: Arrays | None = None
-    bare: bool = False
-
-    def __len__(self) -> int:
-        return len(self.reward)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,66 +110,68 @@ class Source:
     facts: Sequence[Mapping[str, Any]] = ()
 
 
-def with_next_obs(blocks: Iterable[Timesteps]) -> Iterator[Transitions]:
+def with_next_obs(blocks: Iterable[tuple[Transitions, Arrays | None]], *, bare: bool = False) -> Iterator[Transitions]:
     """Yield blocks, of any size, with their next observations; see the module's docstring.
 
     An episode that has not ended at the last block ends there, with neither flag.
+
+    Args:
+        blocks: steps without next observations, and by leaf the final observations ``(ends, *shape)`` of the episodes
+            that end there, in order; None where the format holds none.
+        bare: the last step of each episode is its final observation alone.
     """
-    kept: Timesteps | None = None
-    for block in blocks:
+    kept: Transitions | None = None
+    for block, finals in blocks:
         if not len(block):
             continue
         known = block if kept is None else _concatenated(kept, block)
         # An open episode's last two steps wait: the very last lacks its next observation, and may yet be left out.
         back = 0 if known.last[-1] else 1 if len(known) == 1 or known.last[-2] else 2
-        kept = _sliced(known, slice(len(known) - back, None)) if back else None
-        steps = _linked(known, len(known) - back)
+        kept = known.span(len(known) - back, len(known)) if back else None
+        steps = _linked(known, len(known) - back, finals, bare)
         if len(steps):
             yield steps
     if kept is not None:
         last = kept.last.copy()
         last[-1] = True
-        steps = _linked(dataclasses.replace(kept, last=last, finals=None), len(kept))
+        steps = _linked(dataclasses.replace(kept, last=last), len(kept), None, bare)
         if len(steps):
             yield steps
 
 
-def _linked(block: Timesteps, count: int) -> Transitions:
+def _linked(block: Transitions, count: int, finals: Arrays | None, bare: bool) -> Transitions:
     """Return the first ``count`` steps with their next observations; all but the last have a step after them."""
-    first = _sliced(block, slice(count))
+    first = block.span(0, count)
     ends = np.flatnonzero(first.last)
     following: dict[str, Any] = {}
     for name, values in block.obs.items():
+        final = values[ends] if finals is None else finals[name]
         if isinstance(values, Lists):
-            finals = values[ends] if block.finals is None else block.finals[name]
             parts, start = [], 1
             for number, end in enumerate(ends.tolist()):
-                parts += [values[start : end + 1], finals[number : number + 1]]
+                parts += [values[start : end + 1], final[number : number + 1]]
                 start = end + 2
             following[name] = joined([*parts, values[start : count + 1]])
             continue
         out = np.empty((count, *values.shape[1:]), values.dtype)
         known = values[1 : count + 1]
         out[: len(known)] = known
-        out[ends] = values[ends] if block.finals is None else block.finals[name]
+        out[ends] = final
         following[name] = out
-    steps = Transitions(
-        first.obs, following, first.action, first.extra, first.reward, first.terminated, first.truncated, first.last
-    )
+    steps = dataclasses.replace(first, next_obs=following)
     lost = ends[:0]
-    if block.finals is None:
-        lost = ends if block.bare else ends[~first.terminated[ends]]
+    if finals is None:
+        lost = ends if bare else ends[~first.terminated[ends]]
     if not len(lost):
         return steps
     last, truncated = first.last.copy(), first.truncated.copy()
     before = lost[(lost > 0) & ~last[lost - 1]]
     last[before - 1] = True
-    if not block.bare:
+    if not bare:
         truncated[before - 1] = truncated[before]
     left = np.ones(count, bool)
     left[lost] = False
-    found: Transitions = _sliced(dataclasses.replace(steps, last=last, truncated=truncated), left)
-    return found
+    return dataclasses.replace(steps, last=last, truncated=truncated).only(left)
 
 
 def by_episode(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
@@ -220,19 +197,6 @@ def whole_episodes(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
         yield _concatenated(*parts)
 
 
-def _sliced(steps: Any, rows: Any) -> Any:
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(steps):
-        value = getattr(steps, field.name)
-        if field.name == "finals":
-            changes[field.name] = None
-        elif isinstance(value, Mapping):
-            changes[field.name] = {name: values[rows] for name, values in value.items()}
-        elif field.name != "bare":
-            changes[field.name] = value[rows]
-    return dataclasses.replace(steps, **changes)
-
-
 def whole(parts: list[Any]) -> Any:
     """Return the rows of several arrays, or of several :class:`~diskreplay.schema.ragged.Lists`, as one."""
     return joined(parts) if isinstance(parts[0], Lists) else np.concatenate(parts)
@@ -243,15 +207,10 @@ def nothing(values: Any) -> Any:
     return Lists(values.values[:0], np.zeros(2, np.int64)) if isinstance(values, Lists) else np.zeros_like(values[:1])
 
 
-def _concatenated(*parts: Any) -> Any:
-    first = parts[0]
+def _concatenated(*parts: Transitions) -> Transitions:
     changes: dict[str, Any] = {}
-    for field in dataclasses.fields(first):
-        values = [getattr(part, field.name) for part in parts]
-        if field.name in ("finals", "bare"):
-            changes[field.name] = values[-1]
-        elif isinstance(values[0], Mapping):
-            changes[field.name] = {name: whole([value[name] for value in values]) for name in values[0]}
-        else:
-            changes[field.name] = np.concatenate(values)
-    return type(first)(**changes)
+    for name, value in vars(parts[0]).items():
+        each = [getattr(part, name) for part in parts]
+        named = isinstance(value, Mapping)
+        changes[name] = {k: whole([one[k] for one in each]) for k in value} if named else np.concatenate(each)
+    return Transitions(**changes)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.flat import utf8
+from diskreplay.formats.files import images
 from diskreplay.schema.ragged import Lists
 
 NULL_LISTS = "Expected all lists to be of size"
@@ -42,6 +43,21 @@ def is_text(kind: Any) -> bool:
 
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_number(kind: Any) -> bool:
+    """Tell whether values of an Arrow type are numbers or booleans."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def picture_array(values: NDArray[Any]) -> Any:
+    """Return pictures as an Arrow array of PNG, as Hugging Face's ``Image`` has them."""
+    import pyarrow as pa
+
+    encoded = pa.array(images.encoded(values), pa.binary())
+    return pa.StructArray.from_arrays([encoded, pa.nulls(len(values), pa.string())], ["bytes", "path"])
 
 
 def text_array(name: str, rows: Lists) -> Any:

@@ -8,20 +8,19 @@ import math
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import flags, native
-from diskreplay.formats.core.layout import Layout, column_name, infer_discrete, infer_space
-from diskreplay.formats.core.transitions import BLOCK_BYTES, Timesteps
+from diskreplay.formats.core.layout import Layout, Shape, column_name, infer_discrete, infer_space
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
 from diskreplay.formats.core.untrusted import declared_count, read_json
 from diskreplay.formats.files.gzip_arrays import gzip_array
 from diskreplay.formats.files.pickled_set import pickled_set
 from diskreplay.schema.columns import ACTION, OBS, REWARD, Stack
+from diskreplay.schema.ragged import Array
 
 NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
 TERMINAL = "terminal"
@@ -31,8 +30,6 @@ DESCRIPTION = "diskreplay.json"
 MAX_PADDING = 1023
 """The most rows of padding: a store stacks no more than 1,024 frames."""
 STORED = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz", re.DOTALL)
-
-Array = NDArray[Any]
 
 
 def file_name(name: str, suffix: int) -> str:
@@ -63,6 +60,9 @@ class StoredCheckpoint:
         rows: entries of each array.
         count: rows that were ever added.
         around: entries of ``invalid_range``; None where that file is missing.
+        skip: its oldest rows that the checkpoint before it holds, too.
+        follows: it goes on where the one before it ends.
+        goes_on: the next one follows it.
     """
 
     folder: pathlib.Path
@@ -71,6 +71,9 @@ class StoredCheckpoint:
     rows: int
     count: int
     around: int | None
+    skip: int = 0
+    follows: bool = False
+    goes_on: bool = False
 
     @property
     def where(self) -> str:
@@ -81,11 +84,11 @@ class StoredCheckpoint:
         """The oldest row, counted from the first one ever added."""
         return max(0, self.count - self.rows)
 
-    def spans(self, skip: int) -> list[tuple[int, int]]:
+    def spans(self) -> list[tuple[int, int]]:
         """Return ranges of rows from the oldest to the newest, without the oldest ``skip``."""
         cursor = self.count % self.rows if self.begin else 0
         spans = [(cursor, self.rows), (0, cursor)] if self.begin else [(0, self.count)]
-        found = []
+        found, skip = [], self.skip
         for start, stop in spans:
             left = min(skip, stop - start)
             skip -= left
@@ -93,15 +96,14 @@ class StoredCheckpoint:
                 found.append((start + left, stop))
         return found
 
-    def column(self, name: str, skip: int = 0) -> Array:
+    def column(self, name: str) -> Array:
         """Return a small array from the oldest row to the newest."""
-        array = gzip_array(self.paths[name])
-        values = array[slice(None)]
-        array.close()
-        parts = [values[start:stop] for start, stop in self.spans(skip)]
-        return np.concatenate(parts) if parts else values[:0]
+        return self._in_order(gzip_array(self.paths[name]).value())
 
-    def ends(self, skip: int) -> Array:
+    def _in_order(self, values: Array) -> Array:
+        return np.concatenate([values[:0], *(values[start:stop] for start, stop in self.spans())])
+
+    def ends(self) -> Array:
         """Tell which rows ``episode_end_indices`` names, from the oldest on; it names none if it is missing."""
         marked = np.zeros(self.rows, bool)
         path = self.folder / f"{ENDS}_ckpt.{self.suffix}.gz"
@@ -110,8 +112,7 @@ class StoredCheckpoint:
             if any(index < 0 for index in found):
                 raise InputError(f"{path}: names rows below 0")
             marked[[index for index in found if index < self.rows]] = True
-        parts = [marked[start:stop] for start, stop in self.spans(skip)]
-        return np.concatenate(parts) if parts else marked[:0]
+        return self._in_order(marked)
 
 
 def open_checkpoint(folder: pathlib.Path, suffix: int, choice: Choice) -> StoredCheckpoint:
@@ -151,35 +152,15 @@ def open_checkpoint(folder: pathlib.Path, suffix: int, choice: Choice) -> Stored
     return StoredCheckpoint(folder, suffix, paths, rows, int(count.reshape(-1)[0]), width)
 
 
-@dataclasses.dataclass(frozen=True)
-class LinkedCheckpoint:
-    """A checkpoint in its run.
-
-    Attributes:
-        checkpoint: the files.
-        skip: its oldest rows that the checkpoint before it holds, too.
-        follows: it goes on where the one before it ends.
-        goes_on: the next one follows it.
-    """
-
-    checkpoint: StoredCheckpoint
-    skip: int
-    follows: bool
-    goes_on: bool
-
-
-def linked(checkpoints: list[StoredCheckpoint]) -> list[LinkedCheckpoint]:
+def linked(checkpoints: list[StoredCheckpoint]) -> list[StoredCheckpoint]:
     """Return the checkpoints in their runs, by rule 2 of the module's docstring."""
-    found: list[LinkedCheckpoint] = []
-    for checkpoint in checkpoints:
-        before = found[-1].checkpoint if found else None
-        skip, follows = 0, False
-        if before is not None and before.rows == checkpoint.rows and before.count < checkpoint.count:
-            follows = checkpoint.begin <= before.count
-            skip = before.count - checkpoint.begin if follows else 0
-        if follows:
-            found[-1] = dataclasses.replace(found[-1], goes_on=True)
-        found.append(LinkedCheckpoint(checkpoint, skip, follows, False))
+    found: list[StoredCheckpoint] = []
+    for one in checkpoints:
+        before = found[-1] if found else None
+        if before and before.rows == one.rows and one.begin <= before.count < one.count:
+            found[-1] = dataclasses.replace(before, goes_on=True)
+            one = dataclasses.replace(one, follows=True, skip=before.count - one.begin)
+        found.append(one)
     return found
 
 
@@ -189,7 +170,7 @@ class RowFlags:
 
     Attributes:
         kept: the row is a step; others are padding.
-        terminated, truncated, last: as in :class:`diskreplay.formats.core.transitions.Timesteps`.
+        terminated, truncated, last: as in :class:`diskreplay.formats.core.transitions.Transitions`.
         left: rows of padding that the next part begins with.
     """
 
@@ -211,18 +192,18 @@ class Logs:
         cut, both: rows that end an episode in neither flag, or in both, by the checkpoint's number.
     """
 
-    parts: list[LinkedCheckpoint]
+    parts: list[StoredCheckpoint]
     layout: Layout
     described: bool
     cut: Mapping[str, list[int]]
     both: Mapping[str, list[int]]
 
-    def rows(self, part: LinkedCheckpoint, left: int) -> RowFlags:
+    def rows(self, part: StoredCheckpoint, left: int) -> RowFlags:
         """Return the flags of a part's rows; the part begins with ``left`` rows of padding."""
-        checkpoint, padding = part.checkpoint, padding_rows(self.layout)
-        terminated = self._flags(part, checkpoint.column(TERMINAL, part.skip))
-        count = len(terminated)
-        ends = terminated | checkpoint.ends(part.skip)
+        padding, terminal = padding_rows(self.layout), part.column(TERMINAL)
+        count = len(terminal)
+        terminated = flags(str(part.paths[TERMINAL]), TERMINAL, terminal, count)
+        ends = terminated | part.ends()
         kept = np.ones(count, bool)
         kept[:left] = ends[:left] = False
         left = max(0, left - count)
@@ -232,9 +213,9 @@ class Logs:
                 left = max(0, end + 1 + padding - count)
         truncated = ends & ~terminated
         for odd, flag in ((self.cut, False), (self.both, True)):
-            found = odd.get(str(checkpoint.suffix), [])
+            found = odd.get(str(part.suffix), [])
             if not all(0 <= row < count and ends[row] for row in found):
-                raise InputError(f"{checkpoint.folder / DESCRIPTION}: names rows that end no episode")
+                raise InputError(f"{part.folder / DESCRIPTION}: names rows that end no episode")
             truncated[found] = flag
         if not part.goes_on and count:
             if count > 1 and kept[-1] and not ends[-1] and terminated[-2]:
@@ -242,10 +223,7 @@ class Logs:
             ends[np.flatnonzero(kept)[-1:]] = True
         return RowFlags(kept, terminated, truncated, ends, left)
 
-    def _flags(self, part: LinkedCheckpoint, values: Array) -> Array:
-        return flags(str(part.checkpoint.paths[TERMINAL]), TERMINAL, values, len(values))
-
-    def each(self) -> Iterator[tuple[LinkedCheckpoint, RowFlags]]:
+    def each(self) -> Iterator[tuple[StoredCheckpoint, RowFlags]]:
         """Yield the parts with the flags of their rows."""
         left = 0
         for part in self.parts:
@@ -255,32 +233,32 @@ class Logs:
             left = rows.left
             yield part, rows
 
-    def timesteps(self) -> Iterator[Timesteps]:
+    def steps(self) -> Iterator[tuple[Transitions, None]]:
         """Yield all steps, a few MB at a time."""
         size = max(1, BLOCK_BYTES // self.layout.step_bytes)
         for part, rows in self.each():
-            arrays = {name: gzip_array(path) for name, path in part.checkpoint.paths.items() if name != TERMINAL}
             with contextlib.ExitStack() as stack:
-                for array in arrays.values():
-                    stack.callback(array.close)
-                done = 0
-                begins = not part.follows
-                for start, stop in part.checkpoint.spans(part.skip):
+                arrays = {
+                    name: stack.enter_context(contextlib.closing(gzip_array(path)))
+                    for name, path in part.paths.items()
+                    if name != TERMINAL
+                }
+                done, begins = 0, not part.follows
+                for start, stop in part.spans():
                     for at in range(start, stop, size):
-                        block = slice(at, min(at + size, stop))
-                        values = {name: array[block] for name, array in arrays.items()}
-                        there = slice(done, done + block.stop - block.start)
-                        yield self._block(part, values, rows, there, begins)
+                        values = {name: array[at : min(at + size, stop)] for name, array in arrays.items()}
+                        there = slice(done, done + len(values[NAMES[REWARD]]))
+                        yield self._block(part, values, rows, there, begins), None
                         done, begins = there.stop, False
 
     def _block(
-        self, part: LinkedCheckpoint, values: Mapping[str, Array], rows: RowFlags, there: slice, begins: bool
-    ) -> Timesteps:
+        self, part: StoredCheckpoint, values: Mapping[str, Array], rows: RowFlags, there: slice, begins: bool
+    ) -> Transitions:
         kept = rows.kept[there]
         if not self.described:
             if not _zero(values[NAMES[OBS]][~kept]).all():
                 raise InputError(
-                    f"{part.checkpoint.where}: the {padding_rows(self.layout)} rows before each episode are not all "
+                    f"{part.where}: the {padding_rows(self.layout)} rows before each episode are not all "
                     f"zeros; nobody can tell how many frames its observations stack"
                 )
             if begins:  # the rest of the padding of an episode whose begin is gone
@@ -291,8 +269,8 @@ class Logs:
                 kept[:most] &= ~np.logical_and.accumulate(zero[:most])
         extra = {column_name(name): array[kept] for name, array in values.items() if name not in NAMES.values()}
         reward = values[NAMES[REWARD]][kept]
-        return Timesteps(
-            {OBS: values[NAMES[OBS]][kept]}, {ACTION: values[NAMES[ACTION]][kept]}, extra,
+        return Transitions(
+            {OBS: values[NAMES[OBS]][kept]}, {}, {ACTION: values[NAMES[ACTION]][kept]}, extra,
             reward.reshape(len(reward)), rows.terminated[there][kept],
             rows.truncated[there][kept], rows.last[there][kept],
         )  # fmt: skip
@@ -316,40 +294,36 @@ def description(path: pathlib.Path) -> tuple[Layout | None, dict[str, list[int]]
 
 def check_arrays(checkpoint: StoredCheckpoint, layout: Layout) -> None:
     """Raise InputError if a checkpoint's arrays are not those of the layout."""
-    arrays = {
-        name: gzip_array(path) for name, path in checkpoint.paths.items() if name not in (TERMINAL, NAMES[REWARD])
-    }
-    found = {
-        {NAMES[OBS]: OBS, NAMES[ACTION]: ACTION}.get(name, column_name(name)): (array.shape[1:], native(array.dtype))
-        for name, array in arrays.items()
-    }
+    found = _shapes(checkpoint)
+    del found[REWARD]
     expected = {**layout.obs, **layout.action, **layout.columns}
     for name in sorted(found.keys() | expected.keys()):
         if found.get(name) != expected.get(name):
             raise InputError(f"{checkpoint.where}: its arrays are not those of the other checkpoints: {name}")
 
 
+def _shapes(checkpoint: StoredCheckpoint) -> dict[str, Shape]:
+    """Return shape and dtype of each array but that of the flags, by our names."""
+    ours = {theirs: name for name, theirs in NAMES.items()}
+    arrays = {ours.get(name) or column_name(name): gzip_array(path)
+              for name, path in checkpoint.paths.items() if name != TERMINAL}  # fmt: skip
+    return {name: (tuple(array.shape[1:]), native(array.dtype)) for name, array in arrays.items()}
+
+
 def infer_layout(checkpoints: list[StoredCheckpoint]) -> Layout:
     """Return the layout of checkpoints that we did not write."""
-    first = checkpoints[0]
-    arrays = {name: gzip_array(path) for name, path in first.paths.items()}
-    obs, action, reward = (arrays[NAMES[name]] for name in (OBS, ACTION, REWARD))
-    space = infer_space(tuple(obs.shape[1:]), native(obs.dtype), OBS)
-    if len(action.shape) == 1 and action.dtype.kind in "iu":
+    columns = _shapes(checkpoints[0])
+    space = infer_space(*columns.pop(OBS), OBS)
+    shape, dtype = columns.pop(ACTION)
+    if not shape and dtype.kind in "iu":
         each = [checkpoint.column(NAMES[ACTION]) for checkpoint in checkpoints]
         bounds = [(int(values.min()), int(values.max())) for values in each if len(values)] or [(0, 0)]
-        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
-        actions = infer_discrete(low, high, native(action.dtype))
+        actions = infer_discrete(min(low for low, _ in bounds), max(high for _, high in bounds), dtype)
     else:
-        actions = infer_space(tuple(action.shape[1:]), native(action.dtype), ACTION)
-    dtype = native(reward.dtype)
-    columns = {
-        column_name(name): (tuple(array.shape[1:]), native(array.dtype))
-        for name, array in arrays.items()
-        if name not in OWN
-    }
-    stacks = (Stack(_padding_found(first) + 1),)
-    return Layout(space, actions, columns, dtype if dtype.kind == "f" else np.dtype(np.float32), stacks)
+        actions = infer_space(shape, dtype, ACTION)
+    _, reward = columns.pop(REWARD)
+    stacks = (Stack(_padding_found(checkpoints[0]) + 1),)
+    return Layout(space, actions, columns, reward if reward.kind == "f" else np.dtype(np.float32), stacks)
 
 
 def _padding_found(checkpoint: StoredCheckpoint) -> int:
@@ -364,9 +338,8 @@ def _padding_found(checkpoint: StoredCheckpoint) -> int:
         after = np.stack([zero[starts + place] for place in range(most)], 1) if most else np.zeros((1, 0), bool)
         most = int(np.logical_and.accumulate(after, axis=1).sum(1).min())
     if not checkpoint.begin:
-        array = gzip_array(checkpoint.paths[NAMES[OBS]])
-        frames = array[slice(0, min(most, count))]
-        array.close()
+        with contextlib.closing(gzip_array(checkpoint.paths[NAMES[OBS]])) as array:
+            frames = array[: min(most, count)]
         black = _zero(frames) & zero[: len(frames)]
         # None at all: the log of a run's end, which begins within an episode.
         most = int(np.logical_and.accumulate(black).sum()) or most

@@ -12,14 +12,15 @@ import pathlib
 from typing import IO, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from diskreplay.errors import InputError
 from diskreplay.formats.core.untrusted import DOCUMENT_BYTES, check_document
 from diskreplay.formats.files.npy import NpyArray
+from diskreplay.schema.ragged import Array
 
 GZIP_LEVEL = 4
-
-Array = NDArray[Any]
+PADDING_BYTES = 1 << 16
+"""The most zeros that may follow a file of gzip."""
 
 
 def compressed(data: bytes) -> bytes:
@@ -76,5 +77,10 @@ class GzipWriter:
 
 
 def gzip_array(path: pathlib.Path) -> NpyArray:
-    """Return the array of a file."""
+    """Return the array of a file; raise InputError for a hole behind it, whose zeros gzip would skip one by one."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(0, size - PADDING_BYTES))
+        if not any(file.read(PADDING_BYTES)) and size > PADDING_BYTES:
+            raise InputError(f"{path} is damaged: it has more than {PADDING_BYTES:,} zeros behind its end")
     return NpyArray(lambda: cast(IO[bytes], gzip.open(path)), str(path), path)

@@ -13,13 +13,13 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.container import ATTRIBUTES, Kind
 from diskreplay.formats.core.untrusted import begins, check_chunk, check_size, stored_bytes
 from diskreplay.formats.files.hdf5_output import Output
+from diskreplay.schema.ragged import Array
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_ENTRIES = 1 << 16
@@ -51,8 +51,6 @@ METADATA_BYTES = 1 << 20
 Left alone it goes up to 32 MB where a file of many episodes is walked through once.
 """
 
-Array = NDArray[Any]
-
 
 def open_file(path: pathlib.Path | Output, mode: str) -> h5py.File:
     """Return the file, with a metadata cache that stays small."""
@@ -62,17 +60,6 @@ def open_file(path: pathlib.Path | Output, mode: str) -> h5py.File:
     cache.initial_size = cache.min_size = cache.max_size = METADATA_BYTES
     file.id.set_mdc_config(cache)
     return file
-
-
-@contextlib.contextmanager
-def opened(path: pathlib.Path) -> Iterator[h5py.File]:
-    """Open a file to be read; raise InputError when it is not HDF5."""
-    if not is_hdf5(path):
-        raise InputError(f"{str(path)!r} is no HDF5 file")
-    with damage(repr(str(path))):
-        file = open_file(path, "r")
-    with file:
-        yield file
 
 
 def is_hdf5(path: pathlib.Path) -> bool:
@@ -255,9 +242,14 @@ class Hdf5File:
 
 
 @contextlib.contextmanager
-def _container(path: pathlib.Path) -> Iterator[Hdf5File]:
-    with opened(path) as file:
+def opened(path: pathlib.Path) -> Iterator[Hdf5File]:
+    """Open a file to be read; raise InputError when it is not HDF5."""
+    if not is_hdf5(path):
+        raise InputError(f"{str(path)!r} is no HDF5 file")
+    with damage(repr(str(path))):
+        file = open_file(path, "r")
+    with file:
         yield Hdf5File(file, str(path))
 
 
-KIND = Kind("HDF5 file", is_hdf5, _container, "h5py.File({!r})")
+KIND = Kind("HDF5 file", is_hdf5, opened, "h5py.File({!r})")

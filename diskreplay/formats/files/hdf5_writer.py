@@ -9,19 +9,17 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.formats.core.container import ATTRIBUTES, ChunkedOutput
 from diskreplay.formats.files.hdf5 import open_file
 from diskreplay.formats.files.hdf5_output import Output
+from diskreplay.schema.ragged import Array
 
 GZIP_LEVEL = 4
 """h5py's own default."""
 COMPRESSIONS = ("gzip", "lzf", "none")
 SMALL_BYTES = 1 << 13
 """The largest size of an array that is not chunked: an index of chunks takes some kB of its own."""
-
-Array = NDArray[Any]
 
 
 class Hdf5Writer(ChunkedOutput):

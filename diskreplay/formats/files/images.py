@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from diskreplay import workers
 from diskreplay.errors import InputError
+from diskreplay.schema.ragged import Array
 
 CHANNELS = (1, 3, 4)
 PNG_LEVEL = 4
@@ -30,7 +30,6 @@ DAMAGE = (OSError, EOFError, ValueError, TypeError, SyntaxError, KeyError, Index
           zlib.error)  # fmt: skip
 """The errors that Pillow raises for a damaged image."""
 
-Array = NDArray[Any]
 Some = TypeVar("Some")
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Shape, column_name
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import natural
 from diskreplay.formats.core.untrusted import VALUE_BYTES, check_size, declared_count, parse_json, read_json
 from diskreplay.formats.files.arrow import damage
 from diskreplay.formats.files.lerobot_stats import QUANTILES

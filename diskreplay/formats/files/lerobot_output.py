@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
 from diskreplay.formats.core.transitions import Transitions
-from diskreplay.formats.files import images, lerobot_meta, lerobot_stats, mp4
-from diskreplay.formats.files.arrow import number_array, text_array
+from diskreplay.formats.files import lerobot_meta, lerobot_stats, mp4
+from diskreplay.formats.files.arrow import number_array, picture_array, text_array
 from diskreplay.formats.files.lerobot_meta import EPISODE, FRAME, INDEX, NUMBERED, OWN, TASK, TIMESTAMP
 from diskreplay.recording.video_encoding import VideoEncoder
+from diskreplay.schema.ragged import Array
 from diskreplay.video import Video, records
 
 NO_TASK = "no task"
@@ -34,7 +34,6 @@ TASKS_INDEX = {
 COUNTED = (EPISODE, INDEX, TASK)
 """Features that LeRobot's tools number anew, without statistics of the new numbers."""
 EPISODES_AT_ONCE = 16
-Array = NDArray[Any]
 
 
 class TableFiles:
@@ -174,7 +173,7 @@ class DatasetWriter:
                 continue
             if feature["dtype"] == "image":
                 episode.add_pictures(key, values[key])
-                columns[key] = _pictures(values[key])
+                columns[key] = picture_array(values[key])
                 continue
             if feature["dtype"] == "string":
                 columns[key] = texts[key]
@@ -373,13 +372,6 @@ class _EpisodeParts:
                 chosen = [pictures[number] for number in lerobot_stats.chosen(len(pictures))]
                 found[key] = lerobot_stats.of_pictures(np.stack(chosen))
         return found
-
-
-def _pictures(values: Array) -> Any:
-    import pyarrow as pa
-
-    encoded = pa.array(images.encoded(values), pa.binary())
-    return pa.StructArray.from_arrays([encoded, pa.nulls(len(values), pa.string())], ["bytes", "path"])
 
 
 def _write_json(path: pathlib.Path, document: Any) -> None:

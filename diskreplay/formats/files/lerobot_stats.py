@@ -12,15 +12,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from diskreplay.schema.ragged import Array
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 BINS, PADDING = 5000, 1e-10
 SMALL_PIXELS, REDUCED_PIXELS = 300, 150
-Array = NDArray[Any]
 Stats = Mapping[str, Array]
 
 

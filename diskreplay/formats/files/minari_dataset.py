@@ -29,7 +29,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.provenance import checked
 from diskreplay.engine.facts import checked as checked_facts
@@ -71,8 +70,6 @@ TOLD_OF = {"hdf5": ".attrs/", "arrow": f"{METADATA}/"}
 """What the names of an episode's metadata begin with."""
 BAD_SPACE = (KeyError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RecursionError)
 ID = re.compile(r"([-\w/]+/)?[-\w]+-v\d+")
-
-Array = NDArray[Any]
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
@@ -327,9 +324,9 @@ class Dataset:
                 origin = {**origin, "minari": {**origin.get("minari", {}), "text": texts}}
             layout = dataclasses.replace(layout, provenance=origin)
         told = [self._told(number) for number in numbers]
-        found = episodes_source(where, numbers, [count for count, _ in told], self._opened, layout, self.names)
+        found = episodes_source(where, numbers, [count for count, _ in told], self._opened, layout)
         facts = tuple(facts for count, facts in told if count)
-        return dataclasses.replace(found, facts=facts if any(facts) else ())
+        return dataclasses.replace(found, names=self.names, facts=facts if any(facts) else ())
 
     def _array(self, number: int, path: str) -> ArrayLike:
         name = self._each[number].get(path)
@@ -394,12 +391,10 @@ class Dataset:
 
 def _as_stored(declared: Layout, first: FlatArrays) -> Layout:
     found = first.source().layout
-
-    def as_stored(leaf: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
-        return _with_dtype(leaf, *found.step_shapes[name], name)
-
-    observations = map_leaves(declared.observation_space, OBS, as_stored)
-    actions = map_leaves(declared.action_space, ACTION, as_stored)
+    observations, actions = (
+        map_leaves(space, root, lambda leaf, name: _with_dtype(leaf, *found.step_shapes[name], name))
+        for space, root in ((declared.observation_space, OBS), (declared.action_space, ACTION))
+    )
     return dataclasses.replace(found, observation_space=observations, action_space=actions, stacks=())
 
 

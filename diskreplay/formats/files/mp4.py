@@ -15,14 +15,13 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.files.lerobot_meta import PLACE, TOLERANCE_S, Clip, places
 from diskreplay.reading.decoding import Decoder
 from diskreplay.recording.video_encoding import ENCODERS, as_a_guest
-from diskreplay.schema.ragged import Lists, offsets_of
+from diskreplay.schema.ragged import Array, Lists, offsets_of
 from diskreplay.video import CODECS, MAX_PACKETS, MAX_VALUE_BYTES, Packet, Video, record
 
 SMALLEST = 64
@@ -30,7 +29,6 @@ SMALLEST = 64
 LOOKED_AT = 256
 """The number of frames by which it is estimated how many bytes a row of packets has."""
 FRESH = {"movflags": "faststart"}
-Array = NDArray[Any]
 Items = Iterator[tuple[float, Any]]
 """The packets or frames of a file, each with its time in seconds."""
 

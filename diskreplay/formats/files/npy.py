@@ -18,12 +18,12 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy_format
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.flat import native
 from diskreplay.formats.core.untrusted import check_size, stored_bytes
+from diskreplay.schema.ragged import Array
 
 DAMAGE = (
     OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, OverflowError, MemoryError,
@@ -33,8 +33,6 @@ DAMAGE = (
 damage = functools.partial(untrusted.damage, errors=DAMAGE)
 HEADER_BYTES = 12 + 10_000
 """The most bytes before an array's values: NumPy takes no longer header for safe."""
-
-Array = NDArray[Any]
 
 
 class NpyArray:

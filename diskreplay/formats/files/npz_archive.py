@@ -13,19 +13,17 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.container import Kind
 from diskreplay.formats.files.gzip_arrays import GzipWriter
 from diskreplay.formats.files.npy import NpyArray, damage
+from diskreplay.schema.ragged import Array
 
 ENDING = ".npy"
 COMPRESSIONS = {"deflate": zipfile.ZIP_DEFLATED, "none": zipfile.ZIP_STORED}
 WAITING_BYTES = 1 << 18
 """The most bytes of an array that wait in RAM, compressed, until the archive is written."""
-
-Array = NDArray[Any]
 
 
 class NpzArchive:

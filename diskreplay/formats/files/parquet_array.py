@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import code_points
@@ -18,12 +16,10 @@ from diskreplay.formats.core.layout import CODE_POINTS, Shape
 from diskreplay.formats.core.transitions import BLOCK_BYTES, whole
 from diskreplay.formats.core.untrusted import begins, check_chunk, check_size
 from diskreplay.formats.files import images
-from diskreplay.formats.files.arrow import damage, is_text
-from diskreplay.schema.ragged import Lists, offsets_of
+from diskreplay.formats.files.arrow import damage, is_number, is_text
+from diskreplay.schema.ragged import Array, Lists, offsets_of
 
 MAGIC = b"PAR1"
-
-Array = NDArray[Any]
 
 
 def is_parquet(path: pathlib.Path) -> bool:
@@ -127,11 +123,7 @@ class ParquetArray:
         done = 0
         for path in self.files:
             with damage(path), pq.ParquetFile(path) as file:
-                groups = range(file.num_row_groups)  # one by one: Arrow keeps what it has read of all that it is given
-                for batch in itertools.chain.from_iterable(
-                    file.iter_batches(self._size, [group], [self.key], use_threads=False) for group in groups
-                ):
-                    column = batch.column(0)
+                for column in _chunks(file, self.key, self._size):
                     if isinstance(column, pa.ExtensionArray):
                         column = column.storage
                     present: Any = True if self._present is None else self._present[done : done + len(column)]
@@ -261,16 +253,20 @@ def texts_of(files: Sequence[pathlib.Path], key: str) -> Texts:
     for path in files:
         _check_column(path, key, texts=True)
         with damage(path), pq.ParquetFile(path, read_dictionary=[key]) as file:
-            for batch in itertools.chain.from_iterable(
-                file.iter_batches(1 << 16, [group], [key], use_threads=False) for group in range(file.num_row_groups)
-            ):
-                column = batch.column(0)
+            for column in _chunks(file, key, 1 << 16):
                 lengths = pc.utf8_length(column.dictionary).to_numpy()
                 charset.update(*column.dictionary.to_pylist())
                 longest = max(longest, int(lengths.max(initial=0)))
                 characters += int(lengths[column.indices.drop_null().to_numpy()].sum())
     check_chunk(f"{files[0].parent}: {key}", (longest,), CODE_POINTS[1].itemsize)
     return Texts("".join(sorted(charset)), longest, characters)
+
+
+def _chunks(file: Any, key: str, size: int) -> Iterator[Any]:
+    """Yield a column of a Parquet file, at most ``size`` rows at a time."""
+    for group in range(file.num_row_groups):  # one by one: Arrow keeps what it has read of all that it is given
+        for batch in file.iter_batches(size, [group], [key], use_threads=False):
+            yield batch.column(0)
 
 
 def _check_column(path: pathlib.Path, key: str, texts: bool) -> None:
@@ -306,6 +302,4 @@ def is_readable(kind: Any) -> bool:
         return kind.get_field_index("bytes") >= 0 and _is_binary(kind.field("bytes").type)
     while _is_list(kind):
         kind = kind.value_type
-    return bool(
-        _is_binary(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    )
+    return _is_binary(kind) or is_number(kind)

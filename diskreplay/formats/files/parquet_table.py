@@ -11,25 +11,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.container import ATTRIBUTES, Kind
 from diskreplay.formats.core.layout import Shape, read_description
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import natural
 from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
 from diskreplay.formats.files.arrow import damage, is_text
 from diskreplay.formats.files.minari_dataset import refuse_parquet
 from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_readable
 from diskreplay.schema.columns import OBS
+from diskreplay.schema.ragged import Array
 
 METADATA = b"diskreplay"
 """The name in a schema's metadata of the description that an export leaves."""
 DESCRIPTION = f"{ATTRIBUTES}diskreplay"
 INDEX = "index"
 """The column that numbers all rows."""
-
-Array = NDArray[Any]
 
 
 def table_files(path: pathlib.Path) -> list[pathlib.Path]:

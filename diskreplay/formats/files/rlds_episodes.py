@@ -31,8 +31,7 @@ from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice, episodes_source, reshaped
 from diskreplay.formats.core.flat import FlatArrays, leaves_of
 from diskreplay.formats.core.layout import Layout, column_name, infer_text
-from diskreplay.formats.core.names import Names, files_below
-from diskreplay.formats.core.order import natural
+from diskreplay.formats.core.names import Names, files_below, natural
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import damage, parse_json, read_json
 from diskreplay.formats.files.tfds_features import BAD, IMAGE, TEXT, ReadableFeature, is_declared, read_features
@@ -99,11 +98,10 @@ def source(path: pathlib.Path, choice: Choice) -> Source:
     names.add(*found, *(key for key in keys if not is_declared(key, found)))
     names.take(*({feature.key for feature in features.values()} - unread))
     read = episodes_source(
-        str(path), kept, [episode.rows for episode in kept], lambda one, given: _opened(one, features, given), layout,
-        names,
-    )  # fmt: skip
+        str(path), kept, [episode.rows for episode in kept], lambda one, given: _opened(one, features, given), layout
+    )
     return dataclasses.replace(
-        read, steps=read.steps + sum(episode.left for episode in every),
+        read, names=names, steps=read.steps + sum(episode.left for episode in every),
         facts=tuple(episode.facts for episode in kept) if any(episode.facts for episode in kept) else (),
         layout=read.layout if layout is not None else _with_texts(read.layout, features, kept, info),
     )  # fmt: skip

@@ -16,20 +16,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.formats.core.flat import ArrayLike, ListedArray, code_points
 from diskreplay.formats.core.layout import CODE_POINTS
 from diskreplay.formats.core.untrusted import VALUE_BYTES, damage, declared_count, read_json
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.schema.columns import DTYPES
-from diskreplay.schema.ragged import offsets_of
+from diskreplay.schema.ragged import Array, offsets_of
 
 TEXT, IMAGE, SEQUENCE, NUMBERS, RAW, ZLIB = "text", "image", "sequence", "none", "bytes", "zlib"
 """The ways in which values stand in an example; the last three are TensorFlow Datasets' own names."""
 BAD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, zlib.error)
 
-Array = NDArray[Any]
 Example = Mapping[str, Any]
 
 

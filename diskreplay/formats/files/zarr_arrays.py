@@ -16,13 +16,13 @@ import numpy as np
 import zarr
 from numcodecs import Blosc
 from numcodecs.errors import UnknownCodecError
-from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.container import ATTRIBUTES, ChunkedOutput, Kind
 from diskreplay.formats.core.untrusted import DOCUMENT_BYTES, check_chunk, check_size, stored_bytes
+from diskreplay.schema.ragged import Array
 
 COMPRESSIONS = ("zstd", "none")
 CHUNK_FILE_BYTES = 300 << 20
@@ -37,8 +37,6 @@ DAMAGE = (
     zipfile.BadZipFile,
 )  # fmt: skip
 """The errors of a damaged hierarchy: Zarr checks little of what its documents say, or of sizes in a chunk."""
-
-Array = NDArray[Any]
 
 
 @contextlib.contextmanager

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from formats.foreign.flat import FAMILIES
-from formats.foreign.known import Known, steps
+from formats.foreign.known import Known, Steps, steps
 from formats.foreign.plan import File, Layout, Named, Plan, placed
 
 START = 1_700_000_000
@@ -170,43 +169,45 @@ def aloha(known: Sequence[Known], plan: Plan) -> File:
     return File(arrays, [wanted], extras, may=(r"(.*\.)?attrs/sim",), spots={"{}": count}, action="action")
 
 
-def demos(known: Sequence[Known], demo: Callable[[Known, str, File], None], place: str, may: Sequence[str]) -> File:
-    """A file with a group for each episode."""
+def demos(
+    known: Sequence[Known], demo: Callable[[Known, str, File], tuple[Named, Steps]], place: str,
+    may: Sequence[str] = (), rewards: bool = False, further: str = "",
+) -> File:  # fmt: skip
+    """A file with a group for each episode; ``further`` is the group of its further arrays."""
     file = File({}, [], may=tuple(may))
     for number, episode in enumerate(known):
-        for name in episode.extra:
-            file.extras.setdefault(name, set())
-        demo(episode, place.format(number), file)
+        root = place.format(number)
+        arrays, wanted = demo(episode, root, file)
+        for name, values in episode.extra.items():
+            arrays[f"{root}/{further}{name}"] = values
+            file.extras.setdefault(name, set()).add(f"{root}/{further}{name}")
+        if rewards:
+            arrays[f"{root}/rewards"], file.reward = episode.reward, f"{root}/rewards"
+        file.arrays |= arrays
+        file.spots[f"{root}/{{}}"], file.action = len(episode), f"{root}/actions"
+        file.episodes.append(wanted)
     return file
 
 
 def robomimic(known: Sequence[Known], plan: Plan) -> File:
     """ARISE-Initiative/robomimic: ``data/demo_0`` with obs, actions, and ``dones``, 1 where the task was solved."""
 
-    def demo(episode: Known, place: str, file: File) -> None:
+    def demo(episode: Known, place: str, file: File) -> tuple[Named, Steps]:
         count = len(episode)
         arrays = {f"{place}/obs/{leaf or 'flat'}": values for leaf, values in episode.rows(count).items()}
         dones = np.zeros(count, np.int64)
         dones[-1] = episode.terminated
         arrays |= {f"{place}/actions": episode.action, f"{place}/dones": dones, f"{place}.attrs/num_samples": count}
-        if rewards:
-            arrays[f"{place}/rewards"] = episode.reward
         if plan.following:
             arrays |= {f"{place}/next_obs/{leaf or 'flat'}": each for leaf, each in episode.following().items()}
-        for name, values in episode.extra.items():
-            arrays[f"{place}/{name}"] = values
-            file.extras[name].add(f"{place}/{name}")
         if plan.variant % 2:
             arrays[f"{place}.attrs/model_file"] = "<mujoco/>"
             file.facts[len(file.episodes), "model_file"] = (f"{place}.attrs/model_file", "<mujoco/>")
-        file.arrays |= arrays
-        file.spots[f"{place}/{{}}"] = count
-        file.reward, file.action = f"{place}/rewards" if rewards else "", f"{place}/actions"
         one, other = episode.terminated, not episode.terminated
-        file.episodes.append(steps(episode, final=plan.following, terminated=one, truncated=other, reward=rewards))
+        return arrays, steps(episode, final=plan.following, terminated=one, truncated=other, reward=rewards)
 
     rewards = plan.variant % 3 != 0
-    file = demos(known, demo, "data/demo_{}", (r"data\.attrs/.*", r".*\.attrs/num_samples"))
+    file = demos(known, demo, "data/demo_{}", (r"data\.attrs/.*", r".*\.attrs/num_samples"), rewards)
     file.arrays |= {"data.attrs/total": sum(map(len, known)), "data.attrs/env_args": json.dumps({"env_name": "Lift"})}
     if plan.variant % 2:
         file.arrays["mask/train"] = np.array([b"demo_0"])
@@ -221,26 +222,21 @@ def isaac_lab(known: Sequence[Known], plan: Plan) -> File:
     Observations that the policy has as one array are a dataset ``obs``.
     """
 
-    def demo(episode: Known, place: str, file: File) -> None:
-        count = len(episode)
+    def demo(episode: Known, place: str, file: File) -> tuple[Named, Steps]:
+        count, number, success = len(episode), len(file.episodes), bool(plan.variant % 2)
         arrays = placed(f"{place}/obs", episode.rows(count))
         arrays |= {
             f"{place}/actions": episode.action, f"{place}.attrs/num_samples": count,
-            f"{place}.attrs/success": np.bool_(plan.variant % 2), f"{place}.attrs/seed": np.int64(count),
+            f"{place}.attrs/success": np.bool_(success), f"{place}.attrs/seed": np.int64(count),
             f"{place}/initial_state/articulation/robot/root_pose": np.zeros((1, 7), np.float32),
         }  # fmt: skip
-        for name, values in episode.extra.items():
-            arrays[f"{place}/states/{name}"] = values
-            file.extras[name].add(f"{place}/states/{name}")
         file.unread.add(f"{place}/initial_state/articulation/robot/root_pose")
-        number = len(file.episodes)
-        file.facts[number, "success"] = (f"{place}.attrs/success", bool(plan.variant % 2))
+        file.facts[number, "success"] = (f"{place}.attrs/success", success)
         file.facts[number, "seed"] = (f"{place}.attrs/seed", count)
-        file.arrays |= arrays
-        file.spots[f"{place}/{{}}"], file.action = count, f"{place}/actions"
-        file.episodes.append(steps(episode, final=False, terminated=False, truncated=True, reward=False))
+        return arrays, steps(episode, final=False, terminated=False, truncated=True, reward=False)
 
-    file = demos(known, demo, "data/demo_{}", (r"data\.attrs/.*", r".*\.attrs/num_samples"))
+    may = (r"data\.attrs/.*", r".*\.attrs/num_samples")
+    file = demos(known, demo, "data/demo_{}", may, further="states/")
     env = json.dumps({"env_name": "Isaac-Stack-Cube-Franka-IK-Rel-v0", "type": 2})
     file.arrays |= {"data.attrs/total": sum(map(len, known)), "data.attrs/env_args": env}
     return file
@@ -249,32 +245,24 @@ def isaac_lab(known: Sequence[Known], plan: Plan) -> File:
 def maniskill(known: Sequence[Known], plan: Plan) -> File:
     """haosulab/ManiSkill ``RecordEpisode.flush_trajectory``: observations and ``env_states`` have one row more."""
 
-    def demo(episode: Known, place: str, file: File) -> None:
+    def demo(episode: Known, place: str, file: File) -> tuple[Named, Steps]:
         count = len(episode)
         last = np.arange(count) == count - 1
+        states = np.arange(13 * (count + 1), dtype=np.float32).reshape(-1, 13)
+        own = {"success": last & episode.terminated, "env_states/actors/cube": states}
         arrays = placed(f"{place}/obs", dict(episode.obs))
         arrays |= {
             f"{place}/actions": episode.action, f"{place}/terminated": last & episode.terminated,
-            f"{place}/truncated": last & episode.truncated, f"{place}/success": last & episode.terminated,
-            f"{place}/env_states/actors/cube": np.arange(13 * (count + 1), dtype=np.float32).reshape(-1, 13),
+            f"{place}/truncated": last & episode.truncated, **{f"{place}/{name}": own[name] for name in own},
         }  # fmt: skip
-        states = arrays[f"{place}/env_states/actors/cube"]
-        extra: dict[str, Any] = {"success": [arrays[f"{place}/success"]], "env_states/actors/cube": [states[:-1]]}
-        for name in extra:
+        for name in own:
             file.extras.setdefault(name, set()).add(f"{place}/{name}")
-        if rewards:
-            arrays[f"{place}/rewards"] = episode.reward
-        for name, values in episode.extra.items():
-            arrays[f"{place}/{name}"], extra[name] = values, [values]
-            file.extras[name].add(f"{place}/{name}")
-        file.arrays |= arrays
-        file.spots[f"{place}/{{}}"] = count
-        file.reward, file.action = f"{place}/rewards" if rewards else "", f"{place}/actions"
+        extra = {name: [values[:count]] for name, values in {**own, **episode.extra}.items()}
         one, other = episode.terminated, episode.truncated or not episode.terminated
-        file.episodes.append(steps(episode, final=True, terminated=one, truncated=other, extra=extra, reward=rewards))
+        return arrays, steps(episode, final=True, terminated=one, truncated=other, extra=extra, reward=rewards)
 
     rewards = plan.variant % 2 == 0
-    return demos(known, demo, "traj_{}", ())
+    return demos(known, demo, "traj_{}", rewards=rewards)
 
 
 def d3rlpy_2(known: Sequence[Known], plan: Plan) -> File:
