@@ -13,6 +13,7 @@ import pytest
 from helpers.forking import forked
 from helpers.testing import Interrupts
 from helpers.testing.interrupts import Place
+from helpers.threads import together
 
 from diskreplay import call_queue
 from diskreplay.call_queue import CallQueue, Waited
@@ -118,9 +119,7 @@ def test_settling_comes_from_any_thread_but_its_own() -> None:
     calls = make(last=lambda: made.append(-1))
     calls.put(lambda: made.append(0))
     calls.put(calls.settle)
-    other = threading.Thread(target=calls.settle)
-    other.start()
-    other.join()
+    together(calls.settle)
     assert made == [0, -1]
     calls.end()
     calls.settle()

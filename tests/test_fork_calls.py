@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from helpers.programs import run
 
 PROGRAM = r"""
 import os
@@ -27,7 +26,8 @@ else:
 
 
 def test_calls_come_in_the_order_of_the_rooms() -> None:
-    said = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    said = run(PROGRAM)
+    assert said.returncode == 0
     lines = said.stdout.splitlines()
     assert lines[:2] == ["before, above", "before, below"]
     for where in "parent", "child":

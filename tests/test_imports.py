@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from helpers.programs import printed
 
 LATE = ["zarr", "h5py", "numba", "PIL", "pyarrow", "torch", "pandas"]
 
@@ -33,12 +31,11 @@ with tempfile.TemporaryDirectory() as folder:
 @pytest.mark.parametrize("code", ["import diskreplay", USE, "import diskreplay_cli.main"], ids=["import", "use", "cli"])
 def test_what_is_not_imported(code: str) -> None:
     code += f"\nimport sys\nprint(*(name for name in {LATE} if name in sys.modules))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.split() == []
+    assert printed(code).split() == []
 
 
 @pytest.mark.long
 def test_zarr_comes_with_its_group() -> None:
     code = USE.replace("    rb.commit()\n", "    rb.commit()\n    rb.zarr()\n")
     code += "\nimport sys\nassert 'zarr' in sys.modules"
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+    printed(code, flags=("-W", "error"))

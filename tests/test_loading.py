@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 from helpers.patience import PATIENCE
+from helpers.threads import together
 
 import diskreplay
 from diskreplay import loading
@@ -50,12 +51,8 @@ def test_python_goes_on_meanwhile() -> None:
 def test_many_threads_begin_it_once() -> None:
     slow = Slow()
     late = Late(slow)
-    threads = [threading.Thread(target=late.begin) for _ in range(8)]
     with mock.patch.object(loading, "IN_BACKGROUND", 1):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*[late.begin] * 8)
     slow.leave.set()
     assert late.now() == 7
     assert slow.calls == 1

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from helpers.programs import run
 
 from diskreplay.storage.files import THIS_PROCESS
 from diskreplay.storage.local_files import LocalFiles
@@ -15,10 +14,6 @@ WINDOWS = """
 import sys
 sys.modules.update(fcntl=None, resource=None)
 """
-
-
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -121,9 +116,7 @@ with small_thresholds():
 @pytest.mark.long
 def test_macos(tmp_path: pathlib.Path) -> None:
     arguments = [str(tmp_path / "a.replay"), str(tmp_path / "b.replay"), str(pathlib.Path(__file__).parent)]
-    done = subprocess.run(
-        [sys.executable, "-c", MACOS + EVERYDAY, *arguments], capture_output=True, text=True, check=False
-    )  # fmt: skip
+    done = run(MACOS + EVERYDAY, *arguments)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert pathlib.Path(arguments[1], "zarr.json").exists()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from helpers.programs import printed
 
 OURS = "sorted(name for name in sys.modules if name.partition('.')[0] in ('diskreplay', 'diskreplay_cli'))"
 LARGE = {"gymnasium", "h5py", "numba", "numcodecs", "numpy", "obstore", "torch", "zarr"}
@@ -35,8 +34,7 @@ with dr.ReplayBuffer.create(sys.argv[1], box, discrete, **options) as rb:
 
 def run(program: str, *arguments: str) -> list[list[str]]:
     """What the program prints, which is JSON."""
-    command = [sys.executable, "-c", program, *arguments]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return json.loads(printed(program, *arguments))
 
 
 def test_importing_it_imports_nothing_more() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import collections
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
+from helpers.programs import printed
 
 import diskreplay as dr
 from diskreplay.checks import arrays, check_array
@@ -99,11 +98,10 @@ def test_nothing_is_added_and_an_environment_is_not_stepped_by_what_is_refused(t
 
 
 def test_torch_is_not_imported(tmp_path: pathlib.Path) -> None:
-    program = f"""if True:
+    printed(f"""
         import sys, numpy as np, diskreplay as dr
         from gymnasium.spaces import Box, Discrete
         with dr.ReplayBuffer.create({str(tmp_path / "a")!r}, Box(-9, 9, (2,)), Discrete(2), capacity=9) as rb:
             rb.add([0, 0], np.ma.array(1), 0.0, (0.0, np.float32(1)), False, False)
         assert "torch" not in sys.modules
-    """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    """)

@@ -4,8 +4,6 @@ import functools
 import gc
 import os
 import queue
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -15,6 +13,7 @@ from unittest import mock
 import pytest
 from helpers.forking import forked
 from helpers.patience import PATIENCE
+from helpers.programs import run
 
 from diskreplay import workers
 from diskreplay.workers import Task
@@ -142,7 +141,7 @@ workers._helpers = 2
 late = Late()
 late.itself = late
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    done = run(program)
     assert (done.stdout, done.stderr, done.returncode) == ("20\n", "", 0)
 
 

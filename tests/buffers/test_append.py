@@ -33,8 +33,7 @@ def test_it_holds_its_own_rows_alone_and_readers_see_all(path: str) -> None:
         with dr.ReplayBuffer.open(path, mode="r") as reader:
             assert lives.check_all(reader) == 54
     with dr.ReplayBuffer.open(path, mode="a", stream="b", **lives.OPTIONS) as appender:
-        for row in range(15, 18):
-            appender.add(**lives.step(1, row, 2))
+        lives.add(appender, 3, 1)
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert lives.check_all(reader) == 60
     assert verify(path).ok
@@ -72,8 +71,7 @@ def test_it_keeps_what_checkpoints_pin(path: str) -> None:
     with dr.ReplayBuffer.open(path, **lives.OPTIONS) as trainer:
         trainer.checkpoint("pinned")
     with dr.ReplayBuffer.open(path, mode="a", stream="b", **lives.OPTIONS) as appender:
-        for row in range(10, 60):
-            appender.add(**lives.step(1, row, 2))
+        lives.add(appender, 50, 1)
         appender.clear()
         appender.commit()
     with dr.ReplayBuffer.open(path, mode="r", checkpoint="pinned") as then:

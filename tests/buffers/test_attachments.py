@@ -6,14 +6,15 @@ import json
 import os
 import pickle
 import shutil
-import threading
 
-import gymnasium
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
+from helpers.commands import command
+from helpers.damage import flip
+from helpers.line import LINE, TURN, add, rows_in
+from helpers.line import create as made
 from helpers.testing import FaultyFiles
+from helpers.threads import together
 
 import diskreplay as dr
 from diskreplay.engine import checkpointing
@@ -23,17 +24,6 @@ from diskreplay.ops.compact import compact
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
-
-LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
-
-
-def made(path, **options):
-    return dr.ReplayBuffer.create(path, LINE, TURN, capacity=100, seed=0, **options)
-
-
-def add(rb, count=5):
-    for step in range(len(rb), len(rb) + count):
-        rb.add([step], 0, 1.0, [step + 1], False, False)
 
 
 def read(rb, name, checkpoint=None):
@@ -49,7 +39,7 @@ def path(tmp_path):
 @pytest.fixture
 def rb(path):
     with made(path) as buffer:
-        add(buffer)
+        add(buffer, 5)
         yield buffer
 
 
@@ -61,7 +51,7 @@ def test_a_program_goes_on_with_its_learner(path):
     weights = {"kernel": np.arange(30_000.0), "step": 7}
     with made(path) as rb:
         assert rb.restored is None
-        add(rb)
+        add(rb, 5)
         rb.checkpoint("step-7", {"step": 7}, attachments={"learner.pickle": lambda file: pickle.dump(weights, file)})
         assert rb.restored is None
         with rb.attachment("learner.pickle", checkpoint="step-7") as file:
@@ -135,7 +125,7 @@ def test_a_function_that_raises_leaves_nothing(rb, path):
     with pytest.raises(RuntimeError, match="no weights"):
         rb.checkpoint("one", attachments={"a": b"whole", "b": fail})
     assert (rb.checkpoints, leftovers(path)) == ([], [])
-    add(rb)
+    add(rb, 5)
     rb.checkpoint("one", attachments={"a": b"again"})
     assert read(rb, "a", "one") == b"again"
 
@@ -159,7 +149,7 @@ def test_a_function_that_does_not_write_is_told_to(rb, path, given, did):
     with pytest.raises(InputError, match=rf"attachments\['b'\] must write its bytes to the file .*{did}"):
         rb.checkpoint("one", attachments={"a": b"whole", "b": given})
     assert (rb.checkpoints, leftovers(path), rb.stats()["streams"]) == ([], [], before)
-    add(rb)
+    add(rb, 5)
     rb.checkpoint("one", attachments={"a": lambda file: pickle.dump(1, file), "b": lambda file: file.write(b"count")})
     assert (pickle.loads(read(rb, "a", "one")), read(rb, "b", "one")) == (1, b"count")
 
@@ -193,7 +183,7 @@ def test_a_mixture_refuses_a_function_that_does_not_write(path, tmp_path):
 def test_a_full_disk_leaves_the_store_as_it_was(tmp_path):
     files = FaultyFiles()
     with made(tmp_path / "a.replay", files=files) as rb:
-        add(rb)
+        add(rb, 5)
         rb.commit()
         full = {"now": False}
 
@@ -216,16 +206,13 @@ def test_others_add_and_sample_while_a_file_is_written(rb):
     seen = []
 
     def write(file):
-        worker = threading.Thread(target=lambda: (add(rb), seen.append(len(rb.sample(4)))))
-        worker.start()
-        worker.join()  # would never end under the buffer's locks
+        together(lambda: (add(rb, 5), seen.append(len(rb.sample(4)))))  # would never end under the buffer's locks
         file.write(b"weights")
 
     rb.checkpoint("one", attachments={"a": write})
     assert seen == [4]
     assert read(rb, "a", "one") == b"weights"
-    with dr.ReplayBuffer.open(rb.path, mode="r", checkpoint="one") as reader:
-        assert len(reader) == 10  # the cut comes after the files
+    assert rows_in(rb.path, checkpoint="one") == 10  # the cut comes after the files
 
 
 def test_each_file_is_written_once(rb):
@@ -251,7 +238,7 @@ def test_a_missing_attachment_is_named(rb):
 
 def test_a_checkpoint_made_anew_is_not_the_restored_one(path):
     with made(path) as rb:
-        add(rb)
+        add(rb, 5)
         rb.checkpoint("one", attachments={"a": b"old"})
     with dr.ReplayBuffer.open(path, checkpoint="one") as rb:
         rb.drop_checkpoint("one")
@@ -309,10 +296,7 @@ def test_keep_leaves_those_of_another_writer(path):
 
 def test_a_changed_byte_is_found_by_reading_and_by_verify(rb, path):
     rb.checkpoint("one", attachments={"a": b"weights" * 100})
-    shard = path / "checkpoints" / "one" / "attachments" / "a" / "c.0.0"
-    damaged = bytearray(shard.read_bytes())
-    damaged[20] ^= 1
-    shard.write_bytes(damaged)
+    flip(path / "checkpoints" / "one" / "attachments" / "a" / "c.0.0", 20)
     with pytest.raises(CorruptionError, match="attachments"):
         read(rb, "a", "one")
     assert any("attachments" in str(problem) for problem in verify(path).problems)
@@ -330,8 +314,8 @@ def test_the_command_line_and_inspect_list_them(rb, path):
     rb.checkpoint("two")
     assert [line.attachments for line in checkpoints(path)] == [{"learner.pt": 1_500}, {}]
     assert inspect(path).checkpoints[0].attachments == {"learner.pt": 1_500}
-    for command in (["checkpoints", "list", str(path)], ["inspect", str(path)]):
-        assert "learner.pt (1.5 kB)" in CliRunner().invoke(main, command, env={"COLUMNS": "200"}).output
+    for words in (["checkpoints", "list", path], ["inspect", path]):
+        assert "learner.pt (1.5 kB)" in command(*words, env={"COLUMNS": "200"}).output
 
 
 def test_a_copy_by_plain_files_has_them(rb, path, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import lives
+from helpers.odds import chances_of
 from helpers.patience import PATIENCE
 from helpers.testing import SimulatedDisk
 
@@ -22,11 +23,9 @@ from diskreplay.errors import ClosedError
 def store(tmp_path: pathlib.Path) -> str:
     path = str(tmp_path / "a.replay")
     with lives.create(path) as buffer:
-        for row in range(30):
-            buffer.add(**lives.step(0, row, 2))
+        lives.add(buffer, 30)
         buffer.checkpoint("middle")
-        for row in range(30, 35):
-            buffer.add(**lives.step(0, row, 2))
+        lives.add(buffer, 5)
     return path
 
 
@@ -60,13 +59,10 @@ def test_priorities_come_along_and_part_ways(store: str, sampler: Any) -> None:
         first = buffer.sample(16)
         buffer.update_priorities(first.index, np.arange(16) + 0.5)
 
-        def chances(one: Any) -> np.ndarray:
-            return one.sampler.probability(np.arange(70), one.engine.streams.windows(), one.draws.standing)
-
         with copied("deepcopy", buffer) as other:
-            np.testing.assert_array_equal(chances(other), chances(buffer))
+            np.testing.assert_array_equal(chances_of(other), chances_of(buffer))
             other.update_priorities(first.index[:1], [100.0])
-            assert not np.array_equal(chances(other), chances(buffer))
+            assert not np.array_equal(chances_of(other), chances_of(buffer))
 
 
 def test_a_rollout(tmp_path: pathlib.Path) -> None:
@@ -85,7 +81,7 @@ def test_a_writer_says_why_it_cannot(store: str) -> None:
         for how in ("deepcopy", "pickle"):
             with pytest.raises(TypeError, match=r"has one writer\. Open .* with mode='r', or with stream="):
                 copied(how, buffer)
-        buffer.add(**lives.step(0, 35, 2))
+        lives.add(buffer, 1)
 
 
 def lives_open(store: str) -> dr.ReplayBuffer:

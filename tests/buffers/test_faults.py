@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from helpers.configs import Config
+from helpers.damage import flip
 from helpers.effort import stride
 from helpers.model import Leaf
 from helpers.recording import Recording, reopen
@@ -33,8 +34,7 @@ def stepped(path: str, files: FaultyFiles) -> tuple[dr.ReplayBuffer, Recording]:
     """A buffer with committed rows, evicted ones, a checkpoint, and 9 rows that no commit holds."""
     recording = Recording(SMALL)
     buffer = SMALL.create(path, files=files)
-    recording.add(buffer, 13)
-    buffer.commit()
+    recording.add(buffer, 13, commit=True)
     recording.add(buffer, 10)
     buffer.checkpoint("first")
     recording.add(buffer, 9)
@@ -138,8 +138,7 @@ def test_going_back_to_a_checkpoint_fails_anywhere(tmp_path: pathlib.Path) -> No
                 recording.check(reader)
             with reopen(SMALL, path) as buffer:
                 recording.check(buffer)
-                recording.add(buffer, 3)
-                buffer.commit()
+                recording.add(buffer, 3, commit=True)
                 recording.check(buffer)
             with reopen(SMALL, path, checkpoint="first") as buffer:
                 recording.lose(23)
@@ -173,9 +172,7 @@ def test_damage_names_its_place(tmp_path: pathlib.Path) -> None:
     with SMALL.create(path) as buffer:
         Recording(SMALL).add(buffer, 16)
     shard = sorted(pathlib.Path(path, "streams/0/obs").glob("c.*"))[-1]
-    data = bytearray(shard.read_bytes())
-    data[7] ^= 4
-    shard.write_bytes(data)
+    flip(shard, 7, 4)
     with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer, pytest.raises(CorruptionError) as caught:
         list(buffer.shuffled(16))
     error = caught.value

@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 from helpers.crashes import kill
+from helpers.line import LINE, TURN, add, create
 from helpers.own_samplers import STATEFUL, Rarest
 from helpers.priority_model import chi_square
 
@@ -18,22 +18,14 @@ import diskreplay as dr
 from diskreplay.buffers.state import resume_sampler
 from diskreplay.errors import CheckpointError, SamplerWarning
 
-LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
 MADE: dict[str, Callable[[], Any]] = {**STATEFUL, "Uniform": dr.Uniform}
 
 
 def readme(path: Any, sampler: Any, **options: Any) -> dr.ReplayBuffer:
     """The line with which a program starts, and starts again."""
     return dr.ReplayBuffer.open_or_create(
-        path, *LINE, capacity=200, num_envs=2, sampler=sampler, checkpoint="latest", seed=0, **options
+        path, LINE, TURN, capacity=200, num_envs=2, sampler=sampler, checkpoint="latest", seed=0, **options
     )
-
-
-def add(buffer: dr.ReplayBuffer, rows: int) -> None:
-    flags = np.zeros(2, bool)
-    for row in range(rows):
-        obs = np.full((2, 1), row, np.float32)
-        buffer.add(obs, [0, 1], [1.0, 2.0], obs + 1, flags, flags)
 
 
 def learn(buffer: Any, updates: int) -> Iterator[tuple[list[int], list[float]]]:
@@ -82,7 +74,7 @@ def test_draws_follow_the_priorities_that_were_taken_over(path: str, kind: str) 
 def test_of_several_agents(path: str) -> None:
     def opened() -> dr.MultiAgentReplayBuffer:
         return dr.MultiAgentReplayBuffer.open_or_create(
-            path, *LINE, n_agents=2, capacity=100, sampler=dr.Proportional(), checkpoint="latest", seed=0
+            path, LINE, TURN, n_agents=2, capacity=100, sampler=dr.Proportional(), checkpoint="latest", seed=0
         )
 
     buffer = opened()
@@ -305,7 +297,7 @@ def test_recorders(path: str, vector: bool) -> None:
 def test_parts_of_a_mixture(tmp_path: pathlib.Path) -> None:
     """The one that is written, and the one that is only read; that of another class is named."""
     for name in ("offline", "online"):
-        with dr.ReplayBuffer.create(tmp_path / name, *LINE, capacity=200, num_envs=2) as buffer:
+        with create(tmp_path / name, 200, num_envs=2) as buffer:
             add(buffer, 30)
 
     def opened(offline: Any) -> Any:

@@ -6,21 +6,21 @@ import errno
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
-import textwrap
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 from helpers.crashes import kill
+from helpers.damage import files_below, flip
+from helpers.line import LINE, TURN, add
+from helpers.odds import chances_of
 from helpers.own_samplers import STATEFUL, Rarest
 from helpers.priority_model import chi_square
+from helpers.programs import printed
 from helpers.testing import FaultyFiles
+from helpers.threads import together
 
 import diskreplay as dr
 from diskreplay.compat import sampler_draws
@@ -30,21 +30,12 @@ from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 from diskreplay.storage import metadata, saved_state
 
-LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
-
 
 def make(path: Any, sampler: Any = None, **options: Any) -> dr.ReplayBuffer:
     """The line with which a program starts, and starts again."""
     return dr.ReplayBuffer.open_or_create(
-        path, *LINE, capacity=200, num_envs=2, sampler=sampler or dr.Proportional(), seed=0, **options
+        path, LINE, TURN, capacity=200, num_envs=2, sampler=sampler or dr.Proportional(), seed=0, **options
     )
-
-
-def add(buffer: Any, rows: int, num_envs: int = 2) -> None:
-    flags = np.zeros(num_envs, bool)
-    for row in range(rows):
-        obs = np.full((num_envs, 1), row, np.float32)
-        buffer.add(obs, np.zeros(num_envs, int), np.ones(num_envs), obs + 1, flags, flags)
 
 
 def learn(buffer: Any) -> None:
@@ -59,10 +50,10 @@ def filled(path: Any, sampler: Any = None, **options: Any) -> dr.ReplayBuffer:
     return buffer
 
 
-def chances(buffer: Any) -> list[float]:
-    windows, items = buffer.engine.streams.windows(), buffer.items()
-    found: list[float] = buffer.sampler.probability(items, windows, buffer.draws.standing).tolist()
-    return found
+def chances_in(path: Any, **options: Any) -> list[float]:
+    """With what probability a program that starts again draws each item."""
+    with make(path, **options) as buffer:
+        return list(chances_of(buffer).tolist())
 
 
 def anew(why: str) -> Any:
@@ -73,20 +64,16 @@ def folder(path: Any) -> pathlib.Path:
     return pathlib.Path(path, "streams", "0", "start", "kept")
 
 
-def contents(path: Any) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in sorted(folder(path).rglob("*")) if file.is_file()}
-
-
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("kind", STATEFUL)
 def test_priorities_are_equal_after_close_and_open(path: str, kind: str, given: bool) -> None:
     buffer = filled(path, STATEFUL[kind]())
     buffer.sample(8)
-    expected, state = chances(buffer), buffer.sampler.state()
+    expected, state = chances_of(buffer).tolist(), buffer.sampler.state()
     buffer.close()
     for _ in range(2):
         again = make(path, STATEFUL[kind]()) if given or kind == "own" else dr.ReplayBuffer.open(path)
-        assert chances(again) == expected
+        assert chances_of(again).tolist() == expected
         assert again.sampler.state()[0] == state[0]
         again.close()
 
@@ -99,23 +86,23 @@ def test_priorities_of_several_views_and_buffers_come_back(tmp_path: pathlib.Pat
                 if not opening:
                     add(buffer, 30)
                     learn(buffer)
-                    expected = chances(buffer)
-                assert chances(buffer) == expected
+                    expected = chances_of(buffer).tolist()
+                assert chances_of(buffer).tolist() == expected
     agents: dict[str, Any] = {"n_agents": 2, "capacity": 20, "sampler": dr.Proportional()}
-    with dr.MultiAgentReplayBuffer.open_or_create(tmp_path / "agents", *LINE, **agents) as team:
+    with dr.MultiAgentReplayBuffer.open_or_create(tmp_path / "agents", LINE, TURN, **agents) as team:
         zeros = np.zeros((2, 1), np.float32)
         for _ in range(5):
             team.add(zeros, [0, 1], 1.0, zeros, False, False)
         learn(team)
-        expected = chances(team)
+        expected = chances_of(team).tolist()
     with dr.MultiAgentReplayBuffer.open(tmp_path / "agents") as team:
-        assert chances(team) == expected
+        assert chances_of(team).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", ["Proportional", "by environment", "RankBased"])
 def test_draws_follow_what_was_kept(path: str, kind: str) -> None:
     buffer = filled(path, STATEFUL[kind]())
-    expected = dict(zip(buffer.items().tolist(), chances(buffer), strict=True))
+    expected = dict(zip(buffer.items().tolist(), chances_of(buffer).tolist(), strict=True))
     buffer.close()
     with make(path, STATEFUL[kind]()) as again:
         drawn = np.concatenate([again.sample(60).index for _ in range(200)])
@@ -148,34 +135,31 @@ def test_nothing_is_written_where_no_priority_was_ever_updated(path: str, sample
 
 def test_nothing_is_written_where_nothing_was_updated_since(path: str) -> None:
     filled(path).close()
-    before = contents(path)
+    before = files_below(folder(path))
     assert len(before) > 3
     with make(path) as buffer:
         buffer.sample(8)
-    assert contents(path) == before
+    assert files_below(folder(path)) == before
 
 
 def test_readers_take_and_keep_nothing(path: str) -> None:
     filled(path).close()
-    before = contents(path)
+    before = files_below(folder(path))
     with dr.ReplayBuffer.open(path, mode="r", sampler=dr.Proportional()) as reader:
-        assert len(set(chances(reader))) == 1
+        assert len(set(chances_of(reader).tolist())) == 1
         learn(reader)
-    assert contents(path) == before
-    with make(path) as buffer:
-        assert len(set(chances(buffer))) == 2
+    assert files_below(folder(path)) == before
+    assert len(set(chances_in(path))) == 2
 
 
 def test_a_checkpoint_brings_its_own_priorities(path: str) -> None:
     buffer = filled(path)
     buffer.checkpoint("here")
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     buffer.update_priorities([3], [50.0])
     buffer.close()
-    with make(path, checkpoint="here") as buffer:
-        assert chances(buffer) == expected
-    with make(path) as buffer:  # and closing has kept these
-        assert chances(buffer) == expected
+    assert chances_in(path, checkpoint="here") == expected
+    assert chances_in(path) == expected  # and closing has kept these
 
 
 def test_a_sampler_that_was_cleared_is_not_kept(path: str) -> None:
@@ -188,10 +172,10 @@ def test_a_sampler_that_was_cleared_is_not_kept(path: str) -> None:
 
 def test_a_checkpoint_changes_no_rows(path: str) -> None:
     filled(path).close()
-    before = contents(path)
+    before = files_below(folder(path))
     with make(path) as buffer:
         buffer.checkpoint("here")
-    assert contents(path) == before
+    assert files_below(folder(path)) == before
 
 
 def test_a_store_that_is_compacted_keeps_its_priorities(path: str) -> None:
@@ -200,11 +184,10 @@ def test_a_store_that_is_compacted_keeps_its_priorities(path: str) -> None:
         add(buffer, 1)
         buffer.commit()
     learn(buffer)
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     buffer.close()
     assert compact(path).shards
-    with make(path, chunk_rows=1, shard_rows=4) as buffer:
-        assert chances(buffer) == expected
+    assert chances_in(path, chunk_rows=1, shard_rows=4) == expected
 
 
 # What is said
@@ -214,17 +197,17 @@ def test_a_store_that_is_compacted_keeps_its_priorities(path: str) -> None:
 def test_an_end_without_close_is_said(path: str, update: bool) -> None:
     with filled(path) as buffer:
         buffer.checkpoint("here")
-        expected = chances(buffer)
+        expected = chances_of(buffer).tolist()
     buffer = make(path)
     if update:
         buffer.update_priorities([3], [50.0])  # makes no commit
     kill(buffer)
     buffer = make(path, checkpoint="here")
-    assert chances(buffer) == expected
+    assert chances_of(buffer).tolist() == expected
     kill(buffer)
     with anew("ended without close"):
         buffer = make(path)
-    assert len(set(chances(buffer))) == 1
+    assert len(set(chances_of(buffer).tolist())) == 1
     buffer.close()
     make(path).close()  # it was said
 
@@ -250,16 +233,15 @@ def test_rows_of_another_stream_are_said(path: str) -> None:
 @pytest.mark.long("test_rows_of_another_stream_are_said")
 def test_rows_of_another_process_are_said(path: str) -> None:
     filled(path).close()
-    program = f"""
-        import numpy as np, os
+    printed(f"""
+        import os
         import diskreplay as dr
+        from helpers import line
         buffer = dr.ReplayBuffer.open({path!r}, sampler=dr.Uniform())
-        obs, flags = np.zeros((2, 1), np.float32), np.zeros(2, bool)
-        buffer.add(obs, [0, 0], [1.0, 1.0], obs, flags, flags)
+        line.add(buffer)
         buffer.commit()
         os._exit(0)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+    """)
     with anew("rows were committed since"):
         make(path).close()
 
@@ -275,12 +257,11 @@ def test_rows_of_another_process_are_said(path: str) -> None:
 )
 def test_what_cannot_be_taken_over_is_said_and_stays(path: str, options: dict[str, Any], why: str) -> None:
     buffer = filled(path)
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     buffer.close()
     with anew(why):
         dr.ReplayBuffer.open(path, **options).close()
-    with make(path) as buffer:
-        assert chances(buffer) == expected
+    assert chances_in(path) == expected
 
 
 def test_no_warning_for_a_sampler_without_priorities(path: str) -> None:
@@ -292,14 +273,13 @@ def test_no_warning_for_a_sampler_without_priorities(path: str) -> None:
 def test_a_sampler_that_knows_priorities_keeps_those(path: str) -> None:
     sampler = dr.Proportional()
     buffer = filled(path, sampler)
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     kill(buffer)
     buffer.engine.closed = True
     with make(path, sampler) as buffer:
         add(buffer, 30)
-        assert chances(buffer) == expected
-    with make(path) as buffer:
-        assert chances(buffer) == expected
+        assert chances_of(buffer).tolist() == expected
+    assert chances_in(path) == expected
 
 
 def test_a_warning_that_is_an_error_leaves_the_store_free(path: str) -> None:
@@ -323,8 +303,7 @@ def test_each_writer_keeps_its_own(path: str) -> None:
         assert actor.sampler.maximum < 50
     with dr.ReplayBuffer.open(path, stream="learner", sampler=dr.Proportional()) as learner:
         assert learner.sampler.maximum == pytest.approx(50)
-    with make(path) as actor:
-        assert len(set(chances(actor))) == 2
+    assert len(set(chances_in(path))) == 2
 
 
 def test_a_buffer_that_knows_its_own_stream_alone_keeps_that(path: str) -> None:
@@ -332,9 +311,9 @@ def test_a_buffer_that_knows_its_own_stream_alone_keeps_that(path: str) -> None:
     with dr.ReplayBuffer.open(path, stream="more", mode="a", sampler=dr.Proportional()) as buffer:
         add(buffer, 10)
         learn(buffer)
-        expected = chances(buffer)
+        expected = chances_of(buffer).tolist()
     with dr.ReplayBuffer.open(path, stream="more", mode="a", sampler=dr.Proportional()) as buffer:
-        assert chances(buffer) == expected
+        assert chances_of(buffer).tolist() == expected
     with anew("rows were committed since"), dr.ReplayBuffer.open(path, stream="more", sampler=dr.Proportional()):
         pass
 
@@ -348,8 +327,8 @@ def test_each_part_of_a_mixture_keeps_its_own(tmp_path: pathlib.Path) -> None:
             if not opening:
                 batch = mixture.sample(12)
                 mixture.update_priorities(batch.index, np.arange(12.0) + 20)
-                expected = [chances(part) for part in mixture.parts[:2]]
-            assert [chances(part) for part in mixture.parts[:2]] == expected
+                expected = [chances_of(part).tolist() for part in mixture.parts[:2]]
+            assert [chances_of(part).tolist() for part in mixture.parts[:2]] == expected
 
 
 @pytest.mark.long
@@ -364,28 +343,24 @@ def test_recordings_go_on_with_their_priorities(path: str, vector: bool) -> None
             for _ in range(8):
                 wrapped.step(wrapped.action_space.sample())
             learn(wrapped.buffer)
-            expected = chances(wrapped.buffer)
-        assert chances(wrapped.buffer) == expected
+            expected = chances_of(wrapped.buffer).tolist()
+        assert chances_of(wrapped.buffer).tolist() == expected
         wrapped.close()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "del buffer"])
 def test_a_program_that_ends_without_close_keeps_them(path: str, end: str) -> None:
-    program = f"""
-        import numpy as np
-        from gymnasium import spaces
+    printed(f"""
         import diskreplay as dr
-        line = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
-        buffer = dr.ReplayBuffer.create({path!r}, *line, capacity=200, sampler=dr.Proportional())
-        for step in range(9):
-            buffer.add([step], 0, 1.0, [step + 1], False, False)
+        from helpers import line
+        buffer = line.create({path!r}, 200, sampler=dr.Proportional())
+        line.add(buffer, 9)
         buffer.update_priorities([3], [50.0])
         {end}
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+    """)
     with dr.ReplayBuffer.open(path) as buffer:
-        assert np.argmax(chances(buffer)) == 3
+        assert np.argmax(chances_of(buffer).tolist()) == 3
 
 
 def changes_of(buffer: dr.ReplayBuffer) -> dict[str, Callable[[], object]]:
@@ -408,7 +383,7 @@ def test_a_change_while_the_state_is_kept_is_not_forgotten(
     """A thread's. Closing refuses it; the end of a program leaves the buffer open, to be closed later."""
 
     def known(buffer: dr.ReplayBuffer) -> tuple[list[float], list[int]]:
-        return chances(buffer), buffer.times_sampled(buffer.items()).tolist()
+        return chances_of(buffer).tolist(), buffer.times_sampled(buffer.items()).tolist()
 
     def change() -> None:
         try:
@@ -417,9 +392,7 @@ def test_a_change_while_the_state_is_kept_is_not_forgotten(
             refused.append(way)
 
     def replace(*arguments: Any) -> None:
-        thread = threading.Thread(target=change)  # the state was asked for already
-        thread.start()
-        thread.join()
+        together(change)  # the state was asked for already
         whole(*arguments)
 
     buffer = filled(path, dr.Counting(dr.Proportional()))
@@ -446,24 +419,22 @@ def test_a_change_while_the_state_is_kept_is_not_forgotten(
 
 def test_a_mark_that_cannot_be_written_ends_the_opening(path: str) -> None:
     buffer = filled(path)
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     buffer.close()
     files = FaultyFiles()
     files.fail_at(1, errno.ENOSPC, times=1)
     with pytest.raises(WriteFailedError):
         make(path, files=files)
-    with make(path) as buffer:
-        assert chances(buffer) == expected
+    assert chances_in(path) == expected
 
 
 def test_an_update_that_is_refused_loses_nothing(path: str) -> None:
     buffer = filled(path)
-    expected = chances(buffer)
+    expected = chances_of(buffer).tolist()
     buffer.close()
     with make(path) as buffer, pytest.raises(InputError):
         buffer.update_priorities([3], [np.nan])
-    with make(path) as buffer:
-        assert chances(buffer) == expected
+    assert chances_in(path) == expected
 
 
 class Unkept(Rarest):
@@ -483,13 +454,11 @@ def test_a_sampler_whose_state_fails_lets_the_store_close(path: str) -> None:
 def test_damage_is_said_found_and_repaired(path: str, name: str) -> None:
     filled(path).close()
     file = next(one for one in folder(path).rglob(name) if name != "zarr.json" or one.parent == folder(path))
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+    flip(file, file.stat().st_size // 2, 1)
     assert any("kept" in str(problem) for problem in verify(path).problems)
     with anew("kept"):
         buffer = make(path)
-    assert len(set(chances(buffer))) == 1
+    assert len(set(chances_of(buffer).tolist())) == 1
     kill(buffer)
     repaired = repair(path)
     assert repaired.ok
@@ -509,8 +478,7 @@ def test_a_link_is_not_followed(path: str, tmp_path: pathlib.Path) -> None:
     buffer.close()
     assert sorted(elsewhere.rglob("*")) == before
     assert not folder(path).is_symlink()
-    with make(path) as buffer:
-        assert len(set(chances(buffer))) == 2
+    assert len(set(chances_in(path))) == 2
 
 
 def test_an_id_leads_nowhere_else(path: str) -> None:

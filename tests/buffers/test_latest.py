@@ -7,10 +7,10 @@ import pathlib
 import random
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
+from helpers import line
 from helpers.clocks import DAY, Clock
+from helpers.line import LINE, OPEN, TURN
 from helpers.testing import WRITES, FaultyFiles, Operation, SimulatedDisk
 
 import diskreplay as dr
@@ -20,9 +20,6 @@ from diskreplay.storage import metadata
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
-OBS, ACTION = gymnasium.spaces.Box(-9, 9, (3,), np.float32), gymnasium.spaces.Discrete(2)
-OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
-
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
@@ -30,14 +27,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def writer(path: pathlib.Path, **options: Any) -> dr.ReplayBuffer:
-    return dr.ReplayBuffer.open_or_create(path, OBS, ACTION, **{"capacity": 500, **OPEN, **options})
+    return dr.ReplayBuffer.open_or_create(path, LINE, TURN, **{"capacity": 500, **OPEN, **options})
 
 
 def add(buffer: dr.ReplayBuffer, rows: int) -> None:
-    for _ in range(rows):
-        at = buffer.stats()["streams"][buffer.stream]["end"]
-        buffer.add(np.full(3, at), 0, float(at), np.full(3, at + 1), False, False)
+    line.add(buffer, rows)
     buffer.commit()
+
+
+def pair(folder: pathlib.Path, rows: int) -> list[pathlib.Path]:
+    """Two stores for a mixture."""
+    paths = [folder / "a.replay", folder / "b.replay"]
+    for path in paths:
+        with writer(path) as buffer:
+            add(buffer, rows)
+    return paths
 
 
 def ends(buffer: dr.ReplayBuffer) -> dict[str, int]:
@@ -118,10 +122,7 @@ def test_the_error_names_the_newest_of_another(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_mixture_goes_on_from_its_newest_checkpoint(tmp_path: pathlib.Path, clock: Clock) -> None:
-    paths = [tmp_path / "a.replay", tmp_path / "b.replay"]
-    for path in paths:
-        with writer(path) as buffer:
-            add(buffer, 30)
+    paths = pair(tmp_path, 30)
     clock.jump(1)
     given = [0, 0]
     for turn in range(2):
@@ -138,10 +139,7 @@ def test_a_mixture_goes_on_from_its_newest_checkpoint(tmp_path: pathlib.Path, cl
 
 
 def test_checkpoints_of_another_keeper_are_not_a_mixtures_latest(tmp_path: pathlib.Path) -> None:
-    paths = [tmp_path / "a.replay", tmp_path / "b.replay"]
-    for path in paths:
-        with writer(path) as buffer:
-            add(buffer, 30)
+    paths = pair(tmp_path, 30)
     with dr.Mixture.open([(paths[0], {"stream": "other"}), (paths[1], {"mode": "r"})]) as mixture:
         mixture.sample(4)
         mixture.checkpoint("of another")
@@ -153,10 +151,7 @@ def test_checkpoints_of_another_keeper_are_not_a_mixtures_latest(tmp_path: pathl
 
 
 def test_a_mixture_keeps_all_rows_where_one_part_cannot_go_back(tmp_path: pathlib.Path) -> None:
-    paths = [tmp_path / "a.replay", tmp_path / "b.replay"]
-    for path in paths:
-        with writer(path) as buffer:
-            add(buffer, 10)
+    paths = pair(tmp_path, 10)
     with dr.Mixture.open(paths) as mixture:
         mixture.checkpoint("both")
         for part in mixture.parts:

@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import pathlib
-import random
 import signal
 import subprocess
 import sys
@@ -20,11 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.configs import Config
+from helpers.crashes import images_of
 from helpers.effort import examples, stride
 from helpers.model import Leaf
 from helpers.patience import PATIENCE
 from helpers.recording import Recording, reopen
-from helpers.testing import WRITES, FaultyFiles, SimulatedDisk
+from helpers.testing import FaultyFiles, SimulatedDisk
+from helpers.threads import beside
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, InputError, RateLimitError, ReadOnlyError, StateError
@@ -174,12 +175,10 @@ def test_two_threads_keep_the_ratio(path: str) -> None:
                 recording.add(buffer, 1)
                 worst.append(limiter.inserts * 2 - limiter.samples)
 
-        actor = threading.Thread(target=act)
-        actor.start()
-        for _ in range(45):
-            limiter.wait_to_sample(8, timeout=PATIENCE)
-            buffer.sample(8)
-        actor.join()
+        with beside(act):
+            for _ in range(45):
+                limiter.wait_to_sample(8, timeout=PATIENCE)
+                buffer.sample(8)
         assert max(worst) <= 20 + 12
         assert (limiter.inserts, limiter.samples) == (190, 360)
 
@@ -219,12 +218,12 @@ def test_a_learner_sees_the_steps_of_an_actor_that_waits(path: str) -> None:
         recording, limiter = Recording(CONFIG), dr.RateLimiter(actor, 2.0, 10, 16)
         while limiter.may_add():
             recording.add(actor, 1)
-        waits = threading.Thread(target=lambda: limiter.wait_to_add(timeout=PATIENCE))
-        waits.start()
-        with reopen(CONFIG, path, stream="learner", capacity=1, commit_seconds=1e9) as learner:
+        with (
+            reopen(CONFIG, path, stream="learner", capacity=1, commit_seconds=1e9) as learner,
+            beside(lambda: limiter.wait_to_add(timeout=PATIENCE)),
+        ):
             dr.RateLimiter(learner, 2.0, 10, 16).wait_to_sample(8, timeout=PATIENCE)
             learner.commit()
-            waits.join()
         assert limiter.samples == 8
 
 
@@ -345,21 +344,14 @@ def test_a_crash_keeps_rows_and_counts_together() -> None:
     disk = SimulatedDisk()
     disk.mkdir("/shelf")
     disk.sync_dir("/")
-    files, images, at, every = FaultyFiles(disk), [], 0, stride(3, "crash points of a limiter")
+    files = FaultyFiles(disk)
     buffer = config.create("/shelf/a", files=files)
     limiter, recording = dr.RateLimiter(buffer, 4, 2, 40), Recording(config)
-
-    def look(operation: Any) -> None:
-        nonlocal at
-        if operation.name in WRITES:
-            at += 1
-            if at % every == 0:
-                images.extend([disk.after_kill(), disk.after_power_loss(), disk.after_power_loss(random.Random(at))])
 
     recording.add(buffer, 4)
     limiter.wait_to_sample(16)
     buffer.commit()
-    files.decide = look  # type: ignore[assignment]
+    images = images_of(disk, files, stride(3, "crash points of a limiter"))
     recording.add(buffer, 3)
     limiter.wait_to_sample(8)
     buffer.commit()

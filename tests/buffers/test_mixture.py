@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import pathlib
-import random
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from helpers.configs import Config
+from helpers.crashes import images_of
 from helpers.effort import examples, stride
 from helpers.model import Leaf, check_batch
+from helpers.odds import chances_of
 from helpers.priority_model import chi_square
 from helpers.recording import Recording
-from helpers.testing import WRITES, Crash, FaultyFiles, Interrupts, SimulatedDisk
+from helpers.testing import Crash, FaultyFiles, Interrupts, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import (
@@ -452,9 +453,7 @@ def test_a_part_that_is_read_may_have_moved_on(tmp_path: pathlib.Path) -> None:
     with dr.Mixture.open([pair.paths[0], (pair.paths[1], {"mode": "r"})], checkpoint="here") as mixture:
         assert len(mixture.parts[1]) <= 20
         reader = mixture.parts[1]
-        items = reader.items()
-        chances = reader.sampler.probability(items, reader.engine.streams.windows(), reader.draws.standing)
-        np.testing.assert_allclose(chances, 1 / len(items))
+        np.testing.assert_allclose(chances_of(reader), 1 / len(reader.items()))
         mixture.sample(8)
 
 
@@ -479,17 +478,7 @@ def test_a_crash_at_every_operation_of_a_checkpoint(tmp_path: pathlib.Path) -> N
     expected = {"one": [mixture.sample(3).index.tolist() for _ in range(3)]}
     for log, buffer in zip(logs, buffers, strict=True):
         log.add(buffer, 3)
-    images: list[SimulatedDisk] = []
-    at, every = 0, stride(29, "crash points of a mixture")
-
-    def look(operation: Any) -> None:
-        nonlocal at
-        if operation.name in WRITES:
-            at += 1
-            if at % every == 0:
-                images.extend([disk.after_kill(), disk.after_power_loss(), disk.after_power_loss(random.Random(at))])
-
-    files.decide = look  # type: ignore[assignment]
+    images = images_of(disk, files, stride(29, "crash points of a mixture"))
     mixture.checkpoint("two")
     expected["two"] = [mixture.sample(3).index.tolist() for _ in range(3)]
     mixture.drop_checkpoint("one")

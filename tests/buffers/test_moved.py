@@ -6,9 +6,10 @@ import pathlib
 import shutil
 from collections.abc import Callable
 
-import gymnasium
-import numpy as np
 import pytest
+from helpers import line
+from helpers.damage import files_below
+from helpers.line import add, rows_in
 from helpers.testing import FaultyFiles
 
 import diskreplay as dr
@@ -16,19 +17,11 @@ from diskreplay.errors import StateError
 from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
 
-SPACE, ACTIONS = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
-STEP = (np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)
-
 
 def create(path: str | pathlib.Path, rows: int, **options: object) -> dr.ReplayBuffer:
-    buffer = dr.ReplayBuffer.create(path, SPACE, ACTIONS, capacity=100, **options)  # type: ignore[arg-type]
-    for _ in range(rows):
-        buffer.add(*STEP)
+    buffer = line.create(path, **options)
+    add(buffer, rows)
     return buffer
-
-
-def contents(path: str) -> dict[str, bytes]:
-    return {str(one): one.read_bytes() for one in pathlib.Path(path).rglob("*") if one.is_file()}
 
 
 def remove(path: str) -> None:
@@ -71,23 +64,22 @@ def test_a_writer_whose_store_is_gone_writes_nothing(
     """Regression: a store that was made anew took the old writer's commits, and was damaged by them."""
     buffer = create(path, 20)
     buffer.checkpoint("kept")
-    for _ in range(7):
-        buffer.add(*STEP)
+    add(buffer, 7)
     change(path)
     create_again = pathlib.Path(path).exists()
     if create_again and change is not replace_the_stream_alone:
         with dr.ReplayBuffer.open(path) as other:
             other.checkpoint("kept")
-    before = contents(path)
+    before = files_below(path)
     for _ in range(1 if deed is DEEDS[3] else 2):
         with pytest.raises(StateError, match=r"moved, removed or replaced .* nothing was written"):
             deed(buffer)
     assert len(buffer) == 27 if deed is not DEEDS[3] else True
-    assert contents(path) == before
+    assert files_below(path) == before
     if deed is not DEEDS[3]:
         with pytest.raises(StateError, match="7 rows are in no commit"):
             buffer.close()
-    assert contents(path) == before
+    assert files_below(path) == before
     if create_again and change is not replace_the_stream_alone:
         assert verify(path).ok
 
@@ -97,23 +89,21 @@ def test_a_store_that_is_moved_back_goes_on(path: str) -> None:
     move(path)
     with pytest.raises(StateError, match="20 rows are in no commit"):
         buffer.commit()
-    buffer.add(*STEP)
+    add(buffer)
     pathlib.Path(f"{path}.moved").rename(path)
     buffer.close()
-    with dr.ReplayBuffer.open(path, mode="r") as buffer:
-        assert len(buffer) == 21
+    assert rows_in(path) == 21
 
 
 def test_a_link_to_the_store_may_be_changed_for_another_one(tmp_path: pathlib.Path) -> None:
     create(tmp_path / "real", 3).close()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with dr.ReplayBuffer.open(tmp_path / "link") as buffer:
-        buffer.add(*STEP)
+        add(buffer)
         (tmp_path / "link").unlink()
         (tmp_path / "again").symlink_to(tmp_path / "real")
         (tmp_path / "link").symlink_to(tmp_path / "again")
-    with dr.ReplayBuffer.open(tmp_path / "real", mode="r") as buffer:
-        assert len(buffer) == 4
+    assert rows_in(tmp_path / "real") == 4
 
 
 def test_a_path_that_cannot_be_looked_at_is_a_failed_write(path: str) -> None:
@@ -124,5 +114,4 @@ def test_a_path_that_cannot_be_looked_at_is_a_failed_write(path: str) -> None:
         buffer.commit()
     files.heal()
     buffer.close()
-    with dr.ReplayBuffer.open(path, mode="r") as buffer:
-        assert len(buffer) == 20
+    assert rows_in(path) == 20

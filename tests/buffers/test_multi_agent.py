@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.multi_agent_steps import KINDS, N_AGENTS, Kind, World
+from helpers.view_model import content
 
 import diskreplay as dr
 from diskreplay import errors
@@ -82,8 +83,7 @@ def test_transitions(path: str, kind: Kind, n_step: int, on_disk: bool) -> None:
 def test_items_of_several_steps(path: str, kind: Kind, view: Any) -> None:
     world = World(kind, 3)
     with create(path, kind, on_disk=kind.num_envs == 3, view=view) as buffer:
-        for _ in range(60):
-            buffer.add(**world.arguments(world.step()))
+        world.fill(buffer, 60)
         batch = buffer.sample(12)
         held = batch.mask
         assert held.any()
@@ -105,8 +105,7 @@ def test_shuffled_and_loader_give_the_same_batches(path: str) -> None:
     kind = KINDS[1]
     world = World(kind)
     with create(path, kind, on_disk=True) as buffer:
-        for _ in range(30):
-            buffer.add(**world.arguments(world.step()))
+        world.fill(buffer, 30)
         found = []
         for batch in buffer.shuffled(7):
             for item, index in enumerate(batch.index):
@@ -127,9 +126,7 @@ def test_a_thousand_samples_after_a_checkpoint_are_the_same(path: str, sampler: 
         drawn = []
         for at in range(1000):
             batch = buffer.sample(1 + at % 4)
-            parts: list[Any] = []
-            batch.map(parts.append)
-            drawn.append(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
+            drawn.append(content(batch))
             if at % 50 == 0:
                 buffer.add(**rows[at // 50])
                 if isinstance(sampler, dr.Proportional):
@@ -138,8 +135,7 @@ def test_a_thousand_samples_after_a_checkpoint_are_the_same(path: str, sampler: 
 
     world = World(kind)
     with create(path, kind, sampler=sampler) as buffer:
-        for _ in range(50):
-            buffer.add(**world.arguments(world.step()))
+        world.fill(buffer, 50)
         buffer.checkpoint("here")
         rows = [world.arguments(world.step()) for _ in range(20)]
         expected = run(buffer, rows)

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers.multi_agent_steps import KINDS, N_AGENTS, Kind, Step, World
+from helpers.view_model import content
 
 import diskreplay as dr
 from diskreplay import errors
@@ -105,8 +106,7 @@ def test_advantages_and_returns(path: str, kind: Kind, td_lambda: float | None, 
 def test_episodes_are_padded(path: str, kind: Kind) -> None:
     world = World(kind, 2)
     with create(path, kind) as buffer:
-        for _ in range(STEPS):
-            buffer.add(**world.arguments(world.step(gaps=False), rollout=True))
+        world.fill(buffer, STEPS, gaps=False, rollout=True)
         buffer.finish(np.zeros((kind.num_envs, N_AGENTS)))
         count = 0
         for batch in buffer.episode_minibatches(3, max_length=9):
@@ -133,8 +133,7 @@ def test_agents_that_are_dead_are_not_normalised(path: str) -> None:
     kind = KINDS[3]
     world = World(kind)
     with create(path, kind) as buffer:
-        for _ in range(STEPS):
-            buffer.add(**world.arguments(world.step(gaps=False), rollout=True))
+        world.fill(buffer, STEPS, gaps=False, rollout=True)
         buffer.finish(np.zeros((1, N_AGENTS)))
         batch = next(buffer.minibatches(STEPS))
     alive = batch.agent_mask
@@ -178,16 +177,11 @@ def test_resuming_gives_the_same_minibatches(path: str) -> None:
     world = World(kind)
 
     def draw(buffer: dr.MultiAgentRolloutBuffer) -> list[bytes]:
-        drawn = []
-        for batch in [*buffer.minibatches(8, 60), *buffer.episode_minibatches(2, 30, max_length=6)]:
-            parts: list[Any] = []
-            batch.map(parts.append)
-            drawn.append(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
-        return drawn
+        batches = [*buffer.minibatches(8, 60), *buffer.episode_minibatches(2, 30, max_length=6)]
+        return [content(batch) for batch in batches]
 
     with create(path, kind, td_lambda=0.5) as buffer:
-        for _ in range(STEPS):
-            buffer.add(**world.arguments(world.step(), rollout=True))
+        world.fill(buffer, STEPS, rollout=True)
         buffer.finish(np.ones((3, N_AGENTS)))
         buffer.checkpoint("here")
         expected = draw(buffer)

@@ -6,26 +6,25 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
+from helpers import line
+from helpers.line import LINE, TURN
 
 import diskreplay as dr
 from diskreplay.errors import InputError
 
-SPACE, ACTIONS = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
 SAMPLERS: list[Callable[[], Any]] = [dr.Proportional, dr.RankBased]
 
 
 def create(path: pathlib.Path, **options: Any) -> dr.ReplayBuffer:
-    buffer = dr.ReplayBuffer.create(path, SPACE, ACTIONS, capacity=100, seed=0, **options)
-    for _ in range(20):
-        buffer.add(np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)
+    buffer = line.create(path, **options)
+    line.add(buffer, 20)
     return buffer
 
 
 def create_agents(path: pathlib.Path, **options: Any) -> dr.MultiAgentReplayBuffer:
-    return dr.MultiAgentReplayBuffer.create(path, SPACE, ACTIONS, 2, capacity=100, seed=0, **options)
+    return dr.MultiAgentReplayBuffer.create(path, LINE, TURN, 2, capacity=100, seed=0, **options)
 
 
 @pytest.mark.parametrize("make", SAMPLERS)

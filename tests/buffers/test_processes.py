@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +15,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.effort import stride
-from helpers.patience import PATIENCE
+from helpers.forking import fork
+from helpers.programs import run
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, LockedError, NotEnoughDataError
@@ -194,21 +194,17 @@ def test_a_forked_child_neither_gives_the_lock_back_nor_keeps_it(path: str) -> N
     buffer = dr.ReplayBuffer.open(path)
     assert buffer.engine.streams.writer is not None
 
-    def fork(work: Callable[[], object]) -> int:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # there are threads; the child takes none of their locks
-            child = os.fork()
+    def child_doing(work: Callable[[], object]) -> int:
+        child = fork()
         if not child:
             work()
             os._exit(0)
         return child
 
-    os.waitpid(fork(buffer.engine.streams.writer.release), 0)
+    os.waitpid(child_doing(buffer.engine.streams.writer.release), 0)
     with pytest.raises(LockedError):
         dr.ReplayBuffer.open(path)
-    sleeper = fork(lambda: time.sleep(60))
+    sleeper = child_doing(lambda: time.sleep(60))
     try:
         buffer.close()
         dr.ReplayBuffer.open(path).close()
@@ -235,7 +231,7 @@ def end():
         buffer.add(obs, 0, float(row), following, False, False)
     buffer.close()
 """
-    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, timeout=PATIENCE)
+    done = run(script, path)
     assert (done.returncode, done.stderr) == (0, "")
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         assert buffer.get(np.arange(23)).reward.tolist() == list(range(23))

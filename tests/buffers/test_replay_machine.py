@@ -15,6 +15,7 @@ from helpers.configs import CONFIGS, DEFAULT_CHUNKS, RAGGED, WIDE, Config
 from helpers.crashes import kill
 from helpers.effort import examples
 from helpers.model import KINDS, Actor, Log, arguments, check_batch, check_buffer, flat
+from helpers.recording import went_on
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -115,15 +116,8 @@ class BufferMachine(RuleBasedStateMachine):
 
     def went_on(self, holder: Writer | Reader) -> bool:
         """Whether the buffer went on to the newest commits by itself, as it must where it was outrun."""
-        streams = holder.buffer.stats()["streams"]
-        windows = {name: (facts["begin"], facts["end"]) for name, facts in streams.items()}
-        if all(windows[name] == (log.begin, log.end) for name, log in holder.others.items()):
-            return False
         newest = {name: log for name, log in self.durable().items() if self.writers[name] is not holder}
-        assert any(newest[name].begin > log.begin for name, log in holder.others.items()), "nothing was evicted"
-        assert {name: windows[name] for name in newest} == {n: (log.begin, log.end) for n, log in newest.items()}
-        holder.others = newest
-        return True
+        return went_on(holder, newest)
 
     # Operations
 

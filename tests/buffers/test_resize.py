@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 import shlex
 import subprocess
@@ -12,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
-from diskreplay_cli.main import main
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
+from helpers import line
+from helpers.commands import command
 from helpers.configs import CONFIGS, WIDE, Config
+from helpers.line import LINE, OPEN, TURN, add
+from helpers.odds import chances_of
 from helpers.recording import Recording, reopen
 from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.view_model import VIEWS, content
@@ -35,23 +38,9 @@ from diskreplay.ops.verify import verify
 from diskreplay.sampling.window import Prioritized
 from diskreplay.schema import columns as schema
 
-LINE, TURN = Box(-np.inf, np.inf, (1,), np.float32), Discrete(2)
-RUN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
-
 
 def create(path: Any, capacity: int = 20, **options: Any) -> dr.ReplayBuffer:
-    return dr.ReplayBuffer.create(path, LINE, TURN, capacity=capacity, **{"seed": 0, **RUN, **options})
-
-
-def add(buffer: dr.ReplayBuffer, count: int) -> None:
-    envs = buffer.num_envs
-    lead = () if envs == 1 else (envs,)
-    for _ in range(count):
-        at = buffer.stats()["streams"][buffer.stream]["end"]
-        buffer.add(
-            np.full((*lead, 1), at), np.zeros(lead, int), np.full(lead, float(at)), np.full((*lead, 1), at + 1),
-            np.zeros(lead, bool), np.zeros(lead, bool),
-        )  # fmt: skip
+    return line.create(path, capacity, **options)
 
 
 def rows(buffer: dr.ReplayBuffer) -> list[float]:
@@ -66,11 +55,11 @@ def test_a_larger_capacity_at_opening_keeps_all_rows_and_goes_on(tmp_path: pathl
     path = tmp_path / "a.replay"
     with create(path) as buffer:
         add(buffer, 33)
-    with dr.ReplayBuffer.open(path, capacity=30, **RUN) as buffer:
+    with dr.ReplayBuffer.open(path, capacity=30, **OPEN) as buffer:
         assert (buffer.capacity, rows(buffer)) == (30, list(range(13, 33)))
         add(buffer, 5)
         assert rows(buffer) == list(range(13, 38))
-    with dr.ReplayBuffer.open_or_create(path, LINE, TURN, capacity=40, checkpoint="latest", **RUN) as buffer:
+    with dr.ReplayBuffer.open_or_create(path, LINE, TURN, capacity=40, checkpoint="latest", **OPEN) as buffer:
         assert (buffer.capacity, buffer.stats()["capacity"]) == (40, 40)
         add(buffer, 40)
         assert rows(buffer) == list(range(38, 78))
@@ -223,12 +212,12 @@ def test_a_checkpoint_is_opened_with_the_capacity_it_had(path: str) -> None:
     for name, capacity, held in (("of 20", 20, range(5, 25)), ("of 50", 50, range(5, 55))):
         with dr.open(path, checkpoint=name) as reader:
             assert (reader.capacity, rows(reader)) == (capacity, list(held)), "what it pins is not evicted"
-    with dr.ReplayBuffer.open(path, checkpoint="of 50", **RUN) as buffer:
+    with dr.ReplayBuffer.open(path, checkpoint="of 50", **OPEN) as buffer:
         assert (buffer.capacity, rows(buffer)) == (50, list(range(5, 55)))
         buffer.drop_checkpoint("of 50")
     with pytest.raises(InputError, match="has the capacity 20, and 19 would keep fewer"):
         dr.ReplayBuffer.open(path, checkpoint="of 20", capacity=19)
-    with dr.ReplayBuffer.open(path, checkpoint="of 20", capacity=30, **RUN) as buffer:
+    with dr.ReplayBuffer.open(path, checkpoint="of 20", capacity=30, **OPEN) as buffer:
         assert (buffer.capacity, rows(buffer)) == (30, list(range(5, 25)))
         add(buffer, 9)
         assert rows(buffer) == list(range(5, 34))[-30:]
@@ -257,7 +246,7 @@ def test_dropping_a_checkpoint_gives_back_what_it_pinned(tmp_path: pathlib.Path)
 def priorities(buffer: dr.ReplayBuffer) -> dict[int, float]:
     """As the sampler keeps them, of each transition; after it has followed the windows."""
     ids = buffer.items()
-    chances = buffer.sampler.probability(ids, buffer.engine.streams.windows(), buffer.draws.standing)
+    chances = chances_of(buffer, ids)
     arrays = buffer.sampler.state()[1] if isinstance(buffer.sampler, Prioritized) else {"": chances / chances.max()}
     (values,) = [array for name, array in arrays.items() if not name.endswith("waiting")]
     assert (chances > 0).all()
@@ -409,7 +398,7 @@ def test_values_that_are_written_later_leave_RAM_too(path: str, monkeypatch: pyt
 def test_a_column_that_fits_no_more_leaves_RAM_and_costs_none(path: str) -> None:
     vectors = Box(-np.inf, np.inf, (17,), np.float32)
     for opened in range(2):
-        with dr.ReplayBuffer.open_or_create(path, vectors, TURN, capacity=(1000, 10**8)[opened], **RUN) as buffer:
+        with dr.ReplayBuffer.open_or_create(path, vectors, TURN, capacity=(1000, 10**8)[opened], **OPEN) as buffer:
             for step in range(300):
                 buffer.add(np.full(17, step, np.float32), 0, 0.0, np.full(17, step + 1, np.float32), False, False)
             log = next(iter(buffer.engine.streams)).log
@@ -470,25 +459,26 @@ def test_the_command_resizes_one_stream_or_all(tmp_path: pathlib.Path) -> None:
     assert verify(path).ok
 
 
+resized = functools.partial(command, "resize")
+
+
 def test_the_command_gives_up_rows_only_when_told(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.replay"
     with create(path) as buffer:
         add(buffer, 20)
         buffer.commit()
         dr.ReplayBuffer.open(path, stream="b", capacity=40).close()
-
-        def command(*words: object) -> Result:
-            return CliRunner().invoke(main, ["resize", *map(str, words)])
-
         before = records(path)
-        foreseen = command(path, "--capacity", 7, "--dry-run")  # beside the writer, which does not matter to it
+        foreseen = command(
+            "resize", path, "--capacity", 7, "--dry-run"
+        )  # beside the writer, which does not matter to it
         assert foreseen.output.splitlines() == [
             "stream 0 would keep 7 transitions (before: 20), 13 evicted",
             "stream b would keep 7 transitions (before: 40), 0 evicted",
         ]
-        assert "is being written" in command(path, "--capacity", 7, "--evict").output
+        assert "is being written" in resized(path, "--capacity", 7, "--evict").output
     for refused in (("--capacity", 7), ("--capacity", 19, "--stream", "0"), ("--capacity", 1, "--json")):
-        done = command(path, *refused)
+        done = resized(path, *refused)
         assert done.exit_code == 2
         assert "are given up for good: say so (--evict)" in done.output
         assert records(path) == before
@@ -496,9 +486,9 @@ def test_the_command_gives_up_rows_only_when_told(tmp_path: pathlib.Path) -> Non
         resize(path, 7, evict=False)
     assert [one.evicted for one in resize(path, 7, dry_run=True, evict=False)] == [13, 0]
     assert records(path) == before
-    assert command(path, "--capacity", 7, "--stream", "b").exit_code == 0  # it is empty
-    assert command(path, "--capacity", 30).exit_code == 0
-    assert command(path, "--capacity", 7, "--evict").output.splitlines()[0].endswith("(before: 30), 13 evicted")
+    assert resized(path, "--capacity", 7, "--stream", "b").exit_code == 0  # it is empty
+    assert resized(path, "--capacity", 30).exit_code == 0
+    assert resized(path, "--capacity", 7, "--evict").output.splitlines()[0].endswith("(before: 30), 13 evicted")
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         assert rows(buffer) == list(range(13, 20))
 

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
 from helpers.effort import examples
 from helpers.model import Leaf, arguments
 from helpers.recording import Recording, reopen
+from helpers.view_model import content
 
 import diskreplay as dr
 
 SAMPLES = examples(1000, "samples")
 
 
-def record(batch: dr.Batch) -> bytes:
-    """All arrays of a batch as bytes."""
-    parts: list[Any] = []
-    batch.map(parts.append)
-    return b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
-
-
 def run(buffer: dr.ReplayBuffer, recording: Recording, rows: list[Any], rounds: int) -> list[bytes]:
     """Samples, and adds the given rows in between."""
     drawn = []
     for at in range(rounds):
-        drawn.append(record(buffer.sample(1 + at % 5)))
+        drawn.append(content(buffer.sample(1 + at % 5)))
         if rows and at % 7 == 0:
             buffer.add(**arguments(recording.config.obs, rows[at % len(rows)]))
         if at % 60 == 59:
@@ -65,9 +58,9 @@ def test_a_reader_draws_the_same(path: str) -> None:
     with config.create(path) as buffer:
         Recording(config).add(buffer, 30)
         buffer.checkpoint("here")
-        expected = [record(buffer.sample(4)) for _ in range(50)]
+        expected = [content(buffer.sample(4)) for _ in range(50)]
         with dr.ReplayBuffer.open(path, mode="r", checkpoint="here") as reader:
-            assert [record(reader.sample(4)) for _ in range(50)] == expected
+            assert [content(reader.sample(4)) for _ in range(50)] == expected
 
 
 @pytest.mark.usefixtures("both_thresholds")
@@ -81,11 +74,11 @@ def test_several_streams_draw_the_same(path: str) -> None:
             other.commit()
             buffer.refresh()
             buffer.checkpoint("here")
-            expected = [record(buffer.sample(4)) for _ in range(100)]
+            expected = [content(buffer.sample(4)) for _ in range(100)]
             recording.add(other, 15)
     with reopen(config, path, checkpoint="here") as buffer:
         assert buffer.stats()["streams"]["b"]["end"] == 15
-        assert [record(buffer.sample(4)) for _ in range(100)] == expected
+        assert [content(buffer.sample(4)) for _ in range(100)] == expected
         assert buffer.refresh()
         assert buffer.stats()["streams"]["b"]["end"] == 30
 
@@ -124,5 +117,5 @@ def test_the_same_seed_draws_the_same(tmp_path: Any) -> None:
     for name in ("a", "b"):
         with config.create(str(tmp_path / name), seed=5) as buffer:
             Recording(config).add(buffer, 30)
-            drawn.append([record(buffer.sample(3)) for _ in range(20)])
+            drawn.append([content(buffer.sample(3)) for _ in range(20)])
     assert drawn[0] == drawn[1]

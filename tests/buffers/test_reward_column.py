@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
+from helpers.damage import files_below
 
 import diskreplay as dr
 from diskreplay.errors import InputError
@@ -134,7 +135,7 @@ def test_transitions_without_a_value_are_counted_at_opening(path: str, tmp_path:
         rb.write("shaped", rb.items()[:20], np.zeros(20))
         rb.checkpoint("early")
         rb.write("shaped", rb.items()[20:], [1.0, np.nan, np.inf])
-    before = {file: file.read_bytes() for file in pathlib.Path(path).rglob("*") if file.is_file()}
+    before = files_below(path)
     for options in ({"mode": "r"}, {}, {"mode": "a"}, {"stream": "new"}, {"view": dr.Sequence(3)}):
         with pytest.raises(InputError, match="2 of 23 transitions have no finite value of 'shaped'; write these first"):
             dr.ReplayBuffer.open(path, reward_column="shaped", **options)
@@ -144,7 +145,7 @@ def test_transitions_without_a_value_are_counted_at_opening(path: str, tmp_path:
         dr.Mixture.open([(path, {"mode": "r", "reward_column": "shaped"})])
     with pytest.raises(InputError, match="2 of 23 transitions"):
         dr.open(path, reward_column="shaped")
-    assert before == {file: file.read_bytes() for file in pathlib.Path(path).rglob("*") if file.is_file()}
+    assert before == files_below(path)
     assert Store(path, LocalFiles()).stream_names() == ["0"]
     with dr.ReplayBuffer.open(path) as rb:
         rb.write("shaped", rb.items()[-2:], [4.0, 5.0])

@@ -166,8 +166,7 @@ def test_rows_that_leave_during_a_pass_are_left_out(path: str) -> None:
             assert min(batch.index) >= recording.log.begin
             check_batch(batch, [recording.log], 1, 0.9)
             seen += batch.index.tolist()
-            recording.add(buffer, 2)
-            buffer.commit()
+            recording.add(buffer, 2, commit=True)
         assert len(seen) == len(set(seen))
         assert set(seen) <= before
 

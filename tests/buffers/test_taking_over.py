@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.line import rows_in
 
 import diskreplay as dr
 from diskreplay.compat import notebook
@@ -85,8 +86,7 @@ def test_through_a_link(path: str, tmp_path: pathlib.Path) -> None:
     link.symlink_to(path)
     with pytest.raises(LockedError, match="this very process"):
         dr.ReplayBuffer.open(link)
-    with dr.ReplayBuffer.open(link, take_over=True) as rb:
-        assert len(rb) == 3
+    assert rows_in(link, mode="r+", take_over=True) == 3
 
 
 def test_others_stay_open(path: str, tmp_path: pathlib.Path) -> None:
@@ -161,8 +161,7 @@ def test_a_failed_last_commit_is_said_and_frees_the_stream(path: str) -> None:
         pass
     with pytest.raises(dr.errors.StateError, match="moved"):
         dr.ReplayBuffer.open(f"{path}.moved", take_over=True)
-    with dr.ReplayBuffer.open(f"{path}.moved") as rb:
-        assert len(rb) == 0
+    assert rows_in(f"{path}.moved", mode="r+") == 0
 
 
 def test_a_buffer_of_another_library(path: str) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import threading
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.effort import examples
+from helpers.threads import over_and_over
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, NotEnoughDataError
@@ -58,22 +58,6 @@ def test_adding_committing_and_sampling_at_once(
         frame_stack=stack, columns={"big": ((9,), np.int16)}, chunk_rows=4, shard_rows=16, cache_bytes=cache_bytes,
         commit_rows=50, seed=1, reward_dtype=np.float64,
     )  # fmt: skip
-    stop = threading.Event()
-    errors: list[BaseException] = []
-    rounds: dict[str, int] = {}
-
-    def thread(name: str, work: Callable[[], object]) -> threading.Thread:
-        def run() -> None:
-            try:
-                while not stop.is_set():
-                    work()
-                    rounds[name] = rounds.get(name, 0) + 1
-            except BaseException as error:
-                errors.append(error)
-                stop.set()
-
-        return threading.Thread(target=run, name=name)
-
     rows = iter(range(10**9))
 
     def add() -> None:
@@ -112,22 +96,11 @@ def test_adding_committing_and_sampling_at_once(
         buffer.commit()
         time.sleep(0.003)
 
-    threads = [
-        thread("add", add), thread("sample", sample), thread("sample too", sample), thread("get", get),
-        thread("shuffle", shuffle), thread("commit", commit),
-    ]  # fmt: skip
-    for one in threads:
-        one.start()
-    while not stop.wait(0.05):
-        if rounds.get("add", 0) > LEAST_ROWS and all(rounds.get(one.name, 0) > LEAST_ROUNDS for one in threads):
-            break
-    stop.set()
-    for one in threads:
-        one.join()
-    if errors:
-        raise errors[0]
+    jobs = {"add": add, "sample": sample, "sample too": sample, "get": get, "shuffle": shuffle, "commit": commit}
+    rounds = collections.Counter[str]()
+    over_and_over(jobs, {**dict.fromkeys(jobs, LEAST_ROUNDS), "add": LEAST_ROWS}, rounds)
     assert rounds["add"] > 125, "the window never moved on"
-    assert all(rounds[one.name] > 3 for one in threads), rounds
+    assert all(rounds[name] > 3 for name in jobs), rounds
     buffer.close()
     with dr.ReplayBuffer.open(path) as buffer:
         assert len(buffer) == 120 * num_envs

@@ -99,8 +99,7 @@ def test_an_empty_window_is_opened_again(path: str, rows: int) -> None:
     """After ``clear``, and nothing since."""
     recording = Recording(CONFIGS[2])
     with CONFIGS[2].create(path) as buffer:
-        recording.add(buffer, rows)
-        buffer.commit()
+        recording.add(buffer, rows, commit=True)
         buffer.clear()
     with reopen(CONFIGS[2], path) as buffer:
         assert len(buffer) == 0

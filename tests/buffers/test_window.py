@@ -33,8 +33,7 @@ def test_just_the_shards_of_the_window_are_left(path: str, config: Config) -> No
     with config.create(path) as buffer:
         context = buffer.schema.context
         for _ in range(12):
-            recording.add(buffer, 9)
-            buffer.commit()
+            recording.add(buffer, 9, commit=True)
             floor = max(0, recording.log.begin - context)
             for column in buffer.schema.columns:
                 expected = list(range(floor // column.shard_rows, (recording.log.end - 1) // column.shard_rows + 1))
@@ -54,8 +53,7 @@ def test_disk_usage_is_bounded(path: str) -> None:
     with config.create(path) as buffer:
         for _ in range(40):
             for _ in range(10):
-                recording.add(buffer, 6)
-                buffer.commit()
+                recording.add(buffer, 6, commit=True)
             sizes.append(disk_bytes(path))
     assert min(sizes) > 60 * 600 * 0.6
     # The patch table's shards are long; it has turned over three times by now.
@@ -68,8 +66,7 @@ def test_ids_are_never_given_again(path: str) -> None:
     seen: set[int] = set()
     for _ in range(5):
         before = recording.log.end
-        recording.add(buffer, 17)
-        buffer.commit()
+        recording.add(buffer, 17, commit=True)
         fresh = set(range(before, before + 17))
         assert not fresh & seen
         seen |= fresh
@@ -88,15 +85,13 @@ def test_a_checkpoint_pins_and_dropping_it_gives_back(path: str) -> None:
         buffer.checkpoint("one")
         kept = set(shards(path, "obs"))
         assert kept == {1, 2, 3, 4, 5, 6, 7}
-        recording.add(buffer, 200)
-        buffer.commit()
+        recording.add(buffer, 200, commit=True)
         assert kept <= set(shards(path, "obs"))
         with dr.ReplayBuffer.open(path, mode="r", checkpoint="one") as reader:
             assert len(reader) == 24 - sum(not step.valid for row in recording.log.rows[6:30] for step in row)
             assert set((reader.sample(20).index).tolist()) <= set(range(6, 30))
         buffer.drop_checkpoint("one")
-        recording.add(buffer, 1)
-        buffer.commit()
+        recording.add(buffer, 1, commit=True)
         assert not kept & set(shards(path, "obs"))
         recording.check(buffer)
 
@@ -106,8 +101,7 @@ def test_space_is_given_back_without_another_step(path: str) -> None:
     with PLAIN.create(path) as buffer:
         recording.add(buffer, 30)
         buffer.checkpoint("one")
-        recording.add(buffer, 100)
-        buffer.commit()
+        recording.add(buffer, 100, commit=True)
         buffer.drop_checkpoint("one")
         buffer.commit()
         assert min(shards(path, "obs")) >= recording.log.begin // 4
@@ -120,16 +114,14 @@ def test_a_checkpoint_pins_no_more_than_it_needs(path: str) -> None:
     with PLAIN.create(path) as buffer:
         recording.add(buffer, 30)
         buffer.checkpoint("one")
-        recording.add(buffer, 300)
-        buffer.commit()
+        recording.add(buffer, 300, commit=True)
         for name in ("obs", "reward", "start"):
             assert shards(path, name) == [1, 2, 3, 4, 5, 6, 7, *range(306 // 4, 329 // 4 + 1)], name
         recording.check(buffer)
     recording.lose(30)
     with reopen(PLAIN, path, checkpoint="one") as buffer:
         recording.check(buffer)
-        recording.add(buffer, 100)
-        buffer.commit()
+        recording.add(buffer, 100, commit=True)
         recording.check(buffer)
 
 
@@ -152,8 +144,7 @@ def test_context_rows_are_kept_and_never_sampled(path: str) -> None:
     recording = Recording(config)
     with config.create(path) as buffer:
         for _ in range(40):
-            recording.add(buffer, 1, special=0.0)
-            buffer.commit()
+            recording.add(buffer, 1, special=0.0, commit=True)
             recording.check(buffer)
         assert shards(path, "obs") == list(range(40 - 8 - 3, 40))
         assert set(np.concatenate([buffer.sample(8).index for _ in range(50)]).tolist()) == set(range(32, 40))
@@ -162,8 +153,7 @@ def test_context_rows_are_kept_and_never_sampled(path: str) -> None:
 def test_more_rows_than_the_window_between_two_commits(path: str) -> None:
     recording = Recording(PLAIN)
     with PLAIN.create(path) as buffer:
-        recording.add(buffer, 5)
-        buffer.commit()
+        recording.add(buffer, 5, commit=True)
         recording.add(buffer, 150)
         recording.check(buffer)
         buffer.commit()
@@ -216,13 +206,11 @@ def test_a_reader_that_falls_behind_goes_on(path: str) -> None:
     """A live writer evicts what the reader's window still names: the reader takes the newest commit."""
     recording = Recording(PLAIN)
     with PLAIN.create(path) as buffer:
-        recording.add(buffer, 24)
-        buffer.commit()
+        recording.add(buffer, 24, commit=True)
         with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0) as reader:
             before = recording.log.upto(24)
             for _ in range(10):
-                recording.add(buffer, 37)
-                buffer.commit()
+                recording.add(buffer, 37, commit=True)
                 for _ in range(3):
                     batch = reader.sample(10)
                     assert len(batch) == 10

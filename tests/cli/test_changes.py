@@ -7,8 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from cli.test_datasets import facts, failure, interrupted, said
+from cli.test_datasets import interrupted
 from formats.roundtrip import store
+from helpers.commands import facts, failure, said
 from helpers.diff import diff
 
 import diskreplay as dr

@@ -14,66 +14,36 @@ import gymnasium
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from diskreplay_cli import errors, text
-from diskreplay_cli.main import main
 from gymnasium import spaces
+from helpers.commands import command, facts, failure, said
 from ops.stores import fill, images
 
 import diskreplay
 from diskreplay.errors import DiskFullError
 
 
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
-
-
-def facts(*args: object) -> dict[str, Any]:
-    result = run(*args, "--json")
-    assert result.exit_code == 0, result.output
-    document: dict[str, Any] = json.loads(result.stdout)
-    return document
-
-
-def failure(result: Result, status: int = 2) -> str:
-    """The one line of an error."""
-    assert result.exit_code == status
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("diskreplay: ")
-    assert "Traceback" not in line
-    return line
-
-
-def result_lines(result: Result) -> list[str]:
-    return result.stdout.splitlines()
-
-
 def test_version() -> None:
-    assert run("--version").stdout == f"diskreplay {diskreplay.__version__}\n"
+    assert command("--version").stdout == f"diskreplay {diskreplay.__version__}\n"
 
 
 def test_record(path: str) -> None:
-    result = run("record", "CartPole-v1", path, "--steps", 120)
-    assert result.exit_code == 0
-    assert "recorded 120 steps" in result.stdout
-    assert result.stderr == ""
+    assert "recorded 120 steps" in said("record", "CartPole-v1", path, "--steps", 120)
     document = facts("record", "CartPole-v1", path, "--steps", 150, "--resume")
     assert (document["steps"], document["new_steps"], document["stopped"]) == (150, 30, False)
-    assert "150 steps already" in run("record", "CartPole-v1", path, "--steps", 150, "--resume").stdout
-    assert "--resume" in failure(run("record", "CartPole-v1", path, "--steps", 150))
+    assert "150 steps already" in command("record", "CartPole-v1", path, "--steps", 150, "--resume").stdout
+    assert "--resume" in failure("record", "CartPole-v1", path, "--steps", 150)
 
 
 def test_inspect(path: str) -> None:
     images(path, rows=60, capacity=80)
-    result = run("inspect", path)
-    assert result.exit_code == 0
+    shown = said("inspect", path)
     for part in ("window", "of 80 transitions", "episodes", "length", "return", "lz4hc:4", "40x40", "healthy", "none"):
-        assert part in result.stdout, part
-    lines = result.stdout.splitlines()
+        assert part in shown, part
+    lines = shown.splitlines()
     assert len(lines) <= 40
     assert max(len(line) for line in lines[1:]) <= 80
-    assert "\x1b" not in result.stdout
+    assert "\x1b" not in shown
     assert facts("inspect", path)["streams"][0]["end"] == 60
 
 
@@ -81,16 +51,16 @@ def test_a_narrow_inspect_names_its_rows(path: str, monkeypatch: pytest.MonkeyPa
     """The names of lengths, returns and columns gave way first, and were gone."""
     images(path)
     monkeypatch.setenv("COLUMNS", "40")
-    lines = [line for line in run("inspect", path).stdout.splitlines()[1:] if line.strip()]
+    lines = [line for line in command("inspect", path).stdout.splitlines()[1:] if line.strip()]
     assert max(map(len, lines)) <= 40
     assert {"len", "ret", "obs", "rew"} <= {line[:3] for line in lines}
 
 
 def test_inspect_says_where_steps_come_from(path: str) -> None:
-    assert run("record", "Pendulum-v1", path, "--steps", "10").exit_code == 0
-    result = run("inspect", path)
-    assert "environment    Pendulum-v1" in result.stdout
-    assert f"gymnasium {gymnasium.__version__}" in result.stdout
+    said("record", "Pendulum-v1", path, "--steps", "10")
+    shown = said("inspect", path)
+    assert "environment    Pendulum-v1" in shown
+    assert f"gymnasium {gymnasium.__version__}" in shown
     assert facts("inspect", path)["provenance"]["env_spec"]["id"] == "Pendulum-v1"
     assert "provenance" not in facts("inspect", path)["settings"]
 
@@ -111,17 +81,16 @@ def test_inspect_shows_whatever_a_user_told(told: dict[str, Any], parts: list[st
     space = gymnasium.spaces.Discrete(2)
     with diskreplay.ReplayBuffer.create(path, space, space, capacity=3, provenance=told):
         pass
-    result = run("inspect", path)
-    assert result.exit_code == 0
-    assert len(result.stdout.splitlines()) <= 40
+    shown = said("inspect", path)
+    assert len(shown.splitlines()) <= 40
     for part in parts:
-        assert part in result.stdout, part
+        assert part in shown, part
     assert facts("inspect", path)["provenance"] == told
 
 
 def test_inspect_says_how_episodes_end(path: str) -> None:
     images(path, rows=60)
-    lines = result_lines(run("inspect", path))
+    lines = said("inspect", path).splitlines()
     ends = facts("inspect", path)["streams"][0]["ends"]
     assert any(line.split() == ["ends", *f"{ends['terminated']} terminated, {ends['truncated']} truncated".split()]
                for line in lines)  # fmt: skip
@@ -135,7 +104,7 @@ def test_inspect_cuts_long_spaces(path: str) -> None:
     space = spaces.Dict(a=spaces.Box(low, low + 1, dtype=np.float32), b=spaces.Box(low, low + 2, dtype=np.float32))
     with diskreplay.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=5):
         pass
-    lines = result_lines(run("inspect", path))
+    lines = said("inspect", path).splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith("obs "))
     shown = lines[at : next(at for at, line in enumerate(lines) if line.startswith("action"))]
     assert len(shown) <= 5
@@ -145,12 +114,12 @@ def test_inspect_cuts_long_spaces(path: str) -> None:
 
 def test_record_explains_steps_that_are_no_transitions(path: str) -> None:
     """95,659 transitions after --steps 100000, without a word."""
-    said = result_lines(run("record", "CartPole-v1", path, "--steps", 400, "--envs", 4))
+    lines = said("record", "CartPole-v1", path, "--steps", 400, "--envs", 4).splitlines()
     document = facts("inspect", path)
     resets = 400 - document["transitions"]
-    assert said[-1] == f"it holds {document['transitions']} transitions: {resets} steps only reset an environment"
+    assert lines[-1] == f"it holds {document['transitions']} transitions: {resets} steps only reset an environment"
     assert resets > 0
-    alone = result_lines(run("record", "CartPole-v1", f"{path}-1", "--steps", 100))
+    alone = said("record", "CartPole-v1", f"{path}-1", "--steps", 100).splitlines()
     assert not [line for line in alone if "reset" in line]
 
 
@@ -158,31 +127,28 @@ def test_inspect_of_a_damaged_store(path: str) -> None:
     images(path)
     file = pathlib.Path(path, "streams/0/obs/c.1.0.0.0")
     file.unlink()
-    result = run("inspect", path)
-    assert result.exit_code == 0
-    assert "damaged" in result.stdout
-    assert str(file) in result.stdout.replace("\n", "")
+    shown = said("inspect", path)
+    assert "damaged" in shown
+    assert str(file) in shown.replace("\n", "")
     assert facts("inspect", path)["health"]
 
 
 def test_verify(path: str) -> None:
     images(path)
-    result = run("verify", path)
-    assert result.exit_code == 0
-    assert result.stdout.startswith("no problem in 1 stream")
+    assert said("verify", path).startswith("no problem in 1 stream")
     file = pathlib.Path(path, "streams/0/obs/c.1.0.0.0")
     file.unlink()
-    result = run("verify", path)
+    result = command("verify", path)
     assert result.exit_code == 1
     assert f"{file}: the shard's file is missing (stream '0', column 'obs', rows 16 to 32)" in result.stdout
     assert f"'diskreplay verify --repair {path}' makes the store whole again; it would cost, for good:" in result.stdout
-    result = run("verify", path, "--json")
+    result = command("verify", path, "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
     assert document["problems"][0]["rows"] == [16, 32]
     assert document["repair"]["streams"][0]["columns"] == ["obs"]
-    foreseen = result_lines(run("verify", path))
-    repaired = result_lines(run("verify", "--repair", path))
+    foreseen = command("verify", path).stdout.splitlines()
+    repaired = said("verify", "--repair", path).splitlines()
     assert [line.strip() for line in foreseen if line.startswith("  stream")] == [
         line for line in repaired if line.startswith("stream")
     ]
@@ -194,16 +160,14 @@ def test_verify_of_what_cannot_be_repaired(path: str) -> None:
     images(path)
     root = pathlib.Path(path, "zarr.json")
     root.write_text(root.read_text().replace("uint8", "uint9"))
-    result = run("verify", path)
+    result = command("verify", path)
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1] == "its root document is damaged: that cannot be repaired"
 
 
 def test_verify_repair(path: str) -> None:
     images(path)
-    result = run("verify", path, "--repair")
-    assert result.exit_code == 0
-    assert result.stdout.startswith("nothing to repair\nno problem")
+    assert said("verify", path, "--repair").startswith("nothing to repair\nno problem")
     pathlib.Path(path, "streams/0/obs/c.1.0.0.0").unlink()
     document = facts("verify", path, "--repair")
     assert document["ok"]
@@ -211,60 +175,52 @@ def test_verify_repair(path: str) -> None:
     assert document["streams"][0]["columns"] == ["obs"]
     file = pathlib.Path(path, "streams/0/reward/c.3.0")
     file.write_bytes(file.read_bytes()[:-1])
-    result = run("verify", path, "--repair")
-    assert result.exit_code == 0
-    assert "repaired 1 problem\nstream '0': " in result.stdout
-    assert "of reward lost" in result.stdout
-    assert f"\n1 path moved or copied to {path}.quarantine-1\n" in result.stdout
+    shown = said("verify", path, "--repair")
+    assert "repaired 1 problem\nstream '0': " in shown
+    assert "of reward lost" in shown
+    assert f"\n1 path moved or copied to {path}.quarantine-1\n" in shown
     pathlib.Path(path, "zarr.json").write_text("{}")
-    assert "the root document" in failure(run("verify", path, "--repair"))
+    assert "the root document" in failure("verify", path, "--repair")
 
 
 def test_compact(path: str) -> None:
     images(path)
     planned = facts("compact", path, "--dry-run")
     assert planned["dry_run"]
-    result = run("compact", path, "--dry-run")
-    assert "would become" in result.stdout
-    result = run("compact", path)
-    assert result.exit_code == 0
-    assert " became " in result.stdout
-    assert "shards written anew" in result.stdout
+    assert "would become" in said("compact", path, "--dry-run")
+    shown = said("compact", path)
+    assert " became " in shown
+    assert "shards written anew" in shown
     assert facts("compact", path)["bytes_before"] == planned["bytes_after"]
     with diskreplay.ReplayBuffer.open(path):
-        assert "being written by" in failure(run("compact", path))
+        assert "being written by" in failure("compact", path)
 
 
 def test_export(path: str, tmp_path: pathlib.Path) -> None:
     images(path)
     out = tmp_path / "a.hdf5"
-    result = run("export", path, out)
-    assert result.exit_code == 0
-    assert "transitions" in result.stdout
-    assert "exists" in failure(run("export", path, out))
+    assert "transitions" in said("export", path, out)
+    assert "exists" in failure("export", path, out)
     document = facts("export", path, out, "--overwrite", "--format", "d4rl", "--compression", "lzf")
     with h5py.File(out) as file:
         assert len(file["rewards"]) == document["transitions"]
-    assert "--format" in failure(run("export", path, out, "--format", "csv"))
+    assert "--format" in failure("export", path, out, "--format", "csv")
 
 
 def test_show(path: str, tmp_path: pathlib.Path) -> None:
     images(path)
-    result = run("show", path, "--episode", 2, "--out", tmp_path / "a.png")
-    assert result.exit_code == 0
-    assert "episode 2 of" in result.stdout
+    assert "episode 2 of" in said("show", path, "--episode", 2, "--out", tmp_path / "a.png")
     assert facts("show", path, "--episode", -1, "--out", tmp_path / "a.gif", "--scale", 1)["width"] == 40
-    assert "exists; choose another name" in failure(run("show", path, "-o", tmp_path / "a.png"))
-    assert run("show", path, "-o", tmp_path / "a.png", "--overwrite").exit_code == 0
-    assert "episode must be" in failure(run("show", path, "--episode", 999, "--out", tmp_path / "b.png"))
+    assert "exists; choose another name" in failure("show", path, "-o", tmp_path / "a.png")
+    said("show", path, "-o", tmp_path / "a.png", "--overwrite")
+    assert "episode must be" in failure("show", path, "--episode", 999, "--out", tmp_path / "b.png")
 
 
 @pytest.mark.long
 def test_demo(tmp_path: pathlib.Path) -> None:
-    result = run("demo", tmp_path / "out", "--steps", 300)
-    assert result.exit_code == 0, result.output
-    assert "bit-identical" in result.stdout
-    assert "healthy" in result.stdout
+    shown = said("demo", tmp_path / "out", "--steps", 300)
+    assert "bit-identical" in shown
+    assert "healthy" in shown
     assert (tmp_path / "out" / "pong.hdf5").exists()
 
 
@@ -288,15 +244,15 @@ def test_demo(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_errors_are_one_line_and_status_2(args: tuple[str, ...], tmp_path: pathlib.Path) -> None:
-    line = failure(run(*(str(tmp_path / arg) if arg.isupper() or arg.startswith("OUT.") else arg for arg in args)))
+    line = failure(*(str(tmp_path / arg) if arg.isupper() or arg.startswith("OUT.") else arg for arg in args))
     assert "Options:" not in line
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_what_is_no_store(command: str, tmp_path: pathlib.Path) -> None:
-    assert "not a diskreplay store" in failure(run(command, tmp_path))
+@pytest.mark.parametrize("name", ["inspect", "verify"])
+def test_what_is_no_store(name: str, tmp_path: pathlib.Path) -> None:
+    assert "not a diskreplay store" in failure(name, tmp_path)
     (tmp_path / "zarr.json").write_text("{")
-    assert "not a diskreplay store" in failure(run(command, tmp_path))
+    assert "not a diskreplay store" in failure(name, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -317,24 +273,24 @@ def test_faults_have_no_traceback(monkeypatch: pytest.MonkeyPatch, error: BaseEx
 
     monkeypatch.setattr("diskreplay.ops.inspect.inspect", fail)
     status = 130 if isinstance(error, KeyboardInterrupt) else 2
-    result = run("inspect", "x")
+    result = command("inspect", "x")
     assert result.exit_code == status
     assert result.stderr.strip() == f"diskreplay: {said}"
 
 
 def test_errors_speak_of_commands(path: str, tmp_path: pathlib.Path) -> None:
     """They told people at a command line to call methods."""
-    missing = failure(run("inspect", path))
+    missing = failure("inspect", path)
     assert missing.endswith("; 'diskreplay record' and 'diskreplay import' make one")
     images(path)
     with diskreplay.ReplayBuffer.open(path) as buffer:
         buffer.checkpoint("one")
-        assert failure(run("compact", path)).endswith("; close that writer")
+        assert failure("compact", path).endswith("; close that writer")
         fill(buffer, 5)
         buffer.checkpoint("two")
-    later = failure(run("checkpoints", "restore", path, "one"))
+    later = failure("checkpoints", "restore", path, "one")
     assert later.endswith("drop them first ('diskreplay checkpoints drop')")
-    stacked = failure(run("import", path, path, "--append", "--frame-stack", 2))
+    stacked = failure("import", path, path, "--append", "--frame-stack", 2)
     assert "--frame-stack belongs" in stacked
     for line in (missing, later, stacked):
         assert not re.search(r"ReplayBuffer|mode=|drop_checkpoint|\w\(\)|frame_stack", line)
@@ -355,12 +311,12 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a defect")
 
     monkeypatch.setattr("diskreplay.ops.inspect.inspect", fail)
-    assert isinstance(run("inspect", "x").exception, AssertionError)
+    assert isinstance(command("inspect", "x").exception, AssertionError)
 
 
 def test_a_missing_atari_package_is_one_line(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    assert "diskreplay[atari]" in failure(run("record", "ALE/Pong-v5", path, "--steps", 5, "--atari"))
+    assert "diskreplay[atari]" in failure("record", "ALE/Pong-v5", path, "--steps", 5, "--atari")
     assert not pathlib.Path(path).exists()
 
 

@@ -4,48 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import pathlib
-from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from diskreplay_cli import output, text
-from diskreplay_cli.main import main
 from formats.roundtrip import IMAGE, moved_window, several_envs, store
 from formats.test_texts import make as make_texts
 from gymnasium import spaces
+from helpers.commands import command, facts, failure, said
+from helpers.line import rows_in
 from rich.console import Console
 
 import diskreplay as dr
 from diskreplay import formats
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
-
-
-def said(*args: object) -> str:
-    result = run(*args)
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return result.stdout
-
-
-def facts(*args: object) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(said(*args, "--json"))
-    return document
-
-
-def failure(*args: object) -> str:
-    """The one line of an error."""
-    result = run(*args)
-    assert (result.exit_code, result.stdout) == (2, "")
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("diskreplay: ")
-    return line
 
 
 def test_export_of_a_selection(path: str, tmp_path: pathlib.Path) -> None:
@@ -146,8 +119,7 @@ def test_import(path: str, tmp_path: pathlib.Path) -> None:
     assert "--overwrite" not in line
     printed = said("import", tmp_path / "npz", path, "--append", "--format", "npz")
     assert "27 transitions of 7 episodes from npz" in printed
-    with dr.ReplayBuffer.open(path, mode="r") as buffer:
-        assert len(buffer) == 54
+    assert rows_in(path) == 54
     document = facts("import", tmp_path / "npz", tmp_path / "c.replay", "--capacity", 5, "--frame-stack", 2)
     with dr.ReplayBuffer.open(tmp_path / "c.replay", mode="r") as buffer:
         assert (len(buffer), buffer.schema.stacks[0].frames) == (5, 2)
@@ -235,7 +207,7 @@ def test_a_part_of_the_episodes(path: str) -> None:
 
 def interrupted(*args: object) -> str:
     """What a command says that an interrupt ended."""
-    result = run(*args)
+    result = command(*args)
     assert (result.exit_code, result.stdout) == (130, "")
     return result.stderr.strip().removeprefix("diskreplay: interrupted; ")
 
@@ -260,8 +232,7 @@ def test_an_interrupt_after_the_renaming(path: str, tmp_path: pathlib.Path, monk
     assert interrupted("merge", path, before, tmp_path / "both") == f"{tmp_path / 'both'} is whole"
     halves = [path.replace(".replay", f"-{part}.replay") for part in (1, 2)]
     assert interrupted("split", path, "--fraction", 0.5) == f"{halves[0]} and {halves[1]} are whole"
-    with dr.ReplayBuffer.open(before, mode="r") as buffer:
-        assert len(buffer) == 54
+    assert rows_in(before) == 54
 
 
 def test_an_interrupt_before_the_renaming(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,8 +274,7 @@ def test_checkpoints(path: str) -> None:
     assert facts("checkpoints", "restore", path, "one")["discarded"] == 0
     said("checkpoints", "drop", path, "one")
     assert facts("checkpoints", "list", path) == {"checkpoints": []}
-    with dr.ReplayBuffer.open(path, mode="r") as buffer:
-        assert len(buffer) == 27
+    assert rows_in(path) == 27
 
 
 def test_episodes_without_their_begin_have_a_star(path: str) -> None:

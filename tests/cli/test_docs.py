@@ -12,8 +12,9 @@ import sys
 
 import click
 import pytest
-from click.testing import CliRunner
 from diskreplay_cli.main import main
+from helpers.commands import command
+from helpers.programs import run
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
@@ -25,10 +26,8 @@ def test_the_reference_is_up_to_date() -> None:
 
 def completed(**environment: str) -> str:
     """What the command prints for a shell that completes."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv = ['diskreplay']; from diskreplay_cli.start import main; main()"],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    program = "import sys; sys.argv = ['diskreplay']; from diskreplay_cli.start import main; main()"
+    done = run(program, **environment)
     assert done.stderr == ""
     return done.stdout
 
@@ -85,9 +84,9 @@ def test_the_shell_itself_completes(shell: str, tmp_path: pathlib.Path) -> None:
 
 def every_command() -> dict[str, click.Command]:
     found = dict(main.commands)
-    for name, command in main.commands.items():
-        if isinstance(command, click.Group):
-            found |= {f"{name} {below}": each for below, each in command.commands.items()}
+    for name, each in main.commands.items():
+        if isinstance(each, click.Group):
+            found |= {f"{name} {below}": one for below, one in each.commands.items()}
     return found
 
 
@@ -102,7 +101,7 @@ def test_every_command_and_option_has_help(name: str) -> None:
 
 def test_short_help_is_a_whole_sentence() -> None:
     """Where it does not fit, click cuts it, and puts dots there; of 80 columns it leaves two empty."""
-    texts = [CliRunner().invoke(main, [*group, "--help"], terminal_width=78).output for group in ([], ["checkpoints"])]
+    texts = [command(*group, "--help", terminal_width=78).output for group in ([], ["checkpoints"])]
     lists = re.findall(r"^Commands:\n((?:  .*\n)+)", "".join(texts), re.MULTILINE)
     assert len(lists) == 2
     for line in "".join(lists).splitlines():

@@ -61,8 +61,7 @@ def a_life(tale: Tale) -> None:
     tale.rows(1)
     tale.checkpoint("one")
     tale.drop("one")
-    tale.close()
-    tale.open("two")
+    tale.reopen("two")
     tale.rows(4)
     tale.close()
 

@@ -62,8 +62,7 @@ def a_life(tale: Tale) -> None:
     tale.episode(tell="end")
     tale.checkpoint("one")
     tale.episode()
-    tale.close()
-    tale.open()
+    tale.reopen()
     tale.episode()
     tale.close()
 
@@ -102,11 +101,9 @@ def going_back(tale: Tale) -> None:
     tale.buffer.annotate_episode(success=False)
     tale.checkpoint("second")
     tale.episode()
-    tale.close()
-    tale.open()
+    tale.reopen()
     tale.drop("second")
-    tale.close()
-    tale.open("first")
+    tale.reopen("first")
     tale.episode()
     tale.close()
 

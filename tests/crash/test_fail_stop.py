@@ -9,15 +9,12 @@ import itertools
 import os
 import pathlib
 import resource
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 
 import pytest
 from helpers import lives
 from helpers.effort import stride
-from helpers.patience import PATIENCE
+from helpers.programs import printed
 from helpers.testing import READS, WRITES, FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
@@ -31,16 +28,10 @@ def prepared() -> tuple[FaultyFiles, dr.ReplayBuffer]:
     """A buffer with committed rows, some evicted, a checkpoint, and rows that no commit holds."""
     files = FaultyFiles(SimulatedDisk())
     buffer = lives.create(PATH, num_envs=1, rows=12, files=files)
-    add(buffer, 21)
+    lives.add(buffer, 21)
     buffer.checkpoint("one")
-    add(buffer, 12)
+    lives.add(buffer, 12)
     return files, buffer
-
-
-def add(buffer: dr.ReplayBuffer, count: int) -> None:
-    first = buffer.stats()["streams"]["0"]["end"]
-    for row in range(first, first + count):
-        buffer.add(**lives.step(0, row, 1))
 
 
 def reopened(path: str = PATH, **options: object) -> dr.ReplayBuffer:
@@ -101,7 +92,11 @@ def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
         if deed != "close":
             lives.check_all(buffer)
             before = buffer.stats()["streams"]
-            for refused in (DEEDS["commit"], lambda buffer: buffer.checkpoint("no"), lambda buffer: add(buffer, 1)):
+            for refused in (
+                DEEDS["commit"],
+                lambda buffer: buffer.checkpoint("no"),
+                lambda buffer: lives.add(buffer, 1),
+            ):
                 with pytest.raises(StateError, match="reopen"):
                     refused(buffer)
             if deed != "drop":  # whose first refused commit makes a patch of the newest observation
@@ -117,7 +112,7 @@ def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
                 buffer.checkpoint("two", {"tries": 2})
             if "one" in buffer.checkpoints:
                 buffer.drop_checkpoint("one")
-            add(buffer, 5)
+            lives.add(buffer, 5)
             buffer.commit()
             lives.check_all(buffer)
         with reopened(files=files, checkpoint="two") as buffer:
@@ -153,7 +148,7 @@ def everything(files: FaultyFiles) -> None:
     """Each thing that can be done with a store, once."""
     with reopened(files=files, cache_bytes=0) as buffer:
         buffer.sample(12)
-        add(buffer, 3)
+        lives.add(buffer, 3)
         buffer.checkpoint("two")
         buffer.drop_checkpoint("one")
     with reopened(files=files, mode="r", checkpoint="two") as buffer:
@@ -165,7 +160,7 @@ def fill(buffer: dr.ReplayBuffer) -> int:
     committed = 0
     with pytest.raises(DiskFullError, match="make room"):  # noqa: PT012  # which commit fails is what is asked
         while True:
-            add(buffer, 7)
+            lives.add(buffer, 7)
             buffer.commit()
             committed = buffer.stats()["streams"]["0"]["committed"]
     return committed
@@ -215,7 +210,7 @@ def test_a_disk_that_is_full_and_gets_room_again() -> None:
         assert buffer.stats()["streams"]["0"]["end"] == committed
     disk.capacity_bytes = None
     with reopened(files=disk) as buffer:
-        add(buffer, 50)
+        lives.add(buffer, 50)
         buffer.commit()
         lives.check_all(buffer)
 
@@ -224,9 +219,9 @@ def test_a_full_disk_refuses_going_back_before_rows_are_given_up() -> None:
     """Whatever room is left: the stream goes back, or has all of its rows, and the disk no file more."""
     disk = SimulatedDisk()
     with lives.create(PATH, num_envs=1, rows=100, files=disk) as buffer:
-        add(buffer, 21)  # in the middle of a shard, of which a part stays
+        lives.add(buffer, 21)  # in the middle of a shard, of which a part stays
         buffer.checkpoint("one")
-        add(buffer, 2)
+        lives.add(buffer, 2)
     refused = 0
     for room in range(0, 50_000, 500):
         full = disk.after_kill()
@@ -282,7 +277,7 @@ def test_a_real_file_system_that_is_full(tmp_path: pathlib.Path) -> None:
             assert reader.stats()["streams"]["0"]["end"] == committed > 7
         ballast.unlink()
         with reopened(path) as buffer:
-            add(buffer, 7)
+            lives.add(buffer, 7)
             buffer.commit()
             lives.check_all(buffer)
 
@@ -291,7 +286,7 @@ def test_a_real_file_system_that_becomes_read_only(tmp_path: pathlib.Path) -> No
     with small_tmpfs(tmp_path / "small", 1 << 22) as lock:
         path = str(tmp_path / "small" / "a.replay")
         with lives.create(path, num_envs=1, rows=40) as buffer:
-            add(buffer, 20)
+            lives.add(buffer, 20)
         writer = reopened(path)
         lock(True)
         with reopened(path, mode="r") as reader:
@@ -300,7 +295,7 @@ def test_a_real_file_system_that_becomes_read_only(tmp_path: pathlib.Path) -> No
             with pytest.raises(WriteFailedError) as caught:
                 refused()
             assert caught.value.errno == errno.EROFS
-        add(writer, 3)
+        lives.add(writer, 3)
         with pytest.raises(WriteFailedError) as caught:
             writer.commit()
         assert caught.value.errno == errno.EROFS
@@ -311,7 +306,7 @@ def test_a_real_file_system_that_becomes_read_only(tmp_path: pathlib.Path) -> No
         lock(False)
         with reopened(path) as buffer:
             assert lives.check_all(buffer) == 20
-            add(buffer, 5)
+            lives.add(buffer, 5)
 
 
 DESCRIPTORS = """
@@ -322,11 +317,9 @@ from diskreplay.errors import ReadFailedError, StateError, WriteFailedError
 
 path = sys.argv[1]
 buffer = lives.create(path, num_envs=1, rows=40, cache_bytes=0)
-for row in range(30):
-    buffer.add(**lives.step(0, row, 1))
+lives.add(buffer, 30)
 buffer.commit()
-for row in range(30, 35):
-    buffer.add(**lives.step(0, row, 1))
+lives.add(buffer, 5)
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 taken = []
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, most))
@@ -366,12 +359,7 @@ with dr.ReplayBuffer.open(path) as buffer:
 def test_out_of_file_descriptors(path: str) -> None:
     """In a process of its own, under a real limit."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 40
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(DESCRIPTORS), path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(pathlib.Path(lives.__file__).parents[1]), *sys.path])},
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    printed(DESCRIPTORS, path, flags=("-W", "error"))
 
 
 def test_samples_stay_right_while_commits_fail() -> None:

@@ -13,6 +13,8 @@ from helpers import tale as tales
 from helpers.crashes import die
 from helpers.crashing import PATH, leftovers, verify
 from helpers.effort import stride
+from helpers.line import OPEN
+from helpers.odds import chances_of
 from helpers.testing import READS, WRITES, FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
@@ -27,7 +29,7 @@ def opened(files: Any) -> tuple[dr.ReplayBuffer, bool]:
     """A buffer that writes, and whether it was said that priorities begin anew."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SamplerWarning)
-        buffer = dr.ReplayBuffer.open(PATH, files=files, **tales.OPEN)
+        buffer = dr.ReplayBuffer.open(PATH, files=files, **OPEN)
     return buffer, bool(said)
 
 
@@ -54,7 +56,7 @@ class Tale(tales.Tale):
     def state(self, buffer: dr.ReplayBuffer) -> State:
         sampler: Any = buffer.sampler
         # It shows the sampler the newest rows.
-        sampler.probability(buffer.items(), buffer.engine.streams.windows(), buffer.draws.standing)
+        chances_of(buffer)
         _, held = sampler.state()
         return self.seen(buffer), next(values for name, values in held.items() if name != "waiting").tolist()
 
@@ -126,19 +128,16 @@ def test_priorities_are_those_of_the_rows_or_are_said_to_be_gone(sampler, monkey
     tale.rows(3)
     tale.commit()
     tale.update()
-    tale.close()
-    tale.open()
+    tale.reopen()
     tale.rows(2)
     tale.close()  # of rows alone
     tale.open()
     tale.update()  # makes no commit
-    tale.close()
-    tale.open()
+    tale.reopen()
     tale.close()  # of nothing
     tale.open()
     tale.buffer.clear()
-    tale.close()
-    tale.open()
+    tale.reopen()
     tale.close()
     assert tale.points > 100
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pathlib
 import random
 import signal
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
 
 import pytest
 from helpers import lives
 from helpers.effort import examples
+from helpers.forking import start
+from helpers.line import rows_in
 from helpers.patience import PATIENCE
 
 import diskreplay as dr
@@ -23,17 +22,6 @@ from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
 
 KILLS = examples(25, "kills", least=8)
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["diskreplay.buffers.replay"])  # imported once, so that a start takes milliseconds
-
-
-def start(role: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:
-    """A process and this side of its pipe."""
-    here, there = PROCESSES.Pipe()
-    process = PROCESSES.Process(target=role, args=(*arguments, there), daemon=True)
-    process.start()
-    there.close()
-    return process, here
 
 
 def told(pipe: Connection) -> list[tuple[str, int]]:
@@ -136,8 +124,7 @@ def test_kills_while_a_store_is_made(tmp_path: pathlib.Path) -> None:
         maker.kill()
         maker.join()
         try:
-            with dr.ReplayBuffer.open(path) as buffer:
-                assert len(buffer) == 0
+            assert rows_in(path, mode="r+") == 0
         except StoreNotFoundError:
             found = [one.name for one in tmp_path.iterdir() if one.name.startswith(".")]
             assert len(found) <= 1
@@ -153,7 +140,7 @@ def test_kills_while_a_store_is_made(tmp_path: pathlib.Path) -> None:
 
 def write_beside_a_child(path: str, pipe: Connection) -> None:
     buffer = lives.create(path)
-    buffer.add(**lives.step(0, 0, 2))
+    lives.add(buffer, 1)
     buffer.commit()
     if not os.fork():
         pipe.send(os.getpid())  # by the child, which lets go of the lock when it first runs: a busy machine may be late

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import multiprocessing
 import pathlib
-import threading
 import time
-import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,8 +14,9 @@ import numpy as np
 import pytest
 from helpers import lives
 from helpers.effort import examples
-from helpers.forking import forked
+from helpers.forking import forked, start
 from helpers.patience import PATIENCE
+from helpers.threads import over_and_over
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, LockedError, NotEnoughDataError, StoreExistsError
@@ -36,20 +35,6 @@ ACTORS = 3
 RACES = examples(6, "races", least=2)
 
 
-def start(method: str, role: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:
-    """A process and this side of its pipe."""
-    context: Any = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload(["diskreplay.buffers.replay"])
-    here, there = context.Pipe()
-    process = context.Process(target=role, args=(*arguments, there), daemon=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the child takes none of their locks
-        process.start()
-    there.close()
-    return process, here
-
-
 @pytest.mark.long("test_threads_that_do_everything_at_once")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_actors_write_and_a_learner_samples_from_all(path: str, method: str) -> None:
@@ -60,7 +45,7 @@ def test_actors_write_and_a_learner_samples_from_all(path: str, method: str) -> 
         for number in range(1, ACTORS + 1):
             envs = num_envs[number]
             dr.ReplayBuffer.open(path, stream=f"actor-{number}", num_envs=envs, capacity=40 * envs).close()
-        actors = [start(method, lives.write, path, f"actor-{n}", n, ROWS, n) for n in range(1, ACTORS + 1)]
+        actors = [start(lives.write, path, f"actor-{n}", n, ROWS, n, method=method) for n in range(1, ACTORS + 1)]
         row, seen = 0, set()
         while any(actor.is_alive() for actor, _ in actors):
             for _, pipe in actors:
@@ -70,7 +55,7 @@ def test_actors_write_and_a_learner_samples_from_all(path: str, method: str) -> 
                     except EOFError:
                         break
             learner.refresh()
-            learner.add(**lives.step(0, row, 2))
+            lives.add(learner, 1)
             row += 1
             if len(learner) > 64:
                 batch = learner.sample(64)
@@ -92,7 +77,7 @@ def test_actors_write_and_a_learner_samples_from_all(path: str, method: str) -> 
 
 def test_a_second_writer_is_told_who_holds_the_stream(path: str) -> None:
     lives.create(path).close()
-    writer, pipe = start("forkserver", lives.write, path, "0", 0, 1 << 40, 0)
+    writer, pipe = start(lives.write, path, "0", 0, 1 << 40, 0)
     try:
         assert pipe.poll(PATIENCE)
         with pytest.raises(LockedError) as caught:
@@ -120,7 +105,7 @@ def make(path: str, pipe: Connection) -> None:
 
 def test_processes_that_make_the_same_store_at_once(tmp_path: pathlib.Path) -> None:
     for turn in range(RACES):
-        makers = [start("forkserver", make, str(tmp_path / f"{turn}.replay")) for _ in range(4)]
+        makers = [start(make, str(tmp_path / f"{turn}.replay")) for _ in range(4)]
         for _, pipe in makers:
             pipe.send("go")
         assert sorted(pipe.recv() for _, pipe in makers) == ["exists", "exists", "exists", "made"]
@@ -134,8 +119,7 @@ def test_processes_that_make_the_same_store_at_once(tmp_path: pathlib.Path) -> N
 def test_a_reader_that_outlives_its_rows(path: str, cache_bytes: int) -> None:
     """The window turns over under a reader that never refreshes by itself: new rows or a named error, no others."""
     writer = lives.create(path)
-    for row in range(40):
-        writer.add(**lives.step(0, row, 2))
+    lives.add(writer, 40)
     writer.commit()
     with dr.ReplayBuffer.open(path, mode="r", cache_bytes=cache_bytes) as reader:
         old = reader.sample(40)
@@ -162,7 +146,7 @@ def test_a_reader_that_outlives_its_rows(path: str, cache_bytes: int) -> None:
 def test_threads_that_do_everything_at_once(path: str, sampler: Callable[[], Any], mode: str) -> None:
     """One adds, one commits, one makes and drops checkpoints, two sample, one updates priorities."""
     buffer = lives.create(path, sampler=sampler(), seed=0, cache_bytes=1 << 14)
-    stop, errors, turns = threading.Event(), [], dict[str, int]()
+    turns = collections.Counter[str]()
     rows = iter(range(1 << 40))
     batches: list[dr.Batch] = []
 
@@ -174,7 +158,7 @@ def test_threads_that_do_everything_at_once(path: str, sampler: Callable[[], Any
         time.sleep(0.002)
 
     def checkpoint() -> None:
-        buffer.checkpoint(f"at-{turns.get('checkpoint', 0)}")
+        buffer.checkpoint(f"at-{turns['checkpoint']}")
         for name in buffer.checkpoints[:-1]:
             buffer.drop_checkpoint(name)
         time.sleep(0.01)
@@ -194,28 +178,9 @@ def test_threads_that_do_everything_at_once(path: str, sampler: Callable[[], Any
             buffer.update_priorities(batch.index, np.abs(batch.reward) + 1)
         time.sleep(0.001)
 
-    def repeat(work: Callable[[], None]) -> None:
-        try:
-            while not stop.is_set():
-                work()
-                turns[work.__name__] = turns.get(work.__name__, 0) + 1
-        except BaseException as error:
-            errors.append(error)
-            stop.set()
-
-    reader = start("forkserver", lives.read, path, {0: 2}) if mode != "threads" else None
-    threads = [
-        threading.Thread(target=repeat, args=(work,)) for work in (add, commit, checkpoint, sample, sample, update)
-    ]
-    for one in threads:
-        one.start()
-    while not all(turns.get(name, 0) > least for name, least in LEAST.items()) and not stop.wait(0.02):
-        pass
-    stop.set()
-    for one in threads:
-        one.join()
-    if errors:
-        raise errors[0]
+    reader = start(lives.read, path, {0: 2}) if mode != "threads" else None
+    jobs = {"add": add, "commit": commit, "checkpoint": checkpoint, "sample": sample, "another": sample}
+    over_and_over({**jobs, "update": update}, LEAST, turns)
     lives.check_all(buffer)
     buffer.close()
     if reader:
@@ -230,12 +195,12 @@ def test_threads_that_do_everything_at_once(path: str, sampler: Callable[[], Any
 def test_a_forked_child_cannot_write(path: str) -> None:
     """It has a copy of everything but the right to write; the parent goes on."""
     buffer = lives.create(path)
-    buffer.add(**lives.step(0, 0, 2))
+    lives.add(buffer, 1)
     before = sorted((str(one), one.stat().st_size) for one in pathlib.Path(path).rglob("*"))
     for deed in (buffer.commit, lambda: buffer.checkpoint("no"), lambda: buffer.add(**lives.step(0, 1, 2))):
         assert forked(deed).startswith("StateError")
     assert sorted((str(one), one.stat().st_size) for one in pathlib.Path(path).rglob("*")) == before
-    buffer.add(**lives.step(0, 1, 2))
+    lives.add(buffer, 1)
     buffer.commit()
     lives.check_all(buffer)
     buffer.close()

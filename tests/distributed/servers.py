@@ -21,6 +21,13 @@ import pytest
 SECRET = "a-secret-that-nothing-may-say"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
 
+
+def lead_to(endpoint: str, patch: pytest.MonkeyPatch) -> None:
+    """What the environment says leads to this server."""
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}.items():
+        patch.setenv(name, value)
+
+
 CONDITIONAL = ("moto", "ministack")
 """Their puts keep conditions."""
 UNCONDITIONAL = ("nanio", "localbucket")

@@ -20,9 +20,10 @@ import pytest
 import ray
 from helpers import counting
 from helpers.effort import examples
+from helpers.line import rows_in
 from helpers.own_samplers import Newest
 from helpers.testing import SimulatedObjects
-from remote.world import SPACES, URL, Life, reader, under
+from remote.world import SPACES, URL, lived, reader, under
 
 import diskreplay as dr
 from diskreplay.buffers.options import DEFAULTS
@@ -159,8 +160,7 @@ def test_a_collector_takes_what_it_is_given_as_it_is(path: str) -> None:
         with pytest.raises(InputError, match=r"actions must be of shape \(3,\), got"):
             collector.collect(1)
         collector.close()
-    with dr.ReplayBuffer.open(path, mode="r") as reader:
-        assert len(reader) == 0
+    assert rows_in(path) == 0
 
 
 # Several, as actors
@@ -285,8 +285,7 @@ def test_a_remote_trainer_gets_another_view_or_sampler(
 ) -> None:
     """Regression: it was told to give a sampler, which it had given."""
     objects = SimulatedObjects()
-    life = Life(tmp_path / "a", sampler=dr.Proportional())
-    life.add(20)
+    life = lived(tmp_path / "a", 20, sampler=dr.Proportional())
     life.push(objects)
     life.buffer.close()
 

@@ -239,12 +239,18 @@ def test_a_state_is_a_name_and_goes_back(kind: Any, path: str) -> None:
     other.close()
 
 
-def test_going_back_gives_up_the_later_of_the_newest_checkpoints(path: str) -> None:
-    buffer = DiskEpisodeReplayBuffer(capacity=100, path=path, keep_checkpoints=2)
+def states_of(buffer: DiskEpisodeReplayBuffer, count: int) -> list[dict[str, Any]]:
+    """Its state after each of so many episodes."""
     states = []
-    for number in range(4):
+    for number in range(count):
         buffer.add(episode(5, str(number)))
         states.append(buffer.get_state())
+    return states
+
+
+def test_going_back_gives_up_the_later_of_the_newest_checkpoints(path: str) -> None:
+    buffer = DiskEpisodeReplayBuffer(capacity=100, path=path, keep_checkpoints=2)
+    states = states_of(buffer, 4)
     assert buffer.store is not None
     assert buffer.store.checkpoints == ["rllib-3", "rllib-4"]
     with pytest.raises(CheckpointError, match="keep_checkpoints=2"):
@@ -270,10 +276,7 @@ def test_a_buffer_before_its_first_step_takes_more(path: str) -> None:
 
 def test_going_back_is_refused_before_a_checkpoint_is_dropped(path: str) -> None:
     buffer = DiskEpisodeReplayBuffer(capacity=100, path=path)
-    states = []
-    for number in range(2):
-        buffer.add(episode(5, str(number)))
-        states.append(buffer.get_state())
+    states = states_of(buffer, 2)
     assert buffer.store is not None
     buffer.store.checkpoint("mine")
     with pytest.raises(CheckpointError, match=r"rows that \['mine'\] still need"):
@@ -289,10 +292,7 @@ def test_going_back_is_refused_before_a_checkpoint_is_dropped(path: str) -> None
 
 def test_a_buffer_that_draws_in_another_way_drops_no_checkpoint(path: str) -> None:
     buffer = DiskEpisodeReplayBuffer(capacity=100, path=path)
-    states = []
-    for number in range(2):
-        buffer.add(episode(5, str(number)))
-        states.append(buffer.get_state())
+    states = states_of(buffer, 2)
     buffer.close()
     other = DiskPrioritizedEpisodeReplayBuffer(capacity=100, path=path)
     with pytest.raises(InputError, match="is of a buffer with Uniform"):

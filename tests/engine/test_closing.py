@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
+from helpers import line
+from helpers.line import add
 from helpers.patience import PATIENCE
-from helpers.robot import ACTION, Robot
+from helpers.robot import ACTION, Robot, walk
 from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.testing.faulty_objects import SimulatedObjects
 
@@ -25,30 +26,22 @@ from diskreplay.engine import pushes
 from diskreplay.errors import ClosedError, DiskFullError, StateError, WriteFailedError
 from diskreplay.ops.verify import verify
 
-SPACE, TURN = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
-STEP = (np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)
 LOST = "{} rows since the last commit are lost"
 
 
 def filled(path: Any, files: Any, rows: int = 3, more: int = 5, **options: Any) -> dr.ReplayBuffer[Any]:
     """A buffer of which ``rows`` are committed, and ``more`` are not."""
-    buffer = dr.ReplayBuffer.create(path, SPACE, TURN, capacity=100, files=files, commit_seconds=1e9, **options)
+    buffer = line.create(path, files=files, **options)
     add(buffer, rows)
     buffer.commit()
     add(buffer, more)
     return buffer
 
 
-def add(buffer: dr.ReplayBuffer[Any], rows: int) -> None:
-    for _ in range(rows):
-        buffer.add(*STEP)
-
-
 def rows_of(path: Any) -> int:
     """The rows of a store that nobody holds any more."""
     assert verify(path).ok
-    with dr.ReplayBuffer.open(path) as buffer:
-        return len(buffer)
+    return line.rows_in(path, mode="r+")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
@@ -69,7 +62,7 @@ def test_it_is_said_once_how_many_rows_are_lost(tmp_path: pathlib.Path, number: 
     files.heal()
     buffer.close()
     with pytest.raises(ClosedError):
-        add(buffer, 1)
+        add(buffer, 1, 0)
     assert rows_of(tmp_path / "a") == 3
 
 
@@ -151,9 +144,7 @@ def test_a_mixture_closes_all_parts(tmp_path: pathlib.Path, full: set[int], deed
 def test_a_recording_notes_it_too(path: str, background: bool) -> None:
     files = FaultyFiles()
     env = dr.Record(Robot(50), path, background=background, files=files, commit_rows=4)
-    env.reset()
-    for _ in range(4):
-        env.step(ACTION)
+    walk(env, 4)
     env.buffer.engine.settle()
 
     def until_refused() -> None:

@@ -15,7 +15,9 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
+from helpers.damage import files_below
 from helpers.forking import forked
+from helpers.line import rows_in
 from helpers.model import KINDS, arguments
 from helpers.recording import Recording, reopen
 from helpers.testing import small_thresholds
@@ -51,10 +53,6 @@ def compiled(*, ever: bool = True) -> Iterator[list[bool]]:
         mock.patch.object(CompiledRow, "add", noted),
     ):
         yield answers
-
-
-def files(path: pathlib.Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def in_ram(rb: dr.ReplayBuffer) -> dict[str, Any]:
@@ -101,13 +99,17 @@ def test_both_ways_write_the_same(tmp_path: pathlib.Path, config: Config, specia
                 states.append(in_ram(buffer))
                 if at == 40:
                     buffer.close()
-                    states.append(files(path))
+                    states.append(files_below(path))
                     buffer = reopen(config, str(path))
             recording.check(buffer)
             buffer.close()
-            found.append([*states, files(path)])
+            found.append([*states, files_below(path)])
         assert any(answers) == (ever and all(stack.axis is None for stack in buffer.engine.schema.stacks))
     assert found[0] == found[1]
+
+
+def created(folder: pathlib.Path) -> dr.ReplayBuffer:
+    return dr.ReplayBuffer.create(folder / "a", BOX, ACTION, capacity=99, commit_seconds=1e9)
 
 
 def step(name: int, following: int | None = None) -> dict[str, Any]:
@@ -119,10 +121,7 @@ def step(name: int, following: int | None = None) -> dict[str, Any]:
 
 
 def test_what_does_not_go_on_is_left_to_python(tmp_path: pathlib.Path) -> None:
-    with (
-        compiled() as answers,
-        dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb,
-    ):
+    with compiled() as answers, created(tmp_path) as rb:
         rb.add(**step(1))
         assert answers == []  # it begins
         rb.add(**step(2))
@@ -141,20 +140,14 @@ def test_what_does_not_go_on_is_left_to_python(tmp_path: pathlib.Path) -> None:
 
 
 def test_bits_are_compared(tmp_path: pathlib.Path) -> None:
-    with (
-        compiled() as answers,
-        dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb,
-    ):
+    with compiled() as answers, created(tmp_path) as rb:
         for name, following in ((1, np.nan), (np.nan, 0.0), (-0.0, 5)):
             rb.add(**step(name, following))
         assert answers == [True, False]
 
 
 def test_bad_arguments_change_nothing(tmp_path: pathlib.Path) -> None:
-    with (
-        compiled() as answers,
-        dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb,
-    ):
+    with compiled() as answers, created(tmp_path) as rb:
         rb.add(**step(1))
         rb.add(**step(2))
         before = in_ram(rb)
@@ -200,7 +193,7 @@ def test_rows_are_added_in_python_while_it_is_loaded_and_then_compiled(tmp_path:
         compiled() as answers,
         mock.patch.object(loading, "IN_BACKGROUND", 1),
         mock.patch.object(compiled_row, "KERNEL", Late(lambda: (leave.wait(), compiled_row._load())[1])),
-        dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb,
+        created(tmp_path) as rb,
     ):
         for name in range(5):
             rb.add(**step(name))
@@ -229,7 +222,7 @@ def test_forked_children(tmp_path: pathlib.Path, ready: bool) -> None:
             threading.Timer(0.05, leave.set).start()  # the fork waits for it
 
         def add() -> list[bool]:
-            with dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb:
+            with created(tmp_path) as rb:
                 for name in range(3):
                     rb.add(**step(name))
             return answers
@@ -241,7 +234,7 @@ def test_rows_are_counted_now_and_then(tmp_path: pathlib.Path) -> None:
     with (
         mock.patch.object(compiled_row, "LOOK_EVERY", 4),
         mock.patch.object(compiled_row, "load", side_effect=[None, None, None]) as load,
-        dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb,
+        created(tmp_path) as rb,
     ):
         for name in range(14):
             rb.add(**step(name))
@@ -251,10 +244,7 @@ def test_rows_are_counted_now_and_then(tmp_path: pathlib.Path) -> None:
 def test_without_a_compiler_all_is_left_to_python(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(index, "row_writes", raising=False)
     monkeypatch.setitem(sys.modules, "diskreplay.index.row_writes", None)
-    with (
-        compiled() as answers,
-        dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb,
-    ):
+    with compiled() as answers, created(tmp_path) as rb:
         for name in range(5):
             rb.add(**step(name))
         assert compiled_row.KERNEL.missing
@@ -264,7 +254,7 @@ def test_without_a_compiler_all_is_left_to_python(tmp_path: pathlib.Path, monkey
 
 def test_a_lack_of_memory_stops_the_writer(tmp_path: pathlib.Path) -> None:
     with compiled():
-        rb = dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9)
+        rb = created(tmp_path)
         rb.add(**step(1))
         rb.commit()
         with mock.patch.object(CompiledRow, "add", side_effect=MemoryError), pytest.raises(MemoryError):
@@ -273,5 +263,4 @@ def test_a_lack_of_memory_stops_the_writer(tmp_path: pathlib.Path) -> None:
             rb.add(**step(2))
         with pytest.raises(dr.errors.StateError, match="cut short"):
             rb.close()
-    with dr.ReplayBuffer.open(tmp_path / "a") as rb:
-        assert len(rb) == 1
+    assert rows_in(tmp_path / "a", mode="r+") == 1

@@ -10,13 +10,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from helpers import driver
 from helpers.crashes import kill
-from helpers.driver import OPEN
 from helpers.effort import examples
+from helpers.line import LINE, OPEN, TURN, create, play
 from helpers.testing import small_thresholds
 
 import diskreplay as dr
@@ -28,24 +27,15 @@ from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import write_commit
 
-LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
-
-
-def create(path: pathlib.Path, capacity: int = 1000, num_envs: int = 1, **options: Any) -> dr.ReplayBuffer:
-    return dr.ReplayBuffer.create(
-        path, LINE, TURN, capacity=capacity, num_envs=num_envs, **{**OPEN, "seed": 0, **options}
-    )
-
-
-def play(buffer: dr.ReplayBuffer, length: int, start: float, reward: float = 1.0, ends: bool = True) -> None:
-    """An episode in a buffer of one environment, whose observations begin at ``start``."""
-    for step in range(length):
-        last = ends and step == length - 1
-        buffer.add([start + step], 0, reward, [start + step + 1], last, False)
-
 
 def facts(buffer: dr.ReplayBuffer) -> list[dict[str, Any]]:
     return [episode.facts for episode in buffer.episodes]
+
+
+def facts_in(path: Any, **options: Any) -> list[dict[str, Any]]:
+    """As a reader sees them."""
+    with dr.ReplayBuffer.open(path, mode="r", **options) as reader:
+        return facts(reader)
 
 
 # The model
@@ -467,8 +457,7 @@ def test_facts_of_a_long_episode(tmp_path: pathlib.Path) -> None:
         buffer.annotate_episode(success=True)
         assert facts(buffer) == [{}, {"seed": 1, "success": True}]
         buffer.commit()
-        for step in range(4000, 7000):
-            buffer.add([step], 0, 1.0, [step + 1], step == 6999, False)
+        play(buffer, 3000, 4000.0)
         buffer.annotate_episode(note="late")
         assert facts(buffer) == [{"seed": 1, "success": True, "note": "late"}]
         buffer.commit()
@@ -479,8 +468,7 @@ def test_facts_of_a_long_episode(tmp_path: pathlib.Path) -> None:
         play(again, 4995, 20000.0)  # what is left begins in the episode that has no facts
         assert facts(again) == [{}, {}]
         again.commit()
-    with dr.ReplayBuffer.open(path, mode="r") as reader:
-        assert facts(reader) == [{}, {}]
+    assert facts_in(path) == [{}, {}]
 
 
 @pytest.mark.long("test_facts_that_died_before_a_commit_are_forgotten")
@@ -529,14 +517,12 @@ def test_an_older_writer_leaves_the_facts_of_checkpoints(tmp_path: pathlib.Path)
         play(buffer, 3, 50.0)
         assert facts(buffer) == [{}, {"seed": 2}]
     assert verify(path).problems == ()
-    with dr.ReplayBuffer.open(path, mode="r", checkpoint="with facts") as then:
-        assert facts(then) == [{"seed": 1}]
+    assert facts_in(path, checkpoint="with facts") == [{"seed": 1}]
     with dr.ReplayBuffer.open(path, checkpoint="with facts", **OPEN) as back:
         assert facts(back) == [{"seed": 1}]
         back.annotate_episode(success=True)
     assert verify(path).problems == ()
-    with dr.ReplayBuffer.open(path, mode="r") as reader:
-        assert facts(reader) == [{"seed": 1, "success": True}]
+    assert facts_in(path) == [{"seed": 1, "success": True}]
 
 
 def test_a_store_without_facts_has_no_trace_of_them(tmp_path: pathlib.Path) -> None:
@@ -612,8 +598,7 @@ def test_hostile_facts_are_refused_before_anything_changes(
                 call(good=1, **given)
         buffer.add([2], 0, 1.0, [3], False, False)  # the episode goes on: nothing was cut
         assert [(episode.length, episode.facts) for episode in buffer.episodes] == [(3, {"note": "kept"})]
-    with dr.ReplayBuffer.open(path, mode="r") as reader:
-        assert facts(reader) == [{"note": "kept"}]
+    assert facts_in(path) == [{"note": "kept"}]
 
 
 def test_facts_add_up_to_the_bound_and_no_further(tmp_path: pathlib.Path) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pathlib
-import subprocess
-import sys
-import textwrap
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.effort import examples
 from helpers.forking import forked
-from helpers.patience import PATIENCE
+from helpers.programs import run
 from helpers.threads import held
 
 import diskreplay as dr
@@ -184,7 +181,6 @@ def _draw_shared(_: int) -> list[int]:
 
 STORM = """
 import os, signal, sys, threading, time, warnings
-sys.path.insert(0, sys.argv[3])
 warnings.simplefilter("ignore", DeprecationWarning)
 import diskreplay as dr
 from engine.test_forks import ROWS, add, check, create
@@ -228,7 +224,7 @@ for thread in threads:
     thread.start()
 loader = rb.loader(10) if "load" in what else None
 sampled = refused = 0
-for turn in range(int(sys.argv[4])):
+for turn in range(int(sys.argv[3])):
     if loader:
         check(next(loader))
     child = os.fork()
@@ -261,17 +257,7 @@ rb.close()
 def test_fifty_forks_beside_busy_threads(path: str, what: str) -> None:
     """Regression: the child hung in 14 of 15 forks, with the lock that a thread of its parent held."""
     turns = examples(50, "forks", least=8)
-    command = [
-        sys.executable,
-        "-Wignore::UserWarning",
-        "-c",
-        textwrap.dedent(STORM),
-        path,
-        what,
-        str(pathlib.Path(__file__).parent.parent),
-        str(turns),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    done = run(STORM, path, what, turns, flags=("-Wignore::UserWarning",))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == (["0", str(turns)] if what.startswith("write") else [str(turns), "0"])
 
@@ -305,8 +291,5 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_fork_beside_a_thread_that_loads_a_library(path: str) -> None:
     """Regression: the fork held the lock of ``logging``, which was imported after this package, while it waited."""
     create(path).close()
-    done = subprocess.run(
-        [sys.executable, "-Wignore", "-c", textwrap.dedent(IMPORTS), path],
-        capture_output=True, text=True, timeout=PATIENCE,
-    )  # fmt: skip
+    done = run(IMPORTS, path, flags=("-Wignore",))
     assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", 0)

@@ -17,7 +17,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.configs import Config
+from helpers.damage import flip
+from helpers.line import rows_in
 from helpers.model import Leaf
+from helpers.programs import printed
 from helpers.recording import Recording
 
 import diskreplay as dr
@@ -469,18 +472,15 @@ def test_a_second_writer(path: str) -> None:
     with create(path) as buffer:
         with pytest.raises(LockedError, match=r"written by this very process.*mode='r'"):
             dr.ReplayBuffer.open(path)
-        script = (
-            "import sys, diskreplay as dr\n"
-            "try: dr.ReplayBuffer.open(sys.argv[1])\n"
-            "except dr.errors.LockedError as error: print(error)"
-        )
-        done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
-        assert f"process {os.getpid()}" in done.stdout
+        program = f"""
+            import diskreplay as dr
+            try: dr.ReplayBuffer.open({path!r})
+            except dr.errors.LockedError as error: print(error)
+        """
+        assert f"process {os.getpid()}" in printed(program)
         buffer.add(**good())
-        with dr.ReplayBuffer.open(path, mode="r") as reader:
-            assert len(reader) == 0
-    with dr.ReplayBuffer.open(path) as buffer:
-        assert len(buffer) == 1
+        assert rows_in(path) == 0
+    assert rows_in(path, mode="r+") == 1
 
 
 @pytest.mark.long
@@ -574,8 +574,7 @@ def test_returning_further_than_another_checkpoint(path: str) -> None:
     with dr.ReplayBuffer.open(path) as buffer:
         assert len(buffer) == 2
         buffer.drop_checkpoint("two")
-    with dr.ReplayBuffer.open(path, checkpoint="one") as buffer:
-        assert len(buffer) == 1
+    assert rows_in(path, mode="r+", checkpoint="one") == 1
 
 
 DAMAGES: dict[str, Callable[[str], None]] = {
@@ -616,12 +615,12 @@ DAMAGES: dict[str, Callable[[str], None]] = {
     "first shard truncated": lambda path: os.truncate(_shard(path, "obs", 0), 30),
     "reward shard missing": lambda path: _shard(path, "reward", -1).unlink(),
     "patch shard missing": lambda path: _shard(path, "patches/place", -1).unlink(),
-    "index flipped": lambda path: _flip(_shard(path, "obs", -1), -9),
-    "chunk flipped": lambda path: _flip(_shard(path, "obs", 0), 3),
-    "checksum flipped": lambda path: _flip(_shard(path, "obs", -1), -1),
-    "reward flipped": lambda path: _flip(_shard(path, "reward", -1), 3),
-    "start flipped": lambda path: _flip(_shard(path, "start", -1), 3),
-    "patch flipped": lambda path: _flip(_shard(path, "patches/place", -1), 3),
+    "index flipped": lambda path: flip(_shard(path, "obs", -1), -9),
+    "chunk flipped": lambda path: flip(_shard(path, "obs", 0), 3),
+    "checksum flipped": lambda path: flip(_shard(path, "obs", -1), -1),
+    "reward flipped": lambda path: flip(_shard(path, "reward", -1), 3),
+    "start flipped": lambda path: flip(_shard(path, "start", -1), 3),
+    "patch flipped": lambda path: flip(_shard(path, "patches/place", -1), 3),
 }  # fmt: skip
 
 
@@ -631,12 +630,6 @@ def _shard(path: str, column: str, which: int) -> pathlib.Path:
 
 def _write(file: str | pathlib.Path, data: bytes) -> None:
     pathlib.Path(file).write_bytes(data)
-
-
-def _flip(file: pathlib.Path, at: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[at] ^= 16
-    file.write_bytes(data)
 
 
 def _commit(path: str, **values: Any) -> None:

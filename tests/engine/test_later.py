@@ -10,9 +10,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from helpers import driver
-from helpers.driver import OPEN
+from helpers import driver, line
+from helpers.damage import flip
 from helpers.effort import examples
+from helpers.line import LINE, OPEN, TURN, play, rows_in
 from helpers.testing import small_thresholds
 
 import diskreplay as dr
@@ -32,7 +33,6 @@ from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import write_commit
 
-LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
 LATER: dict[str, Any] = {
     "state": ((3,), np.float32), "value": np.float64, "wide": ((300, 2), np.int16), "flag": bool,
 }  # fmt: skip
@@ -45,9 +45,7 @@ Values = dict[str, dict[tuple[int, int], Any]]
 
 
 def create(path: pathlib.Path, capacity: int = 1000, num_envs: int = 1, **options: Any) -> dr.ReplayBuffer:
-    return dr.ReplayBuffer.create(
-        path, LINE, TURN, capacity=capacity, num_envs=num_envs, **{**OPEN, "seed": 0, "later": LATER, **options}
-    )
+    return line.create(path, capacity, num_envs, **{"later": LATER, **options})
 
 
 def logged(buffer: dr.ReplayBuffer) -> bytelog.ByteLog:
@@ -55,11 +53,6 @@ def logged(buffer: dr.ReplayBuffer) -> bytelog.ByteLog:
     stream = buffer.engine.streams.written
     assert stream is not None
     return stream.logs["later/values"]
-
-
-def play(buffer: dr.ReplayBuffer, length: int, start: float = 0.0, ends: bool = True) -> None:
-    for step in range(length):
-        buffer.add([start + step], 0, 1.0, [start + step + 1], ends and step == length - 1, False)
 
 
 def drawn(rng: np.random.Generator, name: str, count: int) -> Any:
@@ -151,6 +144,12 @@ class Driver(driver.Driver):
         self.settle(before)
 
 
+def values_in(path: Any, **options: Any) -> list[float]:
+    """The values of a column ``v`` that a reader sees."""
+    with dr.ReplayBuffer.open(path, mode="r", **options) as reader:
+        return list(reader.get(reader.items()).extra["v"].tolist())
+
+
 @pytest.mark.long(quick=3)
 @pytest.mark.parametrize("seed", range(examples(40, least=6)))
 def test_values_are_those_of_the_model(tmp_path: pathlib.Path, seed: int) -> None:
@@ -187,10 +186,8 @@ def test_an_empty_log_goes_on_behind_what_checkpoints_need(
         assert record.log_span("later/values") == (128, 128), "two chunks of a shard of four"
         with dr.ReplayBuffer.open(path, **OPEN) as buffer:
             buffer.write("v", buffer.items(), np.arange(50, 62, dtype=np.int16))
-        with dr.ReplayBuffer.open(path, mode="r", checkpoint="full") as then:
-            assert then.get(then.items()).extra["v"].tolist() == list(range(12))
-        with dr.ReplayBuffer.open(path, mode="r") as now:
-            assert now.get(now.items()).extra["v"].tolist() == list(range(50, 62))
+        assert values_in(path, checkpoint="full") == list(range(12))
+        assert values_in(path) == list(range(50, 62))
         assert verify(path).ok
 
 
@@ -488,10 +485,8 @@ def test_an_older_writer_leaves_the_values_of_checkpoints(tmp_path: pathlib.Path
     with dr.ReplayBuffer.open(path, **OPEN) as buffer:
         assert not buffer.get(buffer.items()).extra["v_known"].any()
         buffer.write("v", [3], np.array([3], np.float32))
-    with dr.ReplayBuffer.open(path, mode="r") as reader:
-        assert reader.get(reader.items()).extra["v"].tolist() == [0, 0, 0, 3, 0]
-    with dr.ReplayBuffer.open(path, mode="r", checkpoint="one") as then:
-        assert then.get(then.items()).extra["v"].tolist() == [0, 1, 2, 0, 0]
+    assert values_in(path) == [0, 0, 0, 3, 0]
+    assert values_in(path, checkpoint="one") == [0, 1, 2, 0, 0]
     assert verify(path).ok
 
 
@@ -535,11 +530,8 @@ def test_damage_is_found_and_repair_gives_up_the_values_alone(tmp_path: pathlib.
             buffer.checkpoint("one")
         buffer.write("v", buffer.items(), np.arange(20, dtype=np.float32))
         expected = None if pinned else buffer.get(buffer.items())
-    file = path / "streams/0/later/values/c.0.0"
-    data = bytearray(file.read_bytes())
     record = Store(str(path), LocalFiles()).newest_commit("0")
-    data[record.tails["later/values"].size - 600 if pinned else 20] ^= 1
-    file.write_bytes(bytes(data))
+    flip(path / "streams/0/later/values/c.0.0", record.tails["later/values"].size - 600 if pinned else 20)
     before = verify(path)
     if before.ok:  # what was hit is an older version of a chunk
         pytest.fail("the damage was not found")
@@ -584,8 +576,7 @@ def test_forged_blocks_are_damage(tmp_path: pathlib.Path, block: Any) -> None:
     assert any("written later" in problem.what for problem in result.problems)
     repair(path)
     assert verify(path).ok
-    with dr.ReplayBuffer.open(path, mode="r") as reader:
-        assert len(reader) == 20
+    assert rows_in(path) == 20
 
 
 def test_a_checkpoint_pins_the_values_of_another_writers_stream(
@@ -613,8 +604,7 @@ def test_a_checkpoint_pins_the_values_of_another_writers_stream(
         record = Store(str(path), LocalFiles()).newest_commit("0")
         assert record.log_span("later/values")[0] > 256, "a shard was given up"
         assert len(calls) == 2
-        with dr.ReplayBuffer.open(path, mode="r", checkpoint="both") as then:
-            assert then.get(then.items()).extra["v"].tolist() == list(range(19, 31))
+        assert values_in(path, checkpoint="both") == list(range(19, 31))
         assert verify(path).ok
 
 

@@ -8,15 +8,15 @@ import pathlib
 import subprocess
 import sys
 import textwrap
-import threading
 import warnings
 
-import gymnasium
-import numpy as np
 import pytest
+from helpers import line, programs
+from helpers.crashes import uncollected
+from helpers.line import rows_in
 from helpers.patience import PATIENCE
 from helpers.testing import Crash, FaultyFiles
-from helpers.threads import held
+from helpers.threads import held, together
 
 import diskreplay as dr
 from diskreplay import exits
@@ -25,43 +25,29 @@ from diskreplay.errors import LockedError, WriteFailedError
 from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
 
-SPACE, ACTIONS = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
-STEP = (np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)
 ROWS = 777
 
-TESTS = str(pathlib.Path(__file__).parents[1])
-
-HEAD = (
-    f"TESTS = {TESTS!r}\n"
-    + """
+HEAD = """
 import os, sys, threading
-import gymnasium, numpy as np
+import numpy as np
 import diskreplay as dr
+from helpers.line import LINE, TURN, add, create, rows_in
 
 path = sys.argv[1]
-space, actions = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
-step = (np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)
 
-def filled(rows=777, kind=dr.ReplayBuffer, name="", **more):
-    rb = kind.create(path + name, space, actions, capacity=1000, commit_seconds=1e9, **more)
+def filled(rows=777, name="", **more):
+    rb = create(path + name, 1000, **more)
     add(rb, rows)
     return rb
 
-def add(rb, rows):
-    for _ in range(rows):
-        rb.add(*step)
-
-def kept(rows=777):
-    with dr.ReplayBuffer.open(path) as again:
-        assert len(again) == rows, len(again)
+def kept():
+    assert rows_in(path, mode="r+") == 777
 """
-)
 
 
 def run(script: str, path: str, *options: str, status: int = 0, errors: str = "") -> str:
     """Runs a program to its end; what it wrote to stderr must hold ``errors``, and be nothing where that is empty."""
-    program = [sys.executable, *options, "-c", HEAD + textwrap.dedent(script), path]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE)
+    done = programs.run(HEAD + textwrap.dedent(script), path, flags=options)
     assert done.returncode == status, done.stderr
     assert errors in done.stderr, done.stderr
     assert bool(errors) == bool(done.stderr), done.stderr
@@ -70,8 +56,7 @@ def run(script: str, path: str, *options: str, status: int = 0, errors: str = ""
 
 def rows_of(path: str) -> int:
     assert verify(path).ok
-    with dr.ReplayBuffer.open(path, mode="r") as buffer:
-        return len(buffer)
+    return rows_in(path)
 
 
 @pytest.mark.long
@@ -118,7 +103,7 @@ def rows_of(path: str) -> int:
         import tempfile
         folder = tempfile.TemporaryDirectory()
         rb = filled()
-        other = dr.ReplayBuffer.create(folder.name + "/other", space, actions, capacity=10)
+        other = create(folder.name + "/other", 10)
         add(other, 3)
         """,
         """
@@ -161,12 +146,11 @@ def test_where_nothing_is_lost_there_is_no_warning(path: str) -> None:
 @pytest.mark.long
 def test_rollouts_and_several_agents(path: str) -> None:
     run("""
-        rollout = dr.RolloutBuffer.create(path, space, actions, steps=900, commit_seconds=1e9)
-        for _ in range(777):
-            rollout.add(*step, value=0.0, log_prob=0.0)
-        both = (np.zeros((2, 3), np.float32), [0, 0], 0.0, np.zeros((2, 3), np.float32), False, False)
+        rollout = dr.RolloutBuffer.create(path, LINE, TURN, steps=900, commit_seconds=1e9)
+        add(rollout, 777, value=0.0, log_prob=0.0)
+        both = (np.zeros((2, 1), np.float32), [0, 0], 0.0, np.zeros((2, 1), np.float32), False, False)
         agents = [
-            kind.create(f"{path}-{at}", space, actions, 2, **size, commit_seconds=1e9)
+            kind.create(f"{path}-{at}", LINE, TURN, 2, **size, commit_seconds=1e9)
             for at, (kind, size) in enumerate(
                 [(dr.MultiAgentReplayBuffer, {"capacity": 900}), (dr.MultiAgentRolloutBuffer, {"steps": 900})]
             )
@@ -195,8 +179,7 @@ def test_a_forked_child_commits_nothing_of_its_parents(path: str, end: str) -> N
             {end}
         assert os.waitpid(child, 0)[1] == 0
         assert rb.stats()["streams"]["0"]["committed"] == 0
-        with dr.ReplayBuffer.open(path, mode="r") as reader:
-            assert len(reader) == 0
+        assert rows_in(path) == 0
         add(rb, 77)
     """, path)  # fmt: skip
     assert rows_of(path) == ROWS
@@ -207,7 +190,8 @@ def test_a_forked_child_commits_nothing_of_its_parents(path: str, end: str) -> N
 def test_a_child_of_multiprocessing_keeps_what_it_wrote_itself(path: str, tmp_path: pathlib.Path, method: str) -> None:
     main = tmp_path / "main.py"
     main.write_text(
-        HEAD
+        f"import sys; sys.path.append({programs.TESTS!r})\n"
+        + HEAD
         + textwrap.dedent("""
         import multiprocessing, warnings
 
@@ -234,7 +218,6 @@ def test_what_was_committed_survives_os_exit(path: str) -> None:
     assert rows_of(path) == 700
     run("""
         from diskreplay.storage.local_files import LocalFiles
-        sys.path.append(TESTS)
         from helpers.testing import FaultyFiles
         files = FaultyFiles(LocalFiles())
         rb = filled(700, name="2", files=files)
@@ -253,7 +236,6 @@ def test_what_was_committed_survives_os_exit(path: str) -> None:
 def test_a_full_disk_at_the_end_stops_one_buffer_alone(path: str) -> None:
     run("""
         from diskreplay.storage.local_files import LocalFiles
-        sys.path.append(TESTS)
         from helpers.testing import FaultyFiles
         one = filled(name="1")
         files = FaultyFiles(LocalFiles())
@@ -268,9 +250,8 @@ def test_a_full_disk_at_the_end_stops_one_buffer_alone(path: str) -> None:
 
 
 def filled(path: str | pathlib.Path, rows: int = 7, **options: object) -> dr.ReplayBuffer:
-    buffer = dr.ReplayBuffer.create(path, SPACE, ACTIONS, capacity=100, **options)  # type: ignore[arg-type]
-    for _ in range(rows):
-        buffer.add(*STEP)
+    buffer = line.create(path, **options)
+    line.add(buffer, rows)
     return buffer
 
 
@@ -313,9 +294,7 @@ def test_a_buffer_of_a_simulated_process_that_died_does_nothing(path: str) -> No
 def test_what_the_collector_finds_waits_until_a_store_is_opened(path: str, tmp_path: pathlib.Path) -> None:
     """It may run while this very thread holds the locks that a commit needs."""
     filled(tmp_path / "other").close()
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         files = FaultyFiles(LocalFiles())
         ring: list[object] = [filled(path, files=files)]
         ring.append(ring)
@@ -324,8 +303,6 @@ def test_what_the_collector_finds_waits_until_a_store_is_opened(path: str, tmp_p
         with files._ask:  # no lock that can be taken twice
             gc.collect()
         assert files.operations == []
-    finally:
-        gc.enable()
     dr.ReplayBuffer.open(tmp_path / "other", mode="r").close()
     assert rows_of(path) == 7
 
@@ -350,9 +327,7 @@ def test_the_collector_runs_in_one_thread() -> None:
 
     class Found:
         def __del__(self) -> None:
-            thread = threading.Thread(target=lambda: seen.append(exits._collecting()))
-            thread.start()
-            thread.join()
+            together(lambda: seen.append(exits._collecting()))
             seen.append(exits._collecting())
 
     ring: list[object] = [Found()]

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 from helpers.crashes import kill
+from helpers.line import OPEN
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError
 from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
-
-OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
 
 
 class Driver(abc.ABC):

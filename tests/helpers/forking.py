@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import multiprocessing
 import os
 import signal
 import warnings
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 from helpers.patience import PATIENCE
@@ -15,12 +17,17 @@ from helpers.patience import PATIENCE
 from diskreplay.storage import local_files
 
 
+def fork() -> int:
+    """As ``os.fork``, and says nothing of threads: the child takes none of their locks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def forked(work: Callable[[], Any]) -> Any:
     """What ``work`` gives in a child, as JSON knows it, or the name of its error; the test fails where it hangs."""
     reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = fork()
     if not child:
         try:
             signal.alarm(int(PATIENCE))
@@ -39,6 +46,20 @@ def forked(work: Callable[[], Any]) -> Any:
     return json.loads(text)
 
 
+def start(role: Callable[..., None], *arguments: Any, method: str = "forkserver") -> tuple[Any, Connection]:
+    """A process and this side of its pipe, whose other side is the last argument of its role."""
+    context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["diskreplay.buffers.replay"])  # once, so that a start takes milliseconds
+    here, there = context.Pipe()
+    process = context.Process(target=role, args=(*arguments, there), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the child takes none of their locks
+        process.start()
+    there.close()
+    return process, here
+
+
 WRITES = {
     local_files.LocalFile: ("pwrite", "truncate", "sync"),
     local_files.LocalFiles: ("mkdir", "rename", "unlink", "rmdir", "sync_dir"),
@@ -48,9 +69,7 @@ WRITES = {
 
 def dies(work: Callable[[], Any], at: int) -> bool:
     """Does the work in a child that ends at its operation ``at``, as if it were killed; False if there are fewer."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = fork()
     if not child:
         try:
             _limit(at)

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 import gymnasium
 import numpy as np
+from helpers.odds import chances_of
 from helpers.testing import FaultyFiles
 
 import diskreplay as dr
@@ -231,7 +232,7 @@ def learned(path: pathlib.Path, steps: int) -> dict[str, Any]:
             found = {"learner": np.frombuffer(file.read(), np.uint8)}
         batch = rb.get(rb.items())
         found.update({"obs": batch.obs, "action": batch.action, "reward": batch.reward, "state": batch["state"]})
-        found["probability"] = rb.sampler.probability(rb.items(), rb.engine.streams.windows(), rb.draws.standing)
+        found["probability"] = chances_of(rb)
         return found
 
 

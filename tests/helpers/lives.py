@@ -57,6 +57,17 @@ def step(stream: int, row: int, num_envs: int) -> dict[str, Any]:
     return values if num_envs > 1 else {name: value[0] for name, value in values.items()}
 
 
+def add(buffer: dr.ReplayBuffer, rows: int, stream: int = 0, commit_every: int | None = None) -> None:
+    """Adds rows behind those that a stream has; with a commit every so many rows, and at the end."""
+    first = buffer.stats()["streams"][buffer.stream]["end"]
+    for row in range(first, first + rows):
+        buffer.add(**step(stream, row, buffer.num_envs))
+        if commit_every and row % commit_every == 0:
+            buffer.commit()
+    if commit_every:
+        buffer.commit()
+
+
 def check(batch: dr.Batch, num_envs: dict[int, int]) -> None:
     """Every value of a batch is that of the row and environment which its index names.
 

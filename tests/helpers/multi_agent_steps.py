@@ -137,6 +137,11 @@ class World:
             )  # fmt: skip
         return found
 
+    def fill(self, buffer: Any, rows: int, gaps: bool = True, rollout: bool = False) -> None:
+        """Adds so many steps to a buffer."""
+        for _ in range(rows):
+            buffer.add(**self.arguments(self.step(gaps), rollout))
+
     def at(self, index: int) -> tuple[int, int]:
         """Row and environment that an index names."""
         return divmod(int(index), self.kind.num_envs)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from helpers.configs import Config
-from helpers.model import KINDS, Actor, arguments, check_buffer
+from helpers.model import KINDS, Actor, Log, arguments, check_buffer
 
 import diskreplay as dr
 
@@ -22,13 +22,15 @@ class Recording:
         self.log = config.log()
         self.actor = Actor(self.log, self.rng, config.action, config.extra)
 
-    def add(self, buffer: dr.ReplayBuffer, count: int, special: float = 0.2) -> None:
-        """Adds rows; about this share of the steps is out of the ordinary."""
+    def add(self, buffer: dr.ReplayBuffer, count: int, special: float = 0.2, commit: bool = False) -> None:
+        """Adds rows, and commits them if told; about this share of the steps is out of the ordinary."""
         for _ in range(count):
             kinds = [kind if self.rng.random() < special else "step" for kind in self.rng.choice(KINDS[3:], 5)]
             row = self.actor.row(kinds, next_step=bool(self.rng.random() < 0.5))
             buffer.add(**arguments(self.config.obs, row))
             self.log.rows.append(row)
+        if commit:
+            buffer.commit()
 
     def lose(self, end: int) -> None:
         """Rows from ``end`` on were lost; the environments start anew."""
@@ -53,6 +55,22 @@ def recorded(config: Config, path: str) -> Iterator[dr.ReplayBuffer]:
         Recording(config).add(buffer, 100)
     with reopen(config, path, mode="r", seed=1) as buffer:
         yield buffer
+
+
+def went_on(holder: Any, newest: dict[str, Log]) -> bool:
+    """Whether a holder's buffer went on by itself to the newest commits of the others, as it must where it was outrun.
+
+    Args:
+        holder: of a ``buffer``, and of ``others``: their logs as it saw them last, which become the newest.
+        newest: of each of the others.
+    """
+    windows = {name: (facts["begin"], facts["end"]) for name, facts in holder.buffer.stats()["streams"].items()}
+    if all(windows[name] == (log.begin, log.end) for name, log in holder.others.items()):
+        return False
+    assert any(newest[name].begin > log.begin for name, log in holder.others.items()), "nothing was evicted"
+    assert {name: windows[name] for name in newest} == {n: (log.begin, log.end) for n, log in newest.items()}
+    holder.others = newest
+    return True
 
 
 def leaves(batch: Any) -> list[Any]:

@@ -56,6 +56,14 @@ class Robot(gymnasium.Env[Any, Any]):
         return self.shown(), float(action[0]), last and self.episode % 2 == 0, last, {"at": np.full(2, self.at)}
 
 
+def walk(env: Any, steps: int, *, reset: bool = True) -> None:
+    """A part of an episode, or its beginning."""
+    if reset:
+        env.reset()
+    for _ in range(steps):
+        env.step(ACTION)
+
+
 def drive(env: Any, steps: int, seed: int = 0) -> None:
     """Steps through episodes, of which some are left in the middle; facts are told of some."""
     rng = np.random.default_rng(seed)

@@ -8,17 +8,13 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import gymnasium
-import numpy as np
 from helpers.crashing import PATH, leftovers, survivors, verify
 from helpers.effort import examples
+from helpers.line import LINE, OPEN, TURN
 from helpers.testing import WRITES, Crash, FaultyFiles, Operation, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
-
-LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
-OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
 
 Seen = list[Any]
 
@@ -104,6 +100,10 @@ class Tale(abc.ABC):
         self.buffer = dr.ReplayBuffer.open(PATH, files=self.files, checkpoint=checkpoint, **OPEN)
         self.states = [self.seen(self.buffer)]
         self.step += 1000
+
+    def reopen(self, checkpoint: str | None = None) -> None:
+        self.close()
+        self.open(checkpoint)
 
     # The moments
 

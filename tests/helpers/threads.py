@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +17,44 @@ def together(*jobs: Callable[[], Any]) -> None:
         done = [pool.submit(job) for job in jobs]
     for each in done:
         each.result()
+
+
+def over_and_over(
+    jobs: Mapping[str, Callable[[], object]], least: Mapping[str, int], turns: collections.Counter[str]
+) -> None:
+    """Does each job again and again in a thread of its own, until they had more turns than the least, or one failed.
+
+    Args:
+        jobs: by name.
+        least: of turns, of some of them.
+        turns: how many each had; they are counted here.
+    """
+    stop = threading.Event()
+
+    def run(name: str, job: Callable[[], object]) -> None:
+        try:
+            while not stop.is_set():
+                job()
+                turns[name] += 1
+        except BaseException:
+            stop.set()
+            raise
+
+    def wait() -> None:
+        while not stop.wait(0.02) and not all(turns[name] > count for name, count in least.items()):
+            pass
+        stop.set()
+
+    together(wait, *(functools.partial(run, name, job) for name, job in jobs.items()))
+
+
+@contextlib.contextmanager
+def beside(job: Callable[[], Any]) -> Iterator[None]:
+    """A thread does the job meanwhile, and is waited for at the end; raises what it raised."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(job)
+        yield
+    done.result()
 
 
 @contextlib.contextmanager

@@ -8,8 +8,7 @@ import re
 import shlex
 
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
+from helpers.commands import said
 from interop.test_formats_dopamine import buffers  # noqa: F401  # Dopamine with what it uses of TensorFlow
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -39,8 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for line in commands.splitlines():
-            done = CliRunner().invoke(main, shlex.split(line)[1:])
-            assert done.exit_code == 0, done.output
+            said(*shlex.split(line)[1:])
     return folder
 
 

@@ -292,8 +292,7 @@ def test_nested_spaces_and_several_agents(tmp_path: pathlib.Path) -> None:
     kind = Kind()
     with dr.MultiAgentReplayBuffer.create(tmp_path / "m", *kind.spaces(), capacity=40, **kind.options()) as buffer:
         world = World(kind)
-        for _ in range(4):
-            buffer.add(**world.arguments(world.step(gaps=False)))
+        world.fill(buffer, 4, gaps=False)
         expected = buffer.get(buffer.items()).torch()
     with DiskDataset(tmp_path / "m") as dataset:
         batch = dataset[np.arange(len(dataset))]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
 from helpers.model import Leaf, flat
+from helpers.programs import run
 from helpers.recording import Recording, reopen
 
 import diskreplay as dr
@@ -68,8 +67,7 @@ def compare(recording: Recording, buffer: dr.ReplayBuffer, path: str, read: Read
 def test_finished_and_live_stores(path: str, config: Config, read: Read) -> None:
     recording = Recording(config)
     buffer = config.create(path)
-    recording.add(buffer, 7)
-    buffer.commit()
+    recording.add(buffer, 7, commit=True)
     compare(recording, buffer, path, read, 7)
     recording.add(buffer, 6)
     compare(recording, buffer, path, read, 7)  # what no commit holds is not there
@@ -79,8 +77,7 @@ def test_finished_and_live_stores(path: str, config: Config, read: Read) -> None
     buffer.close()
     compare(recording, buffer, path, read, 33)
     with reopen(config, path) as buffer:
-        recording.add(buffer, 9)
-        buffer.commit()
+        recording.add(buffer, 9, commit=True)
         compare(recording, buffer, path, read, 42)
 
 
@@ -109,8 +106,7 @@ def test_dtypes_and_codecs(path: str, codec: str, read: Read) -> None:
     recording = Recording(config)
     with config.create(path, codec=dict.fromkeys([*columns, "obs", "reward"], codec)) as buffer:
         assert not buffer.schema.extra_columns[-1].resident
-        recording.add(buffer, 23)
-        buffer.commit()
+        recording.add(buffer, 23, commit=True)
         recording.check(buffer)
         compare(recording, buffer, path, read, 23)
 
@@ -152,14 +148,11 @@ def test_another_process_reads_a_live_store_without_a_warning(path: str) -> None
     config = Config("live", Leaf((3, 4)), num_envs=2, frame_stack=4)
     recording = Recording(config)
     with config.create(path) as buffer:
-        recording.add(buffer, 9)
-        buffer.commit()
+        recording.add(buffer, 9, commit=True)
         recording.add(buffer, 2)
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", SCRIPT, path, "9"], capture_output=True, text=True, check=True
-        )
+        done = run(SCRIPT, path, 9, flags=("-W", "error"))
     lines = done.stdout.splitlines()
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
     assert lines[0] == "action obs reward start terminated truncated valid"
     total = sum(float(step.obs[0].sum()) for row in recording.log.rows[:9] for step in row)
     assert f"obs (9, 2, 3, 4) uint8 {total}" in lines

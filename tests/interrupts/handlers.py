@@ -28,6 +28,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from helpers.odds import chances_of
 from helpers.patience import PATIENCE
 from helpers.testing.faulty_objects import SimulatedObjects
 from interrupts import others
@@ -80,7 +81,7 @@ class Sender:
 class Subject:
     """What is called; see the module's docstring. ``calls`` names the methods here that :func:`trials` makes.
 
-    Each returns what it did to the rows.
+    Each returns what it did to the rows, None for nothing.
     """
 
     changing: tuple[str, ...] = ()
@@ -108,10 +109,10 @@ class Subject:
     def call(self, name: str) -> Change:
         """Makes a call; one that there is nothing for gives an error that says so."""
         try:
-            change: Change = getattr(self, name)()
+            change: Change | None = getattr(self, name)()
         except (EvictedError, NotEnoughDataError):
             return same
-        return change
+        return change or same
 
     def check(self, *changes: Change) -> None:
         """AssertionError where the rows are not those after the changes, in any order."""
@@ -249,117 +250,96 @@ class Plain(Subject):
         self.rb.extend(**joined)
         return lambda rows: [*rows, *serials]
 
-    def write(self) -> Change:
+    def write(self) -> None:
         ids = self.some_ids()
         self.rb.write("value", ids, ids / np.float32(2))
         self.later.update(ids.tolist())
-        return same
 
-    def update_priorities(self) -> Change:
+    def update_priorities(self) -> None:
         ids = self.some_ids()
         self.rb.update_priorities(ids, self.rng.random(len(ids)) + 0.1)
-        return same
 
-    def sample(self) -> Change:
+    def sample(self) -> None:
         batch = self.rb.sample(8)
         self.compare(batch, batch.index)
         self.last = batch.index
-        return same
 
-    def commit(self) -> Change:
+    def commit(self) -> None:
         self.rb.commit()
-        return same
 
-    def checkpoint(self) -> Change:
+    def checkpoint(self) -> None:
         name = next(self.names)
         self.rb.checkpoint(name)
         self.kept.append(name)
-        return same
 
-    def drop_checkpoint(self) -> Change:
+    def drop_checkpoint(self) -> None:
         if self.kept:
             self.rb.drop_checkpoint(self.kept.pop(0))
-        return same
 
     def clear(self) -> Change:
         self.rb.clear()
         return none
 
-    def begin_episode(self) -> Change:
+    def begin_episode(self) -> None:
         self.rb.begin_episode(tags=["told"])
-        return same
 
-    def annotate_episode(self) -> Change:
+    def annotate_episode(self) -> None:
         with contextlib.suppress(
             dr.errors.InputError
         ):  # no episode yet, or none since a handler that came before the call
             self.rb.annotate_episode(success=True)
-        return same
 
-    def cut(self) -> Change:
+    def cut(self) -> None:
         self.rb.cut()
-        return same
 
-    def refresh(self) -> Change:
+    def refresh(self) -> None:
         self.rb.refresh()
-        return same
 
-    def length(self) -> Change:
+    def length(self) -> None:
         assert len(self.rb) % self.envs == 0
-        return same
 
-    def stats(self) -> Change:
+    def stats(self) -> None:
         stats = self.rb.stats()
         assert stats["transitions"] <= stats["capacity"]
-        return same
 
-    def episodes(self) -> Change:
+    def episodes(self) -> None:
         assert all(episode.length > 0 for episode in self.rb.episodes)
-        return same
 
-    def select(self) -> Change:
+    def select(self) -> None:
         self.rb.sample(4, within=self.rb.select("length >= 1"))
-        return same
 
-    def get(self) -> Change:
+    def get(self) -> None:
         self.compare(self.rb.get(self.last), self.last)
-        return same
 
-    def items(self) -> Change:
+    def items(self) -> None:
         assert len(self.rb.items()) % self.envs == 0
-        return same
 
-    def shuffled(self) -> Change:
+    def shuffled(self) -> None:
         batch = next(self.pass_, None)
         if batch is None:
             self.pass_ = self.rb.shuffled(8)
         else:
             self.compare(batch, batch.index)
-        return same
 
-    def loader(self) -> Change:
+    def loader(self) -> None:
         if len(self.rb):
             with self.rb.loader(4, prefetch=1) as loader:
                 batch = next(loader)
                 self.compare(batch, batch.index)
-        return same
 
-    def checkpoints(self) -> Change:
+    def checkpoints(self) -> None:
         assert set(self.kept) <= set(self.rb.checkpoints)
         for name in self.rb.checkpoints[-1:]:
             self.rb.checkpoint_metadata(name)
-        return same
 
-    def shown(self) -> Change:
+    def shown(self) -> None:
         assert "transitions" in repr(self.rb)
         assert self.rb._repr_html_()
-        return same
 
-    def state(self) -> Change:
+    def state(self) -> None:
         ids = self.rb.items()
-        chances = self.rb.sampler.probability(ids, self.rb.engine.streams.windows(), self.rb.draws.standing)
+        chances = chances_of(self.rb, ids)
         assert not len(ids) or abs(chances.sum() - 1) < 1e-6
-        return same
 
     # The end
 
@@ -441,9 +421,8 @@ class Pushed(Frames):
     def options(self) -> dict[str, Any]:
         return {"sampler": dr.Proportional(), "remote": world.URL}
 
-    def push(self) -> Change:
+    def push(self) -> None:
         self.rb.push()
-        return same
 
     def close(self) -> None:
         self.rb.push()
@@ -477,17 +456,15 @@ class Limited(Plain):
         self.added += self.envs
         return change
 
-    def sample(self) -> Change:
+    def sample(self) -> None:
         if len(self.rb) >= 8:
             self.limiter.wait_to_sample(4)
             self.drawn += 4
             self.rb.sample(4)
-        return same
 
-    def may(self) -> Change:
+    def may(self) -> None:
         self.limiter.may_add()
         self.limiter.may_sample(3)
-        return same
 
     def read(self) -> list[int]:
         assert (self.limiter.inserts, self.limiter.samples) == (self.added, self.drawn)
@@ -531,45 +508,37 @@ class Mixed(Plain):
         self.drawn = 0
         self.index = np.zeros(0, np.int64)
 
-    def mix(self) -> Change:
+    def mix(self) -> None:
         if len(self.rb) >= 8:
             batch = self.mixture.sample(7)
             self.drawn += 7
             self.index = batch.index
-        return same
 
-    def tell(self) -> Change:
+    def tell(self) -> None:
         self.mixture.update_priorities(self.index, self.rng.random(len(self.index)) + 0.1)
-        return same
 
-    def write_mixed(self) -> Change:
+    def write_mixed(self) -> None:
         numbers, own = self.mixture.split(self.index)
         self.mixture.write("value", self.index, own / np.float32(2))
         self.later.update(own[numbers == 0].tolist())
-        return same
 
-    def checkpoint(self) -> Change:
+    def checkpoint(self) -> None:
         name = next(self.names)
         self.mixture.checkpoint(name)
         self.kept.append(name)
-        return same
 
-    def drop_mixed(self) -> Change:
+    def drop_mixed(self) -> None:
         if self.kept:
             self.mixture.drop_checkpoint(self.kept.pop(0))
-        return same
 
-    def commit(self) -> Change:
+    def commit(self) -> None:
         self.mixture.commit()
-        return same
 
-    def refresh_mixed(self) -> Change:
+    def refresh_mixed(self) -> None:
         self.mixture.refresh()
-        return same
 
-    def give(self) -> Change:
+    def give(self) -> None:
         self.mixture.get(self.index)
-        return same
 
     def read(self) -> list[int]:
         given = self.mixture._given
@@ -615,15 +584,13 @@ class Rollout(Subject):
         self.rb.add(frame(serial, 36), serial % 9, serial % 1000, following, ends, False, **values)
         return lambda rows: [*rows, serial]
 
-    def finish(self) -> Change:
+    def finish(self) -> None:
         self.rb.finish(np.zeros(1), lambda obs: np.zeros(len(obs)))
-        return same
 
-    def minibatches(self) -> Change:
+    def minibatches(self) -> None:
         if self.rb.finished:
             for batch in self.rb.minibatches(8):
                 self.compare(batch)
-        return same
 
     def compare(self, batch: Any) -> None:
         for at, serial in enumerate(batch.extra["serial"].tolist()):
@@ -634,26 +601,22 @@ class Rollout(Subject):
         self.rb.clear()
         return none
 
-    def commit(self) -> Change:
+    def commit(self) -> None:
         self.rb.commit()
-        return same
 
-    def checkpoint(self) -> Change:
+    def checkpoint(self) -> None:
         name = next(self.names)
         self.rb.checkpoint(name)
         self.kept.append(name)
         if len(self.kept) > 3:
             self.rb.drop_checkpoint(self.kept.pop(0))
-        return same
 
-    def length(self) -> Change:
+    def length(self) -> None:
         assert len(self.rb) <= self.capacity
-        return same
 
-    def facts(self) -> Change:
+    def facts(self) -> None:
         assert self.rb.stats()["transitions"] <= self.capacity
         assert (self.rb.full, self.rb.finished, self.rb.episodes) is not None
-        return same
 
     def read(self) -> list[int]:
         if not len(self.rb):
@@ -694,17 +657,14 @@ class Adapted(Subject):
         self.inner.store(serial)
         return lambda rows: [*rows, serial]
 
-    def insert(self) -> Change:
+    def insert(self) -> None:
         self.inner.buffer.insert(0.5, 3)
-        return same
 
-    def commit(self) -> Change:
+    def commit(self) -> None:
         self.inner.buffer.commit()
-        return same
 
-    def read_all(self) -> Change:
+    def read_all(self) -> None:
         self.inner.read()
-        return same
 
     def read(self) -> list[int]:
         return sorted(self.inner.read())

@@ -27,6 +27,7 @@ import numpy as np
 from helpers import view_model
 from helpers.configs import Config
 from helpers.model import Leaf, Log, RaggedLeaf, arguments
+from helpers.odds import chances_of
 from helpers.recording import Recording
 from helpers.testing import SimulatedDisk
 from interrupts import own
@@ -300,7 +301,7 @@ class Replay(Program):
         """Every item can be drawn, and with the probability that its priority gives it."""
         if not ids:
             return
-        found = buffer.sampler.probability(np.array(ids), buffer.engine.streams.windows(), buffer.draws.standing)
+        found = chances_of(buffer, np.array(ids))
         if not self.prioritized:
             np.testing.assert_allclose(found, 1 / len(ids), rtol=1e-9)
             return
@@ -447,22 +448,21 @@ class Creating(Replay):
     def create(self) -> None:
         self.buffer = self.config.create(self.path, files=self.files, sampler=self.sampler(), view=self.view, seed=3)
 
-    def close(self) -> None:
+    def opened(self) -> None:
+        """Opens what was made, or makes it, where no buffer came back."""
         if self.buffer is None:
             gc.collect()
             try:
                 self.open()
             except StoreNotFoundError:
                 self.create()
+
+    def close(self) -> None:
+        self.opened()
         super().close()
 
     def go_on(self) -> None:
-        if self.buffer is None:
-            gc.collect()
-            try:
-                self.open()
-            except StoreNotFoundError:
-                self.create()
+        self.opened()
         super().go_on()
 
 
@@ -519,7 +519,7 @@ class Reading(Replay):
         view_model.check(reader.sample(9), self.view, logs)
         found = [(e.stream, e.env, e.start, e.stop) for e in reader.episodes]
         assert found == [(log.number, *run) for log in logs for run in log.runs()], "episodes"
-        chances = reader.sampler.probability(np.array(ids), reader.engine.streams.windows(), reader.draws.standing)
+        chances = chances_of(reader, np.array(ids))
         np.testing.assert_allclose(chances.sum(), 1)
         assert (chances > 0).all(), "some are never drawn"
 

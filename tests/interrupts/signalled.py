@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 from helpers import lives
+from helpers.odds import chances_of
 from helpers.patience import PATIENCE
 
 import diskreplay as dr
@@ -152,8 +153,7 @@ class Worker:
         if self.sampler is not dr.Uniform:
             state = self.buffer.stats()["streams"]["0"]
             ids = np.arange(state["begin"] * 2, state["end"] * 2)
-            rb = self.buffer
-            chances = rb.sampler.probability(ids, rb.engine.streams.windows(), rb.draws.standing)
+            chances = chances_of(self.buffer, ids)
             assert (chances > 0).all(), f"{(chances == 0).sum()} of {len(ids)} transitions are never drawn"
             np.testing.assert_allclose(chances.sum(), 1)
         return rows

@@ -6,15 +6,14 @@ import contextlib
 import pathlib
 from typing import Any
 
-import gymnasium
 import numpy as np
+from helpers.line import create
 from helpers.testing import SimulatedDisk
 from interrupts.programs import OPTIONS, PATH, Program, reopened
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, StateError
 
-LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
 WHERE = "seed >= 0 and tag == 'x'"
 NO = np.zeros(2, bool)
 
@@ -36,9 +35,7 @@ class Telling(Program):
         self.name = call
         self.files = SimulatedDisk()
         self.at = np.zeros(2, np.float32)
-        self.buffer = dr.ReplayBuffer.create(
-            PATH, LINE, TURN, capacity=24, num_envs=2, files=self.files, seed=0, **OPTIONS
-        )
+        self.buffer = create(PATH, 24, 2, files=self.files, **OPTIONS)
         for number in range(5):
             self.buffer.begin_episode(env=number % 2, seed=number, tags=["x", "y"][: number % 3])
             self.rows(3, number % 2)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import gc
 import pathlib
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -18,7 +15,10 @@ import pytest
 from gymnasium import spaces
 from helpers.effort import examples
 from helpers.forking import forked
-from helpers.patience import PATIENCE
+from helpers.line import rows_in
+from helpers.odds import chances_of
+from helpers.programs import printed
+from helpers.threads import beside, held, together
 from interrupts.handlers import SIGNALS, SUBJECTS, handled, run
 
 import diskreplay as dr
@@ -54,16 +54,6 @@ def fill(buffer: Any, count: int) -> None:
 
 def add(buffer: Any, number: int) -> None:
     buffer.add(np.full(3, number % 9, np.float32), 1, 0.5, np.full(3, (number + 1) % 9, np.float32), False, False)
-
-
-def in_a_process(program: str, *arguments: object) -> str:
-    """What a program prints; it fails where the program hangs, or ends with an error."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)], capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.fixture
@@ -137,19 +127,17 @@ def test_in_other_threads_nothing_is_held(no_handlers: None) -> None:
         with held_back(), Lock("a lock"):
             found.append(signal.getsignal(signal.SIGUSR1))
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
+    together(look)
     assert found == [signal.getsignal(signal.SIGUSR1)]
 
 
 def test_handlers_run_while_a_lock_is_waited_for(no_handlers: None) -> None:
     """Without a lock of the main thread in hand, and as often as signals come."""
-    lock, first, held, done = Lock("a lock"), Lock("another"), threading.Event(), threading.Event()
+    lock, first, begun, done = Lock("a lock"), Lock("another"), threading.Event(), threading.Event()
 
     def hold() -> None:
         with lock:
-            held.set()
+            begun.set()
             done.wait()
 
     def handler(number: int, frame: Any) -> None:
@@ -157,30 +145,18 @@ def test_handlers_run_while_a_lock_is_waited_for(no_handlers: None) -> None:
             done.set()
 
     signal.signal(signal.SIGALRM, handler)
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    signal.setitimer(signal.ITIMER_REAL, 0.01)
-    with lock:
-        assert done.is_set()
-    thread.join()
+    with beside(hold):
+        begun.wait()
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with lock:
+            assert done.is_set()
 
 
 def test_a_lock_is_waited_for_in_vain(no_handlers: None) -> None:
-    lock, held, done = Lock("a lock"), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            held.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    assert not lock.acquire(timeout=0)
-    assert not lock.acquire(timeout=0.03)
-    done.set()
-    thread.join()
+    lock = Lock("a lock")
+    with held(lock):
+        assert not lock.acquire(timeout=0)
+        assert not lock.acquire(timeout=0.03)
     assert lock.acquire(timeout=0)
     lock.release()
     assert not lock.owned
@@ -202,7 +178,7 @@ def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_han
             buffer.sample(4)
             while not came:
                 pass
-            chance = buffer.sampler.probability([3], buffer.engine.streams.windows(), buffer.draws.standing)
+            chance = chances_of(buffer, [3])
             assert chance[0] > 0.9, chance
 
 
@@ -210,7 +186,7 @@ def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_han
 def test_actor_learner_and_handler_do_not_wait_for_each_other(tmp_path: pathlib.Path) -> None:
     """An actor's thread adds, the main thread draws, and its handler makes checkpoints."""
     count = examples(150, "signals", least=30)
-    printed = in_a_process(
+    said = printed(
         """
         import os, signal, sys, threading
         import numpy as np
@@ -254,7 +230,7 @@ def test_actor_learner_and_handler_do_not_wait_for_each_other(tmp_path: pathlib.
         tmp_path / "store",
         count,
     )
-    assert int(printed) >= count
+    assert int(said) >= count
     assert verify(str(tmp_path / "store")).ok
 
 
@@ -339,8 +315,7 @@ def finalize(tmp_path: pathlib.Path, within: str, names: Iterable[str]) -> None:
         fill(buffer, 1)
         buffer.close()
         assert verify(str(path)).ok
-        with dr.ReplayBuffer.open(str(path), sampler=dr.Uniform()) as again:
-            assert len(again) == rows + 1
+        assert rows_in(str(path), mode="r+", sampler=dr.Uniform()) == rows + 1
 
 
 def test_locks_have_one_order() -> None:
@@ -385,9 +360,7 @@ def test_a_thread_of_the_package_waits_for_no_buffer(tmp_path: pathlib.Path) -> 
             Finalized(buffer.commit, raised).circle = None  # type: ignore[assignment]
 
         with buffer.engine.write_lock:
-            thread = threading.Thread(target=from_an_encoder)
-            thread.start()
-            thread.join()
+            together(from_an_encoder)
         assert isinstance(raised[0], StateError)
         assert "in a thread of diskreplay" in str(raised[0])
         interrupts._workers.clear()
@@ -476,7 +449,7 @@ def send():
     os.kill(os.getpid(), signal.SIGUSR1)
 threading.Thread(target=send, daemon=True).start()
 """
-        in_a_process(sent + program.replace("1_000", "10**9"))
+        printed(sent + program.replace("1_000", "10**9"))
         with dr.ReplayBuffer.open(str(tmp_path / "job.replay"), mode="r", checkpoint="latest") as buffer:
             assert len(buffer.checkpoints) == times
             saved = buffer.checkpoint_metadata(buffer.checkpoints[-1])["transitions"]

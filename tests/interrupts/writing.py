@@ -6,18 +6,16 @@ import contextlib
 import pathlib
 from typing import Any
 
-import gymnasium
 import numpy as np
+from helpers import line
 from helpers.testing import SimulatedDisk
 from interrupts.programs import OPTIONS, PATH, Program, reopened
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, StateError
 
-LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
 LATER: dict[str, Any] = {"state": ((3,), np.float32), "wide": ((300,), np.float32)}
 """One in RAM, one on disk."""
-NO = np.zeros(2, bool)
 
 Seen = dict[int, dict[str, bytes]]
 
@@ -45,9 +43,7 @@ class Writing(Program):
         self.files = SimulatedDisk()
         self.rng = np.random.default_rng(0)
         self.at = 0.0
-        self.buffer = dr.ReplayBuffer.create(
-            PATH, LINE, TURN, capacity=24, num_envs=2, files=self.files, seed=0, later=LATER, **OPTIONS
-        )
+        self.buffer = line.create(PATH, 24, 2, files=self.files, later=LATER, **OPTIONS)
         for number in range(3):
             self.rows(5)
             self.write("state", 6)
@@ -73,10 +69,8 @@ class Writing(Program):
             self.states.append({**rows, 2 * end: {}, 2 * end + 1: {}})
 
     def rows(self, count: int) -> None:
-        for _ in range(count):
-            obs = np.full((2, 1), self.at, np.float32)
-            self.buffer.add(obs, np.zeros(2, int), np.ones(2), obs + 1, NO, NO)
-            self.at += 1
+        line.add(self.buffer, count, self.at)
+        self.at += count
 
     def write(self, name: str, count: int) -> None:
         values = self.rng.random((count, *LATER[name][0]), np.float32)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import pathlib
+import random
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium import spaces
+from helpers.testing import Crash, FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.ops.repair import Repaired, repair
@@ -54,15 +57,24 @@ def content(path: Any, **options: Any) -> dict[int, bytes]:
         return found
 
 
+def after_deaths(
+    disk: SimulatedDisk, path: str, points: Iterable[int], rng: random.Random | None = None
+) -> Iterator[tuple[int, SimulatedDisk]]:
+    """The disks after a repair that dies at each of these operations: by a kill, by losses of power."""
+    for at in points:
+        dying = disk.after_kill()
+        files = FaultyFiles(dying)
+        files.crash_at(at)
+        with pytest.raises(Crash):
+            repair(path, files=files)
+        yield at, dying.after_kill()
+        yield at, dying.after_power_loss()
+        if rng:
+            yield at, dying.after_power_loss(rng)
+
+
 def repaired(path: Any, **options: Any) -> Repaired:
     """A repair after which nothing is wrong."""
     result = repair(path, **options)
     assert result.after.problems == ()
     return result
-
-
-def flip(file: pathlib.Path, at: int) -> None:
-    """Another bit in a file's byte."""
-    data = bytearray(file.read_bytes())
-    data[at] ^= 0x10
-    file.write_bytes(data)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 
 import pytest
 from formats.roundtrip import read, store
+from helpers.programs import run
 from ops.stores import fill, images
 
 import diskreplay as dr
@@ -124,8 +123,7 @@ def test_a_killed_import_can_be_taken_back(path: str, tmp_path: pathlib.Path, ro
     store(capacity=room)(path)
     store()(dataset)
     before = read(path)
-    ended = subprocess.run([sys.executable, "-c", KILLED, dataset, path], check=False)
-    assert ended.returncode == -signal.SIGKILL
+    assert run(KILLED, dataset, path).returncode == -signal.SIGKILL
     assert len(read(path)) > len(before)
     (name,) = unfinished_imports(path)
     assert checkpoints(path)[0].import_into is not None
@@ -144,7 +142,7 @@ def test_an_import_names_what_a_killed_one_left(path: str, tmp_path: pathlib.Pat
     dataset = str(tmp_path / "dataset.replay")
     store()(path)
     store()(dataset)
-    subprocess.run([sys.executable, "-c", KILLED, dataset, path], check=False)
+    run(KILLED, dataset, path)
     assert import_dataset(dataset, path, append=True).unfinished == tuple(unfinished_imports(path))
     assert len(unfinished_imports(path)) == 1
 

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.damage import flip
 from ops.stores import fill, images
 
 import diskreplay as dr
@@ -100,13 +101,12 @@ def test_a_writer_forbids_it(store: pathlib.Path) -> None:
 
 def test_damage_stops_it(store: pathlib.Path) -> None:
     file = store / "streams" / "0" / "obs" / "c.1.0.0.0"
-    data = bytearray(file.read_bytes())
+    data = file.read_bytes()
     (offset, size), *_ = np.frombuffer(data[-chunks.index_bytes(8) : -4], "<u8").reshape(8, 2).tolist()
-    data[offset + size // 2] ^= 1
-    file.write_bytes(data)
+    damaged = flip(file, offset + size // 2)
     with pytest.raises(CorruptionError):
         compact(store)
-    assert file.read_bytes() == bytes(data)
+    assert file.read_bytes() == damaged
 
 
 @pytest.mark.parametrize("files", [1, 128])

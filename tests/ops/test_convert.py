@@ -18,6 +18,7 @@ import pytest
 from formats.roundtrip import NESTED, USUAL, several_envs, store
 from formats.roundtrip import read as episodes_of
 from gymnasium import spaces
+from helpers.line import rows_in
 from helpers.patience import PATIENCE
 
 import diskreplay as dr
@@ -266,8 +267,7 @@ def test_appending_evicts_nothing(small: str) -> None:
     assert same(episodes_of(small)[:1], before)
     result = import_dataset(piece(5), small, append=True, capacity=3)
     assert (result.stream, result.evicted) == ("2", 2)
-    with dr.ReplayBuffer.open(small, mode="r") as buffer:
-        assert len(buffer) == 4 + 18 + 3
+    assert rows_in(small) == 4 + 18 + 3
     assert verify(small).ok
 
 

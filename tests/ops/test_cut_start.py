@@ -7,12 +7,12 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
 from formats.roundtrip import installed
+from helpers import line
+from helpers.commands import command
+from helpers.line import create
 
 import diskreplay as dr
 from diskreplay import formats
@@ -26,24 +26,20 @@ from diskreplay.ops.edit import edit
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 
-LINE, TURN = gymnasium.spaces.Box(-1e9, 1e9, (1,), np.float32), gymnasium.spaces.Discrete(9)
 Lines = list[tuple[float, int, bool, dict[str, Any]]]
 
 
 def play(buffer: dr.ReplayBuffer, first: int, count: int, length: int = 4, **facts: Any) -> None:
     """So many episodes, whose steps have the episode's number as reward."""
     for number in range(first, first + count):
-        buffer.begin_episode(**facts)
-        for step in range(length):
-            at = 10.0 * number + step
-            buffer.add([at], 0, float(number), [at + 1], step == length - 1, False)
+        line.play(buffer, length, 10 * number, reward=number, **facts)
 
 
 @pytest.fixture
 def store(tmp_path: pathlib.Path) -> pathlib.Path:
     """Episodes 1 to 3; of the first the last three steps."""
     path = tmp_path / "a.replay"
-    with dr.ReplayBuffer.create(path, LINE, TURN, capacity=11, seed=0) as buffer:
+    with create(path, 11) as buffer:
         play(buffer, 0, 4, prompt=7)
     return path
 
@@ -91,7 +87,7 @@ def test_each_part_of_a_split_has_its_own(store: pathlib.Path, tmp_path: pathlib
 
 def test_several_environments_and_streams(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a"
-    with dr.ReplayBuffer.create(path, LINE, TURN, capacity=20, num_envs=2) as buffer:
+    with create(path, 20, num_envs=2) as buffer:
         for step in range(23):
             obs, last = np.full((2, 1), step, np.float32), np.array([step % 4 == 3, step % 7 == 6])
             buffer.add(obs, [0, 0], [1.0, 1.0], obs + 1, last, [False, False])
@@ -157,7 +153,7 @@ def export_where(path: pathlib.Path, where: str) -> int:
 
 @pytest.mark.parametrize("value", [True, False, None, 1, "yes"])
 def test_a_program_does_not_set_it(tmp_path: pathlib.Path, value: Any) -> None:
-    with dr.ReplayBuffer.create(tmp_path / "a", LINE, TURN, capacity=11) as buffer:
+    with create(tmp_path / "a", 11) as buffer:
         with pytest.raises(InputError, match="'cut_start' is a name of the store's own"):
             buffer.begin_episode(cut_start=value)
         play(buffer, 0, 1)
@@ -168,7 +164,7 @@ def test_a_program_does_not_set_it(tmp_path: pathlib.Path, value: Any) -> None:
 
 
 def test_one_that_fills_its_facts_is_copied(tmp_path: pathlib.Path) -> None:
-    with dr.ReplayBuffer.create(tmp_path / "a", LINE, TURN, capacity=3) as buffer:
+    with create(tmp_path / "a", 3) as buffer:
         play(buffer, 0, 1, text="x" * (4096 - len('{"text":""}')))
     merge(tmp_path / "b", [tmp_path / "a"])
     merge(tmp_path / "c", [tmp_path / "b"])
@@ -192,7 +188,7 @@ def test_formats_with_facts_bring_it_back(store: pathlib.Path, tmp_path: pathlib
 
 
 def test_an_import_that_appends_brings_it_in(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    with dr.ReplayBuffer.create(tmp_path / "b", LINE, TURN, capacity=99) as buffer:
+    with create(tmp_path / "b", 99) as buffer:
         play(buffer, 9, 1)
     import_dataset(store, tmp_path / "b", append=True)
     assert [line[2] for line in lines(tmp_path / "b")] == [True, False, True, True]
@@ -200,22 +196,21 @@ def test_an_import_that_appends_brings_it_in(store: pathlib.Path, tmp_path: path
 
 def test_other_formats_say_it_in_a_line(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     def said(*words: Any) -> str:
-        result = CliRunner().invoke(main, [*map(str, words)])
+        result = command(*words)
         assert result.exit_code == 0, result.output
         return result.output
 
     line = "not kept: that the first steps of 1 episode had left the window"
     assert line in said("export", store, tmp_path / "a.npz", "--format", "npz", "--allow-loss")
     assert line not in said("export", store, tmp_path / "b", "--format", "store")
-    with dr.ReplayBuffer.create(tmp_path / "whole", LINE, TURN, capacity=99) as buffer:
+    with create(tmp_path / "whole", 99) as buffer:
         play(buffer, 0, 2)
     assert "first steps" not in said("export", tmp_path / "whole", tmp_path / "c.npz", "--format", "npz")
     assert '"cut_starts": 1' in said("export", store, tmp_path / "d.npz", "--format", "npz", "--allow-loss", "--json")
 
 
 def test_it_is_no_loss(tmp_path: pathlib.Path) -> None:
-    with dr.ReplayBuffer.create(tmp_path / "a", LINE, TURN, capacity=3) as buffer:
-        for step in range(4):
-            buffer.add([step], 0, 0.0, [step + 1], step == 3, False)
+    with create(tmp_path / "a", 3) as buffer:
+        line.play(buffer, 4)
     result = export(tmp_path / "a", tmp_path / "b", "npz")
     assert (result.lost, result.cut_starts) == ({}, 1)

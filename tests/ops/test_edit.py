@@ -5,8 +5,6 @@ from __future__ import annotations
 import doctest
 import pathlib
 import signal
-import subprocess
-import sys
 import tempfile
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from formats.roundtrip import CASES, Case, given_stacks, read, store
 from gymnasium import spaces
 from helpers.effort import examples
+from helpers.programs import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops.played import listed, play, recorded, without
@@ -238,8 +237,7 @@ edit.edit(sys.argv[1], sys.argv[2], steps=[slice(0, 1)])
 def test_a_killed_edit_leaves_what_the_next_one_removes(path: str, tmp_path: pathlib.Path) -> None:
     play(path, np.random.default_rng(0), [2], 20)
     out = tmp_path / "b"
-    ended = subprocess.run([sys.executable, "-c", KILLED, path, str(out)], check=False)
-    assert ended.returncode == -signal.SIGKILL
+    assert run(KILLED, path, out).returncode == -signal.SIGKILL
     assert not out.exists()
     assert len(names(tmp_path)) == 2
     edit(path, out, steps=[slice(0, 1)])

@@ -8,16 +8,16 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
-from diskreplay_cli.main import main
 from formats.roundtrip import installed
+from helpers.commands import command
+from helpers.damage import flip
 from helpers.effort import stride
+from helpers.line import create, play
 from helpers.testing import small_thresholds
-from ops.stores import flip, repaired
+from ops.stores import repaired
 
 import diskreplay as dr
 from diskreplay import formats
@@ -34,20 +34,17 @@ from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.stream import read_commit, write_commit
 
-LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
 WHERE = "return >= 4 and tag == 'expert'"
 
 
 def make(path: pathlib.Path, count: int = 9, words: int = 0) -> pathlib.Path:
     """Episodes of four steps with returns 0 to ``4 * count``; each third is an expert's, and each fourth untold."""
-    with dr.ReplayBuffer.create(path, LINE, TURN, capacity=1000, seed=0) as buffer:
+    with create(path, 1000) as buffer:
         for number in range(count):
             if number % 4:
                 tags = ["expert"] if number % 3 == 0 else []
                 buffer.begin_episode(seed=2**63 + number, tags=tags, note="word " * words)
-            for step in range(4):
-                at = 100.0 * number + step
-                buffer.add([at], 0, float(number), [at + 1], step == 3, False)
+            play(buffer, 4, 100 * number, reward=number)
             if words:
                 buffer.commit()
     return path
@@ -295,11 +292,11 @@ def test_names_and_meanings_of_facts_are_checked(tmp_path: pathlib.Path, facts: 
 
 def test_names_of_facts_as_writers_give_them_are_no_problem(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.replay"
-    with dr.ReplayBuffer.create(path, LINE, TURN, capacity=9) as buffer:
+    with create(path, 9) as buffer:
         buffer.begin_episode(seed=2**64 - 1, success=None, tags=None, _=1, **{"a" * 64: {"any name": [1, None]}})
-        buffer.add([0.0], 0, 0.0, [1.0], True, False)
+        play(buffer, 1)
         buffer.begin_episode(seed=0, success=np.True_, tags=[])
-        buffer.add([2.0], 0, 0.0, [3.0], True, False)
+        play(buffer, 1, 2)
     assert verify(path).ok
 
 
@@ -320,30 +317,26 @@ def test_every_byte_of_the_facts_is_watched(tmp_path: pathlib.Path) -> None:
 # The command line
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
 def test_the_commands(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    listed = json.loads(run("episodes", store, "--where", WHERE, "--json").stdout)["episodes"]
+    listed = json.loads(command("episodes", store, "--where", WHERE, "--json").stdout)["episodes"]
     assert [(line["number"], line["facts"]["tags"]) for line in listed] == [(3, ["expert"]), (6, ["expert"])]
-    text = run("episodes", store, "--where", WHERE).stdout
+    text = command("episodes", store, "--where", WHERE).stdout
     assert "facts" in text
     assert "9223372036854775811" in text
-    assert '"{""seed"": 9223372036854775811' in run("episodes", store, "--where", WHERE, "--csv").stdout
-    assert "facts" not in run("episodes", store, "--where", "seed == null").stdout
-    result = run("export", store, tmp_path / "b.replay", "--where", "tag == 'expert'", "--json")
+    assert '"{""seed"": 9223372036854775811' in command("episodes", store, "--where", WHERE, "--csv").stdout
+    assert "facts" not in command("episodes", store, "--where", "seed == null").stdout
+    result = command("export", store, tmp_path / "b.replay", "--where", "tag == 'expert'", "--json")
     assert json.loads(result.stdout)["episodes"] == 2
-    assert run("split", store, tmp_path / "c", tmp_path / "d", "--fraction", 0.5, "--where", WHERE).exit_code == 0
-    assert "facts of 6" in run("inspect", store).stdout
+    assert command("split", store, tmp_path / "c", tmp_path / "d", "--fraction", 0.5, "--where", WHERE).exit_code == 0
+    assert "facts of 6" in command("inspect", store).stdout
     for words in (["episodes", store], ["export", store, tmp_path / "e.replay"], ["split", store, "--fraction", 0.5]):
-        wrong = run(*words, "--where", "return > 1 and tag == expert")
+        wrong = command(*words, "--where", "return > 1 and tag == expert")
         assert wrong.exit_code == 2
         assert "at character 23 a number, a text in quotes, true, false or null must come" in wrong.stderr
         assert len(wrong.stderr.splitlines()) == 1
     cut(store)
-    assert "the facts of its episodes" in run("verify", store).output
-    assert "its rows stay" in run("verify", "--repair", store).output
+    assert "the facts of its episodes" in command("verify", store).output
+    assert "its rows stay" in command("verify", "--repair", store).output
 
 
 @pytest.mark.filterwarnings("default::diskreplay.errors.MisuseWarning")
@@ -356,7 +349,7 @@ def test_a_fact_that_no_episode_has_is_named(store: pathlib.Path, tmp_path: path
         ["export", store, tmp_path / "e.replay"],
         ["split", store, tmp_path / "c", tmp_path / "d", "--fraction", 0.5],
     ):
-        done = run(*words, "--where", "not (scene.floor == 3 or lenght == 3)")
+        done = command(*words, "--where", "not (scene.floor == 3 or lenght == 3)")
         lines += done.stderr.splitlines()
         assert done.exit_code == 0
     assert lines == 3 * [
@@ -371,9 +364,9 @@ def test_a_fact_that_no_episode_has_is_named(store: pathlib.Path, tmp_path: path
         "note == null",
         "env == 0 and end == 'cut'",
     ):
-        assert run("episodes", store, "--where", known).stderr == ""
+        assert command("episodes", store, "--where", known).stderr == ""
     make(tmp_path / "untold", 0)
-    assert run("episodes", tmp_path / "untold", "--where", "lenght").stderr == ""
+    assert command("episodes", tmp_path / "untold", "--where", "lenght").stderr == ""
 
 
 def test_a_record_whose_facts_begin_after_their_end(store: pathlib.Path) -> None:

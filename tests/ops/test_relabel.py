@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import pathlib
 import signal
-import subprocess
-import sys
 import tempfile
 from typing import Any
 
@@ -15,6 +13,8 @@ import pytest
 from formats.roundtrip import store
 from gymnasium import spaces
 from helpers.effort import examples
+from helpers.odds import chances_of
+from helpers.programs import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops.played import play
@@ -138,14 +138,11 @@ def test_priorities_that_were_kept_stay(path: str) -> None:
         for step in range(5):
             buffer.add(step, 0, 1.0, step + 1, step == 4, False)
         buffer.update_priorities(buffer.items(), np.arange(1, 6))
-        before = buffer.sampler.probability(
-            buffer.items(), buffer.engine.streams.windows(), buffer.draws.standing
-        ).tolist()
+        before = chances_of(buffer).tolist()
     relabel(path, lambda episode: episode.reward * 2)
     with dr.ReplayBuffer.open(path) as buffer:
-        ids, windows = buffer.items(), buffer.engine.streams.windows()
-        assert buffer.sampler.probability(ids, windows, buffer.draws.standing).tolist() == before
-        assert buffer.get(ids).extra["shaped"].tolist() == [2] * 5
+        assert chances_of(buffer).tolist() == before
+        assert buffer.get(buffer.items()).extra["shaped"].tolist() == [2] * 5
 
 
 def test_an_interrupt_writes_nothing(shaped: str) -> None:
@@ -194,8 +191,7 @@ relabel.relabel(sys.argv[1], lambda episode: episode.reward + 1)
 
 @pytest.mark.long
 def test_a_killed_relabel_wrote_the_first_episodes(shaped: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", KILLED, shaped], check=False)
-    assert ended.returncode == -signal.SIGKILL
+    assert run(KILLED, shaped).returncode == -signal.SIGKILL
     with dr.ReplayBuffer.open(shaped, mode="r") as buffer:
         first = sum(episode.length for episode in buffer.episodes[:3])
     known = [known for _, known in marks(shaped).values()]

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.damage import flip
 from helpers.effort import stride
-from helpers.testing import Crash, FaultyFiles, SimulatedDisk
+from helpers.testing import FaultyFiles, SimulatedDisk
 from hostile.test_ragged import set_span
 from hostile.test_regressions import edit
+from ops.stores import after_deaths
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError
@@ -63,10 +65,8 @@ def contents(store: Any, **options: Any) -> Rows:
 def damage(store: pathlib.Path, name: str, chunk: int) -> None:
     """Flips a bit of a chunk of items that the newest index names."""
     file = store / f"streams/0/ragged/{name}/c.{chunk // 2}.0"
-    data = bytearray(file.read_bytes())
-    offset, size = np.frombuffer(data[-36:-4], "<u8").reshape(2, 2)[chunk % 2].tolist()
-    data[offset + size // 2] ^= 1
-    file.write_bytes(data)
+    offset, size = np.frombuffer(file.read_bytes()[-36:-4], "<u8").reshape(2, 2)[chunk % 2].tolist()
+    flip(file, offset + size // 2)
 
 
 def check(store: pathlib.Path, before: Rows, lost: set[int]) -> Repaired:
@@ -190,14 +190,9 @@ def test_a_repair_of_items_may_die_anywhere() -> None:
     expected = contents("/a.replay", files=counting)
     assert expected.items() <= before.items()
     operations = counting.count()
-    for at in range(0, operations, stride(8, "deaths within a repair of items")):
-        dying = disk.after_kill()
-        files = FaultyFiles(dying)
-        files.crash_at(at)
-        with pytest.raises(Crash):
-            repair("/a.replay", files=files)
-        for after in (dying.after_kill(), dying.after_power_loss()):
-            assert repair("/a.replay", files=after).ok
-            assert contents("/a.replay", files=after) == expected, f"killed at operation {at} of {operations}"
-            with dr.ReplayBuffer.open("/a.replay", files=after) as rb:
-                add(rb, 2, 29)
+    points = range(0, operations, stride(8, "deaths within a repair of items"))
+    for at, after in after_deaths(disk, "/a.replay", points):
+        assert repair("/a.replay", files=after).ok
+        assert contents("/a.replay", files=after) == expected, f"killed at operation {at} of {operations}"
+        with dr.ReplayBuffer.open("/a.replay", files=after) as rb:
+            add(rb, 2, 29)

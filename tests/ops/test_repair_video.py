@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.damage import flip
 from helpers.effort import stride
 from helpers.packets import Frames, clip
-from helpers.testing import Crash, FaultyFiles, SimulatedDisk
+from helpers.testing import FaultyFiles, SimulatedDisk
+from ops.stores import after_deaths
 
 import diskreplay as dr
 from diskreplay.engine import inputs
@@ -65,15 +67,12 @@ def shown_by(path: Any) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
         return {row: (own[row], own.get(row + 1, own[row])) for row in own}
 
 
-def flip(path: pathlib.Path, number: int) -> None:
+def flip_chunk(path: pathlib.Path, number: int) -> None:
     """Flip a bit of a chunk of packets."""
     with dr.ReplayBuffer.open(path, mode="r") as rb:
         entries = rb.engine.streams.all[0].disk.items["obs"].entries
         offset, size = entries.array[number % entries.length, 0].tolist()
-    file = path / ITEMS / f"c.{number * CHUNK // SHARD}.0"
-    data = bytearray(file.read_bytes())
-    data[offset + size // 2] ^= 1
-    file.write_bytes(data)
+    flip(path / ITEMS / f"c.{number * CHUNK // SHARD}.0", offset + size // 2)
 
 
 def check(path: pathlib.Path, before: Rows) -> Rows:
@@ -104,7 +103,7 @@ def test_a_lost_chunk_costs_the_rows_that_need_its_packets(tmp_path: pathlib.Pat
     path = tmp_path / "a.replay"
     make(path)
     before, spans = contents(path), shown_by(path)
-    flip(path, number)
+    flip_chunk(path, number)
     left = check(path, before)
     low, high = number * CHUNK, (number + 1) * CHUNK
     lost = {row for row, both in spans.items() if any(start < high and stop > low for start, stop in both)}
@@ -147,14 +146,9 @@ def test_a_repair_of_packets_may_die_anywhere() -> None:
     assert repair(path, files=counting).ok
     expected = contents(path, files=counting)
     assert expected.items() < before.items()
-    for at in range(0, counting.count(), stride(8, "deaths within a repair of packets")):
-        dying = disk.after_kill()
-        files = FaultyFiles(dying)
-        files.crash_at(at)
-        with pytest.raises(Crash):
-            repair(path, files=files)
-        for after in (dying.after_kill(), dying.after_power_loss()):
-            assert repair(path, files=after).ok
-            assert contents(path, files=after) == expected, f"killed at operation {at} of {counting.count()}"
-            with dr.ReplayBuffer.open(path, files=after) as rb:
-                add(rb, 25, 27)
+    points = range(0, counting.count(), stride(8, "deaths within a repair of packets"))
+    for at, after in after_deaths(disk, path, points):
+        assert repair(path, files=after).ok
+        assert contents(path, files=after) == expected, f"killed at operation {at} of {counting.count()}"
+        with dr.ReplayBuffer.open(path, files=after) as rb:
+            add(rb, 25, 27)

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
 from formats.roundtrip import installed
 from formats.roundtrip import read as episodes_of
 from gymnasium.spaces import Box
+from helpers.commands import command, said
 
 import diskreplay as dr
 from diskreplay import formats
@@ -94,13 +93,12 @@ def test_steps_without_a_value_are_counted_among_the_chosen(path: str, tmp_path:
 def test_a_store_that_had_no_such_column_from_the_command_line(path: str, tmp_path: pathlib.Path) -> None:
     make(path, later=None)
     edit(path, tmp_path / "copy", later={"shaped": "float32"})
-    refused = CliRunner().invoke(main, ["export", str(tmp_path / "copy"), "x.npz", "--reward-column", "shaped"])
+    refused = command("export", tmp_path / "copy", "x.npz", "--reward-column", "shaped")
     assert refused.exit_code == 2
     assert "12 of 12 transitions have no finite value of 'shaped'" in refused.output
     relabel(tmp_path / "copy", lambda episode: episode.reward + 1)
     arguments = ["export", str(tmp_path / "copy"), str(tmp_path / "x.npz"), "--reward-column", "shaped"]
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0, done.output
+    said(*arguments)
     with np.load(tmp_path / "x.npz") as arrays:
         assert arrays["reward"].tolist() == [*range(1, 13)]
         assert arrays["extra/recorded_reward"].tolist() == [*range(12)]

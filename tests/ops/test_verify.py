@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import zarr
 from gymnasium import spaces
-from ops.stores import IMAGE, fill, flip, images
+from helpers.damage import flip
+from ops.stores import IMAGE, fill, images
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, NotAStoreError, StoreExistsError, StoreNotFoundError

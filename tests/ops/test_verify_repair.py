@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.damage import files_below, flip
 from helpers.effort import stride
-from helpers.testing import Crash, FaultyFiles, SimulatedDisk
-from ops.stores import IMAGE, content, fill, images, repaired
+from helpers.testing import FaultyFiles, SimulatedDisk
+from ops.stores import IMAGE, after_deaths, content, fill, images, repaired
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, DiskReplayError, InputError, LockedError
@@ -43,37 +44,29 @@ def rows_of(ids: Any) -> set[int]:
     return {number // 2 for number in ids}
 
 
-def flip(file: pathlib.Path, at: float = 0.3) -> None:
-    data = bytearray(file.read_bytes())
-    data[int(at * len(data))] ^= 4
-    file.write_bytes(data)
+def flip_at(file: pathlib.Path, part: float) -> None:
+    flip(file, int(part * file.stat().st_size), 4)
 
 
 def flip_chunk(file: pathlib.Path, which: int = 0, groups: int = 1) -> None:
     """Damages a chunk that the last index of a shard of 16 rows names, in chunks of 4."""
-    data = bytearray(file.read_bytes())
+    data = file.read_bytes()
     entries = 4 * groups
     index = np.frombuffer(data[-16 * entries - 4 : -4], "<u8").reshape(entries, 2)
     offset, size = [entry for entry in index.tolist() if entry[0] < 1 << 60][which]
-    data[offset + size // 2] ^= 1
-    file.write_bytes(data)
+    flip(file, offset + size // 2)
 
 
 def in_stream(store: pathlib.Path, *below: str) -> pathlib.Path:
     return store.joinpath("streams", "0", *below)
 
 
-def files_of(store: pathlib.Path) -> dict[str, bytes]:
-    """All files below the store's folder and beside it."""
-    return {str(file): file.read_bytes() for file in store.parent.rglob("*") if file.is_file()}
-
-
 def check(store: pathlib.Path, before: Transitions) -> tuple[Repaired, Transitions]:
     """Repairs; everything that must hold of every repair."""
     assert not verify(store).ok
-    there = files_of(store)
+    there = files_below(store.parent)
     foreseen = plan(store)
-    assert files_of(store) == there
+    assert files_below(store.parent) == there
     result = repaired(store)
     if any(loss.whole or loss.went_back_to is not None for loss in foreseen.streams):
         # The worst: one flipped bit of a record that cannot be read is turned back by the repair alone.
@@ -102,11 +95,11 @@ def check(store: pathlib.Path, before: Transitions) -> tuple[Repaired, Transitio
 
 
 def test_a_healthy_store_is_left_alone(store: pathlib.Path) -> None:
-    before = {file: file.read_bytes() for file in store.rglob("*") if file.is_file()}
+    before = files_below(store)
     result = repair(store)
     assert result.ok
     assert not result.changed
-    assert before == {file: file.read_bytes() for file in store.rglob("*") if file.is_file()}
+    assert before == files_below(store)
     assert os.listdir(store.parent) == ["a.replay"]  # noqa: PTH208
 
 
@@ -145,7 +138,7 @@ def test_without_stacks_only_the_rows_and_the_one_before(tmp_path: pathlib.Path)
 def test_a_patch_that_the_next_row_holds_too_is_put_back(store: pathlib.Path) -> None:
     """The newest next observation of an older commit, which the commit after it continued."""
     before = content(store)
-    flip(in_stream(store, "patches", "obs", "c.0.0.0.0"), 0.01)
+    flip_at(in_stream(store, "patches", "obs", "c.0.0.0.0"), 0.01)
     result, after = check(store, before)
     assert after == before
     assert result.streams[0].patches == 0
@@ -228,7 +221,7 @@ def test_one_bit_of_a_document(store: pathlib.Path, below: str) -> None:
     before = content(store)
     original = (store / below / "zarr.json").read_bytes()
     for at in (0.2, 0.5, 0.8):
-        flip(store / below / "zarr.json", at)
+        flip_at(store / below / "zarr.json", at)
         result = repair(store)
         assert result.ok
         assert not result.streams
@@ -320,7 +313,7 @@ def test_episodes_and_returns_end_where_rows_were_given_up(tmp_path: pathlib.Pat
         for row in range(40):
             obs = np.full((40, 40), row, np.uint8)
             buffer.add(obs, 0, 1.0, obs + 1, row % 20 == 19, False)
-    flip(in_stream(path, "obs", "c.0.0.0.0"), 0.6)  # rows 8 to 12
+    flip_at(in_stream(path, "obs", "c.0.0.0.0"), 0.6)  # rows 8 to 12
     assert repair(path).ok
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         found = {
@@ -400,19 +393,13 @@ def test_it_may_die_at_any_operation(name: str) -> None:
     assert operations > 10
     rng = random.Random(name)
     points = sorted(rng.sample(range(operations), max(1, operations // stride(50, "deaths within a repair"))))
-    for at in points:
-        dying = disk.after_kill()
-        files = FaultyFiles(dying)
-        files.crash_at(at)
-        with pytest.raises(Crash):
-            repair("/a.replay", files=files)
-        for after in (dying.after_kill(), dying.after_power_loss(), dying.after_power_loss(rng)):
-            with contextlib.suppress(DiskReplayError):
-                assert content("/a.replay", files=after).items() <= before.items()
-            repaired("/a.replay", files=after)
-            assert content("/a.replay", files=after) == expected, f"killed at operation {at} of {operations}"
-            with dr.ReplayBuffer.open("/a.replay", files=after) as buffer:
-                fill(buffer, 2, seed=8)
+    for at, after in after_deaths(disk, "/a.replay", points, rng):
+        with contextlib.suppress(DiskReplayError):
+            assert content("/a.replay", files=after).items() <= before.items()
+        repaired("/a.replay", files=after)
+        assert content("/a.replay", files=after) == expected, f"killed at operation {at} of {operations}"
+        with dr.ReplayBuffer.open("/a.replay", files=after) as buffer:
+            fill(buffer, 2, seed=8)
 
 
 def test_a_half_repaired_patch_table_is_not_taken_for_newer() -> None:

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
 from gymnasium import spaces
+from helpers.commands import command
 from helpers.diff import diff
 from helpers.packets import Clip, clip
 from PIL import Image, ImageSequence
@@ -363,10 +362,10 @@ def test_inspect_tells_codec_size_and_compression_against_the_pictures(path: str
     assert facts.raw_bytes > 2 * camera.raw_bytes - 1
     document = json.loads(json.dumps(facts.to_json()))
     assert document["columns"][[one.name for one in facts.columns].index("ragged/wrist")]["video"]["fps"] == 30.0
-    said = CliRunner().invoke(main, ["inspect", path]).output
+    said = command("inspect", path).output
     assert re.search(r"video +obs/camera: h264, 64 x 48, 30 fps; .* kB for .* kB of\s+pictures,\s+.*x\s+smaller", said)
     assert "h264" in said.partition("ragged/wrist")[2].partition("\n")[0]
-    listed = CliRunner().invoke(main, ["episodes", path]).output.splitlines()
+    listed = command("episodes", path).output.splitlines()
     assert listed[-2:] == ["video obs/camera: h264, 64 x 48, 30 fps", "video wrist: h264, 64 x 48, 30 fps"]
 
 
@@ -391,10 +390,10 @@ def test_without_a_decoder_one_line_says_so(path: str, tmp_path: pathlib.Path, m
         assert played.cameras == ()
         assert played.not_shown == (f"wrist is not shown: {why}", f"obs/camera is not shown: {why}")
         assert report(path, tmp_path / "a.html", overwrite=True).episodes
-        shown = CliRunner().invoke(main, ["show", path, "-o", str(tmp_path / "a.png")])
+        shown = command("show", path, "-o", tmp_path / "a.png")
         assert (shown.exit_code, shown.output) == (2, f"diskreplay: {why}\n")
         assert inspect.inspect(path).health == ()
         assert episodes.head(path, 2).rows[0]["obs/camera"].tolist() == clip(count=25).values[0].tolist()
-        assert CliRunner().invoke(main, ["episodes", path]).exit_code == 0
+        assert command("episodes", path).exit_code == 0
         monkeypatch.undo()
     assert not (tmp_path / "a.png").exists()

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.odds import chances_of
 from helpers.testing import FaultyFiles
 from pitfalls import naive
 
@@ -51,10 +52,6 @@ def walk(rb: dr.ReplayBuffer, start: int, stop: int) -> None:
 def values(rb: dr.ReplayBuffer) -> list[float]:
     """The observations of all transitions."""
     return [float(value) for value in rb.get(rb.items()).obs.tolist()]
-
-
-def chances(rb: dr.ReplayBuffer) -> np.ndarray:
-    return rb.sampler.probability(rb.items(), rb.engine.streams.windows(), rb.draws.standing)
 
 
 def test_next_observation_at_a_truncation(path: str) -> None:
@@ -99,7 +96,7 @@ def test_alpha_is_applied_once(path: str) -> None:
         for row in range(3):
             theirs.update(row, 16.0)
         theirs.add()
-        both(check, (chances(rb),), (np.array(theirs.masses),))
+        both(check, (chances_of(rb),), (np.array(theirs.masses),))
 
 
 def reloaded(path: str) -> tuple[dr.ReplayBuffer, dr.ReplayBuffer, naive.Prioritized]:
@@ -118,8 +115,8 @@ def test_priorities_are_saved_and_loaded(path: str) -> None:
         np.testing.assert_allclose(found, [0.1, 0.2, 0.3, 0.4], rtol=1e-5)
 
     rb, reader, theirs = reloaded(path)
-    both(check, (chances(rb),), (theirs.chances(),))
-    check(chances(reader))
+    both(check, (chances_of(rb),), (theirs.chances(),))
+    check(chances_of(reader))
     rb.close(), reader.close()
 
 
@@ -160,7 +157,7 @@ def test_indices_above_255_are_their_own(path: str) -> None:
     theirs.update([300], 9.0)
     with line(path, 400, sampler=dr.Proportional()) as rb:
         rb.update_priorities(np.array([300], np.int32), [9.0])
-        both(check, (chances(rb),), (theirs.priorities,))
+        both(check, (chances_of(rb),), (theirs.priorities,))
 
 
 def test_a_pickle_does_not_hold_the_rows_again(path: str) -> None:

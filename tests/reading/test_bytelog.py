@@ -6,10 +6,9 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
-import gymnasium
 import numpy as np
 import pytest
-from helpers.driver import OPEN
+from helpers.line import OPEN, add, create
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError
@@ -23,7 +22,6 @@ from diskreplay.schema.columns import LOGS, Codec, Column, Schema
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
-LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
 TALLY = "tally/counts"
 
 
@@ -109,9 +107,9 @@ def test_a_third_kind_of_log_is_its_content_alone(tmp_path: pathlib.Path) -> Non
     path = tmp_path / "a"
     wanted: dict[int, int] = {}
     durable = half = wanted
-    with dr.ReplayBuffer.create(path, LINE, TURN, capacity=20, seed=0, **OPEN) as buffer:
+    with create(path, 20) as buffer:
         for step in range(120):
-            buffer.add([step], 0, 1.0, [step + 1], False, False)
+            add(buffer)
             tally(buffer).see(step % 7)
             wanted[step % 7] = wanted.get(step % 7, 0) + 1
             if step == 60:
@@ -146,8 +144,8 @@ def test_a_third_kind_of_log_is_its_content_alone(tmp_path: pathlib.Path) -> Non
 @pytest.mark.usefixtures("known")
 def test_what_a_third_kind_of_log_may_not_say_is_found(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a"
-    with dr.ReplayBuffer.create(path, LINE, TURN, capacity=20, seed=0, **OPEN) as buffer:
-        buffer.add([0.0], 0, 1.0, [1.0], False, False)
+    with create(path, 20) as buffer:
+        add(buffer)
         tally(buffer).new = {3: 2000}
     assert [problem.what for problem in verify(path).problems] == ["3 was seen too often"]
     with dr.ReplayBuffer.open(path, **OPEN) as buffer:
@@ -160,7 +158,7 @@ def test_what_a_third_kind_of_log_may_not_say_is_found(tmp_path: pathlib.Path) -
 @pytest.mark.usefixtures("known")
 def test_a_store_without_it_has_no_trace_of_a_third_kind(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a"
-    with dr.ReplayBuffer.create(path, LINE, TURN, capacity=20, seed=0, **OPEN) as buffer:
-        buffer.add([0.0], 0, 1.0, [1.0], False, False)
+    with create(path, 20) as buffer:
+        add(buffer)
     assert not (path / "streams/0/tally").exists()
     assert "tally" not in Store(str(path), LocalFiles()).newest_commit("0").to_json()

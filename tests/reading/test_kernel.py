@@ -8,8 +8,6 @@ import errno
 import itertools
 import os
 import pathlib
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +22,7 @@ from helpers.effort import examples
 from helpers.forking import forked
 from helpers.fuzzing import fuzzed
 from helpers.model import Leaf
+from helpers.programs import printed
 from helpers.recording import Recording, reopen
 from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.threads import together
@@ -225,17 +224,7 @@ for size in [*range(40), 1000, 4096]:
     words = rng.integers(0, 1 << 63, size // 8 + 1).astype(np.uint64)
     assert kernel.checksum(words, size) == google_crc32c.value(words.tobytes()[:size])
 """
-    python(program, NUMBA_CPU_NAME="generic")
-
-
-def python(program: str, **environment: str) -> str:
-    """What a program prints, in a process of its own that ends well."""
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", program], env={**os.environ, **environment}, text=True,
-        capture_output=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    printed(program, flags=("-X", "faulthandler"), NUMBA_CPU_NAME="generic")
 
 
 # Hostile bytes
@@ -560,7 +549,7 @@ print("numba" in sys.modules, compiled.KERNEL.code is not None)
 
 def sampling(path: str, batches: int, before: str = "") -> list[str]:
     program = f"import sys; sys.argv[1:] = {[path, str(batches)]!r}\n{before}{SAMPLING}"
-    return python(program, PYTHONPATH=os.pathsep.join(sys.path)).split()
+    return printed(program, flags=("-X", "faulthandler")).split()
 
 
 @pytest.mark.long

@@ -37,8 +37,7 @@ class Racing(FaultyFiles):
 
 
 def replace_window(recording: Recording, buffer: dr.ReplayBuffer) -> None:
-    recording.add(buffer, 16)
-    buffer.commit()
+    recording.add(buffer, 16, commit=True)
 
 
 @pytest.mark.long
@@ -72,16 +71,14 @@ def test_damage_is_said_however_often_the_writer_commits(path: str) -> None:
     large = dataclasses.replace(PLAIN, capacity=400)
     recording, commits = Recording(large), 0
     with large.create(path) as buffer:
-        recording.add(buffer, 6)
-        buffer.commit()
+        recording.add(buffer, 6, commit=True)
         for shard in pathlib.Path(path, "streams/0/reward").glob("c.*"):
             shard.write_bytes(bytes(shard.stat().st_size))
 
         def commit() -> None:
             nonlocal commits
             commits += 1
-            recording.add(buffer, 1)
-            buffer.commit()
+            recording.add(buffer, 1, commit=True)
 
         with pytest.raises(CorruptionError, match="reward"):
             dr.ReplayBuffer.open(path, mode="r", files=Racing(commit))

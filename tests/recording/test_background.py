@@ -6,8 +6,6 @@ import contextlib
 import gc
 import itertools
 import pathlib
-import subprocess
-import sys
 import threading
 import types
 from collections.abc import Mapping
@@ -17,10 +15,11 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from helpers.forking import forked
-from helpers.patience import PATIENCE
-from helpers.robot import ACTION, BAD, Robot, drive, fails, places, record_on_a_disk_that_crashes
+from helpers.line import rows_in
+from helpers.programs import run
+from helpers.robot import ACTION, BAD, Robot, drive, fails, places, record_on_a_disk_that_crashes, walk
 from helpers.testing import FaultyFiles, Interrupts
-from helpers.threads import held
+from helpers.threads import beside, held
 
 import diskreplay as dr
 from diskreplay import call_queue
@@ -112,22 +111,19 @@ def test_a_step_waits_where_the_queue_is_full_and_says_so(path: str, monkeypatch
             return now
 
         monkeypatch.setattr(call_queue, "time", types.SimpleNamespace(monotonic=monotonic))
-        thread = threading.Thread(target=hold)
-        thread.start()
-        holds.wait()
-        for _ in range(12):  # one in the thread's hand
-            env.step(ACTION)
-        assert env.waited.count >= 1
-        assert env.waited.longest_seconds == 0.2
-        env.flush()
-        assert places(env.buffer) == [(1, at) for at in range(12)]
-        thread.join()
+        with beside(hold):
+            holds.wait()
+            for _ in range(12):  # one in the thread's hand
+                env.step(ACTION)
+            assert env.waited.count >= 1
+            assert env.waited.longest_seconds == 0.2
+            env.flush()
+            assert places(env.buffer) == [(1, at) for at in range(12)]
 
 
 def test_an_error_says_what_was_kept_and_episodes_go_on(path: str) -> None:
     env = fails(record(path))
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.flush()
     env.step(ACTION)
     with held(env.buffer.engine.write_lock):
@@ -142,15 +138,13 @@ def test_an_error_says_what_was_kept_and_episodes_go_on(path: str) -> None:
     assert "the last 2 were not recorded; the stream '0' has 2 rows, of which 1 are committed" in note
     with pytest.raises(ResetNeeded):
         env.step(ACTION)
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.step(BAD)
     env.buffer.engine.settle()
     with pytest.raises(StateError) as again:
         env.reset()
     assert "the last 1 were not recorded; the stream '0' has 3 rows" in again.value.__notes__[0]
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.step(BAD)
     with pytest.raises(StateError, match="could not add it"):
         env.close()
@@ -164,16 +158,14 @@ def test_an_error_says_what_was_kept_and_episodes_go_on(path: str) -> None:
 def test_after_an_error_no_step_goes_on_by_flags(path: str) -> None:
     """What comes behind a hole must not be taken for its continuation."""
     env = fails(record(path, 50, continuity="flags"))
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     with held(env.buffer.engine.write_lock):
         for action in (BAD, ACTION, ACTION):
             env.step(action)
     env.buffer.engine.settle()
     with pytest.raises(StateError):
         env.flush()
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.close()
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert [episode.length for episode in reader.episodes] == [1, 1]
@@ -182,9 +174,7 @@ def test_after_an_error_no_step_goes_on_by_flags(path: str) -> None:
 def test_a_full_disk_is_told_and_the_last_commit_is_intact(path: str) -> None:
     files = FaultyFiles()
     env = record(path, 50, files=files, commit_rows=4)
-    env.reset()
-    for _ in range(4):
-        env.step(ACTION)
+    walk(env, 4)
     env.flush()
     files.fail_at(0)
     for _ in range(6):
@@ -238,9 +228,7 @@ def test_what_is_wrong_is_refused_by_its_own_step(path: str, error: str, video: 
         pytest.importorskip("av", reason="encoding video needs PyAV")
         more["video"] = {"front": dr.Video("h264", 64, 48)}
     env = dr.Record(Wrong(50), path, background=True, **more)
-    env.reset()
-    for _ in range(3):
-        env.step(ACTION)
+    walk(env, 3)
     env.unwrapped.wrong = WRONG[error]
     with pytest.raises(InputError, match=error) as told:
         env.step(WRONG[error].get("action", ACTION))
@@ -248,8 +236,7 @@ def test_what_is_wrong_is_refused_by_its_own_step(path: str, error: str, video: 
     env.unwrapped.wrong = {}
     with pytest.raises(ResetNeeded):
         env.step(ACTION)
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.close()
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert reader.get(np.arange(4)).obs["state"].tolist() == [[1, 0], [1, 1], [1, 2], [2, 0]]
@@ -300,15 +287,13 @@ def test_closing_the_buffer_itself_keeps_what_waits(path: str) -> None:
     env = record(path)
     env.reset()
     with held(env.buffer.engine.write_lock):
-        for _ in range(3):
-            env.step(ACTION)
+        walk(env, 3, reset=False)
     env.buffer.close()
     with pytest.raises(ClosedError):
         env.step(ACTION)
     env.close()
     again = dr.Record(Robot(), path, background=True)
-    again.reset()
-    again.step(ACTION)
+    walk(again, 1)
     other = dr.Record(Robot(), path, background=True, take_over=True)
     assert len(other.buffer) == 4
     other.close()
@@ -318,9 +303,7 @@ def test_closing_the_buffer_itself_keeps_what_waits(path: str) -> None:
 @pytest.mark.parametrize("cycle", [False, True])
 def test_one_that_is_forgotten_is_flushed_and_closed(path: str, cycle: bool) -> None:
     env = record(path)
-    env.reset()
-    for _ in range(5):
-        env.step(ACTION)
+    walk(env, 5)
     if cycle:
         env.itself = env  # type: ignore[attr-defined]
     del env
@@ -332,13 +315,10 @@ def test_one_that_is_forgotten_is_flushed_and_closed(path: str, cycle: bool) -> 
 
 PROGRAM = """
 import sys
-sys.path.insert(0, {tests!r})
-from helpers.robot import ACTION, Robot
+from helpers.robot import Robot, walk
 import diskreplay as dr
 env = dr.Record(Robot(50), {path!r}, background=True)
-env.reset()
-for _ in range(30):
-    env.step(ACTION)
+walk(env, 30)
 {end}
 """
 
@@ -346,11 +326,7 @@ for _ in range(30):
 @pytest.mark.long
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError('a mistake')"])
 def test_a_program_that_ends_without_closing_keeps_all(path: str, end: str) -> None:
-    tests = str(pathlib.Path(__file__).resolve().parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(tests=tests, path=path, end=end)],
-        check=False, capture_output=True, text=True, timeout=PATIENCE,
-    )  # fmt: skip
+    done = run(PROGRAM.format(path=path, end=end))
     assert done.returncode == {"": 0, "s": 3, "r": 1}[end[:1]], done.stderr
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert places(reader) == [(1, at) for at in range(30)]
@@ -358,8 +334,7 @@ def test_a_program_that_ends_without_closing_keeps_all(path: str, end: str) -> N
 
 def test_a_forked_child_records_nothing(path: str) -> None:
     env = record(path)
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
 
     def in_child() -> None:
         for call in (env.reset, lambda: env.step(ACTION), env.flush):
@@ -381,8 +356,7 @@ def test_interrupted_at_any_line_what_is_recorded_is_true(path: str) -> None:
     places_seen = 0
     for number in itertools.count():
         ends = [interrupts.interrupt(number, env.reset)]
-        env.reset()
-        env.step(ACTION)
+        walk(env, 1)
         ends.append(interrupts.interrupt(number, lambda: env.step(ACTION)))
         with contextlib.suppress(ResetNeeded):
             env.step(ACTION)
@@ -405,12 +379,10 @@ def test_interrupted_at_any_line_closing_loses_nothing(path: str) -> None:
         env = record(f"{path}-{number}")
         env.reset()
         with held(env.buffer.engine.write_lock):
-            for _ in range(3):
-                env.step(ACTION)
+            walk(env, 3, reset=False)
         place = interrupts.interrupt(number, env.close)
         env.close()
-        with dr.ReplayBuffer.open(f"{path}-{number}") as buffer:
-            assert len(buffer) == 3, place
+        assert rows_in(f"{path}-{number}", mode="r+") == 3, place
         if place is None:
             break
     assert number > 5
@@ -440,18 +412,14 @@ def told(path: str, **options: Any) -> dr.Record:
     env = dr.Record(Robot(9), path, **options)
     env.reset()
     env.begin_episode(plan=LONG)
-    for _ in range(3):
-        env.step(ACTION)
+    walk(env, 3, reset=False)
     return env
 
 
 def check_all_there(env: dr.Record, *facts: dict[str, Any]) -> None:
     """The thread goes on: the episode ends, another one follows, and no step is lost."""
-    for _ in range(6):
-        env.step(ACTION)
-    env.reset()
-    for _ in range(9):
-        env.step(ACTION)
+    walk(env, 6, reset=False)
+    walk(env, 9)
     env.flush()
     assert places(env.buffer) == [(1, at) for at in range(9)] + [(2, at) for at in range(9)]
     assert [episode.facts for episode in env.buffer.episodes] == list(facts)
@@ -479,8 +447,7 @@ def test_facts_of_an_episode_without_a_step_count_with_those_that_follow(path: s
     with pytest.raises(InputError, match="would take"):
         env.annotate_episode(note=LONG)
     env.annotate_episode(seed=1)
-    for _ in range(3):
-        env.step(ACTION)
+    walk(env, 3, reset=False)
     with pytest.raises(InputError, match="would take"):
         env.annotate_episode(note=LONG)
     check_all_there(env, {"plan": LONG, "seed": 1}, {})
@@ -517,12 +484,10 @@ def test_facts_from_before_the_wrapper_count(path: str, background: bool) -> Non
     assert [episode.facts for episode in buffer.episodes] == [{"plan": LONG, "success": False}]
     buffer.begin_episode(goal=LONG)
     env = dr.Record(Robot(9), buffer, background=background)
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     with pytest.raises(InputError, match="would take"):
         env.annotate_episode(note=LONG)
-    for _ in range(8):
-        env.step(ACTION)
+    walk(env, 8, reset=False)
     env.flush()
     assert len(buffer) == 12
     assert buffer.episodes[1].facts == {"goal": LONG}
@@ -537,8 +502,7 @@ def test_facts_of_no_episode_are_refused_by_their_call(path: str, background: bo
             env.reset()
         with pytest.raises(InputError, match="has no episode yet"):
             env.annotate_episode(success=True)
-    for _ in range(3):
-        env.step(ACTION)
+    walk(env, 3, reset=False)
     check_all_there(env, {}, {})
 
 
@@ -551,8 +515,7 @@ def test_facts_after_an_error_are_those_of_the_rows_that_are_there(path: str) ->
     with pytest.raises(StateError, match="could not add"):
         env.flush()
     env.annotate_episode(success=True)  # they wait still
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     with pytest.raises(InputError, match="would take"):
         env.annotate_episode(note=LONG)
     env.flush()

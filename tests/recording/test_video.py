@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
-from helpers.robot import ACTION, BAD, SIZES, Robot, drive, fails, record_on_a_disk_that_crashes
+from helpers.robot import ACTION, BAD, SIZES, Robot, drive, fails, record_on_a_disk_that_crashes, walk
 from helpers.threads import held
 
 import diskreplay as dr
@@ -55,8 +55,7 @@ def test_facts_that_together_are_too_long_are_refused_by_their_call(path: str) -
             with pytest.raises(InputError, match="would take"):
                 env.annotate_episode(note=long)
             env.annotate_episode(at=at)
-        env.reset()
-        env.step(ACTION)
+        walk(env, 1)
         env.annotate_episode(note=long)
         env.flush()
         assert places(env.buffer) == [*((1, at) for at in range(5)), (2, 0)]
@@ -127,13 +126,10 @@ def test_each_episode_begins_with_a_key_frame(path: str) -> None:
 
 def test_a_flush_within_an_episode_does_not_end_it(path: str) -> None:
     env = record(path, 200)
-    env.reset()
-    for _ in range(60):
-        env.step(ACTION)
+    walk(env, 60)
     env.flush()
     assert len(env.buffer) == 60
-    for _ in range(60):
-        env.step(ACTION)
+    walk(env, 60, reset=False)
     env.close()
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert [episode.length for episode in reader.episodes] == [120]
@@ -179,9 +175,7 @@ def test_an_observation_that_is_a_picture(path: str) -> None:
             return obs["front"], *rest
 
     env = dr.Record(Camera(Robot(20)), path, background=True, video={"obs": VIDEO["front"]})
-    env.reset()
-    for _ in range(9):
-        env.step(ACTION)
+    walk(env, 9)
     env.close()
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         shown = reader.get(np.arange(9)).next_obs[:, 5, 5, 1].astype(int)
@@ -190,13 +184,10 @@ def test_an_observation_that_is_a_picture(path: str) -> None:
 
 def test_a_step_that_is_refused_leaves_those_before_it(path: str) -> None:
     env = record(path, 50)
-    env.reset()
-    for _ in range(4):
-        env.step(ACTION)
+    walk(env, 4)
     with pytest.raises(InputError, match="reward must be finite"):
         env.step(np.array([np.nan, 0], np.float32))
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.close()
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert places(reader) == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
@@ -210,8 +201,7 @@ def test_a_row_that_fails_takes_those_behind_it_along(path: str) -> None:
     with pytest.raises(StateError, match="could not add it") as told:
         env.flush()
     assert "the last 5 were not recorded; the stream '0' has 4 rows" in told.value.__notes__[0]
-    env.reset()
-    env.step(ACTION)
+    walk(env, 1)
     env.close()
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert places(reader) == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
@@ -221,14 +211,11 @@ def test_closing_the_buffer_keeps_what_is_in_the_encoders(path: str) -> None:
     env = record(path, 50)
     env.reset()
     with held(env.buffer.engine.write_lock):
-        for _ in range(6):
-            env.step(ACTION)
+        walk(env, 6, reset=False)
     env.buffer.close()
     env.close()
     env = record(path, 50)
-    env.reset()
-    for _ in range(6):
-        env.step(ACTION)
+    walk(env, 6)
     del env
     with dr.ReplayBuffer.open(path) as buffer:
         assert len(places(buffer)) == 12

@@ -5,6 +5,7 @@ Requests wait at gates of the tests, so that what is under way meanwhile is know
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
 import re
@@ -19,8 +20,9 @@ from helpers.forking import forked
 from helpers.patience import PATIENCE
 from helpers.testing import FaultyObjects, Interrupts, SimulatedObjects
 from helpers.testing.faulty_objects import Fault, Request
+from helpers.threads import beside, together
 from remote import world
-from remote.world import SPACES, Life, reader, rows_of
+from remote.world import SPACES, Life, lived, pushed, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, InputError, RemoteError
@@ -45,14 +47,13 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def life(tmp_path: pathlib.Path) -> Iterator[Life]:
-    found = Life(tmp_path / "a", capacity=SHARD_ROWS * SHARDS)
-    found.add(SHARD_ROWS * SHARDS)
+    found = lived(tmp_path / "a", SHARD_ROWS * SHARDS, capacity=SHARD_ROWS * SHARDS)
     yield found
     found.buffer.close()
 
 
 @pytest.fixture
-def pushed(life: Life) -> SimulatedObjects:
+def remote(life: Life) -> SimulatedObjects:
     objects = SimulatedObjects()
     life.push(objects)
     return objects
@@ -129,9 +130,9 @@ def rows_in(buffer: dr.ReplayBuffer, *shards: int) -> np.ndarray:
 
 
 def test_a_batch_asks_for_chunks_and_waits_for_no_shard(
-    life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
+    life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
-    gate = Gate(pushed, is_whole)
+    gate = Gate(remote, is_whole)
     with reader(gate.objects, tmp_path / "m") as buffer:
         gate.shut()
         assert rows_of(buffer, rows_in(buffer, 1, 2, 5)) == [life.rows[shard * SHARD_ROWS + 4] for shard in (1, 2, 5)]
@@ -151,10 +152,10 @@ def test_a_batch_asks_for_chunks_and_waits_for_no_shard(
 
 
 def test_the_shards_of_which_most_was_read_come_first(
-    pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    remote: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetcher, "MOST_SHARDS", 1)
-    gate = Gate(pushed, is_whole)
+    gate = Gate(remote, is_whole)
     with reader(gate.objects, tmp_path / "m", cache_bytes=0) as buffer:
         gate.shut()
         gate.shut()
@@ -168,9 +169,9 @@ def test_the_shards_of_which_most_was_read_come_first(
 
 
 def test_what_is_most_of_a_shard_or_small_is_downloaded_whole(
-    life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objects = FaultyObjects(pushed)
+    objects = FaultyObjects(remote)
     with reader(objects, tmp_path / "m") as buffer:
         assert sorted(rows_of(buffer)) == sorted(life.window())
         assert not shards_of(objects.requests, whole=False)
@@ -183,10 +184,10 @@ def test_what_is_most_of_a_shard_or_small_is_downloaded_whole(
 
 
 def test_the_budget_is_kept_and_a_full_mirror_is_not_churned(
-    life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
+    life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
-    size = max(len(data) for key, data in pushed.data.items() if SHARD.match(key))
-    objects = FaultyObjects(pushed)
+    size = max(len(data) for key, data in remote.data.items() if SHARD.match(key))
+    objects = FaultyObjects(remote)
     budget = 3 * size
     with reader(objects, tmp_path / "m", mirror_bytes=budget, seed=1) as buffer:
         mirror, received = files_of(buffer).mirror, 0
@@ -205,44 +206,35 @@ def test_the_budget_is_kept_and_a_full_mirror_is_not_churned(
 
 
 def test_a_shard_that_no_mirror_can_hold_is_read_in_parts(
-    life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
+    life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
-    with reader(pushed, tmp_path / "m") as buffer:
+    with reader(remote, tmp_path / "m") as buffer:
         files_of(buffer).mirror.most_bytes = 4000
         assert sorted(rows_of(buffer)) == sorted(life.window())
         assert buffer.stats()["remote"]["ahead_shards"] == 0
 
 
-def test_several_readers_share_what_is_read_ahead(life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path) -> None:
-    first, second = FaultyObjects(pushed), FaultyObjects(pushed)
+def test_several_readers_share_what_is_read_ahead(life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path) -> None:
+    first, second = FaultyObjects(remote), FaultyObjects(remote)
     with reader(first, tmp_path / "m") as one, reader(second, tmp_path / "m") as other:
         rows_of(one, rows_in(one, *range(SHARDS)))
         join(one)
         asked = len(second.requests)
         assert rows_of(other, rows_in(other, *range(SHARDS))) == rows_of(one, rows_in(one, *range(SHARDS)))
         assert len(second.requests) == asked
-        wrong: list[BaseException] = []
 
         def read(buffer: dr.ReplayBuffer) -> None:
-            try:
-                for _ in range(20):
-                    rows_of(buffer, buffer.sample(8).index)
-            except BaseException as error:
-                wrong.append(error)
+            for _ in range(20):
+                rows_of(buffer, buffer.sample(8).index)
 
-        threads = [threading.Thread(target=read, args=(buffer,)) for buffer in (one, other, one, other)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
-        assert not wrong
+        together(*[functools.partial(read, buffer) for buffer in (one, other, one, other)])
 
 
 @pytest.mark.parametrize("fault", ["refused", "cut", "lost"])
 def test_what_fails_ahead_is_counted_and_breaks_no_batch(
-    fault: Fault, life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
+    fault: Fault, life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
-    objects = FaultyObjects(pushed)
+    objects = FaultyObjects(remote)
     with reader(objects, tmp_path / "m", cache_bytes=0) as buffer:
         objects.decide = lambda index, request: fault if is_whole(request) else None
         rows_of(buffer, rows_in(buffer, 1, 4))
@@ -261,9 +253,9 @@ def test_what_fails_ahead_is_counted_and_breaks_no_batch(
 
 @pytest.mark.parametrize("fault", ["refused", "cut", "lost"])
 def test_a_failed_part_is_an_error_of_one_batch_alone(
-    fault: Fault, life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
+    fault: Fault, life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
-    objects = FaultyObjects(pushed)
+    objects = FaultyObjects(remote)
     with reader(objects, tmp_path / "m") as buffer:
         ids = rows_in(buffer, 3)
         objects.decide = lambda index, request: fault if SHARD.match(request.key) else None
@@ -274,43 +266,37 @@ def test_a_failed_part_is_an_error_of_one_batch_alone(
         assert rows_of(buffer, ids) == [life.rows[3 * SHARD_ROWS + 4]]
     if fault == "cut":  # once is not enough: it is asked for again
         objects.decide = lambda index, request: fault if request.span is not None and index < 1 else None
-        with reader(pushed, tmp_path / "m2") as buffer:
+        with reader(remote, tmp_path / "m2") as buffer:
             assert rows_of(buffer, rows_in(buffer, 3)) == [life.rows[3 * SHARD_ROWS + 4]]
 
 
-def test_a_damaged_part_is_named_and_read_again(life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path) -> None:
-    key = next(key for key in pushed.data if re.match(r"streams/[^/]+/obs/c\.2\.", key))
-    right = pushed.data[key]
-    with reader(pushed, tmp_path / "m") as buffer:
-        pushed.data[key] = bytes(byte ^ 255 for byte in right)
+def test_a_damaged_part_is_named_and_read_again(life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path) -> None:
+    key = next(key for key in remote.data if re.match(r"streams/[^/]+/obs/c\.2\.", key))
+    right = remote.data[key]
+    with reader(remote, tmp_path / "m") as buffer:
+        remote.data[key] = bytes(byte ^ 255 for byte in right)
         ids = rows_in(buffer, 2)
         with pytest.raises(CorruptionError, match=r"s3://simulated/a\.replay/streams/0/obs/c\.2") as caught:
             rows_of(buffer, ids)
         assert caught.value.offset is not None
         join(buffer)
-        pushed.data[key] = right
+        remote.data[key] = right
         buffer.refresh()
         assert rows_of(buffer, ids) == [life.rows[2 * SHARD_ROWS + 4]]
 
 
 def test_parts_of_a_shard_that_grew_or_was_taken_back_meanwhile(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "b", capacity=SHARD_ROWS * SHARDS), SimulatedObjects()
-    life.add(40)
-    life.checkpoint("c")
-    life.add(3)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "b", 40, "c", 3, capacity=SHARD_ROWS * SHARDS)
     with reader(objects, tmp_path / "m") as buffer:
         before = life.window()[:-1]  # what comes after the last row, a reader of the shard as it was does not have
-        life.add(4)
-        life.push(objects)
+        life.add(4, to=objects)
         ids = buffer.items()
         for which in range(len(before)):
             assert rows_of(buffer, ids[which : which + 1]) == before[which : which + 1]
     with reader(objects, tmp_path / "m2") as buffer:
         before = life.window()
         life.go_back("c")
-        life.add(5)
-        life.push(objects)
+        life.add(5, to=objects)
         for _ in range(10):
             seen = set(rows_of(buffer, buffer.sample(8).index))
             assert seen <= set(before) or seen <= set(life.window())
@@ -321,25 +307,18 @@ def test_parts_of_a_shard_that_grew_or_was_taken_back_meanwhile(tmp_path: pathli
 def test_a_part_that_was_taken_back_is_no_network_error(
     tmp_path: pathlib.Path,
 ) -> None:
-    life, objects = Life(tmp_path / "b", capacity=SHARD_ROWS * SHARDS), SimulatedObjects()
-    life.add(2)
-    life.checkpoint("c")
-    life.add(2 * SHARD_ROWS)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "b", 2, "c", 2 * SHARD_ROWS, capacity=SHARD_ROWS * SHARDS)
     with reader(objects, tmp_path / "m") as buffer:
         ids = rows_in(buffer, 0) + 8
         life.go_back("c")
-        life.add(1)
-        life.push(objects)
+        life.add(1, to=objects)
         with pytest.raises(InputError, match="names no transition"):  # after a look at what is there now
             buffer.get(ids)
         assert sorted(rows_of(buffer)) == sorted(life.window())
 
 
 def test_a_shard_that_grew_is_downloaded_once_and_listed_once(tmp_path: pathlib.Path) -> None:
-    life, inner = Life(tmp_path / "b", capacity=SHARD_ROWS * SHARDS), SimulatedObjects()
-    life.add(2 * SHARD_ROWS + 12)
-    life.push(inner)
+    life, inner = pushed(tmp_path / "b", 2 * SHARD_ROWS + 12, capacity=SHARD_ROWS * SHARDS)
     objects = FaultyObjects(inner)
     with reader(objects, tmp_path / "m", cache_bytes=0) as buffer:
         ids = rows_in(buffer, 2)
@@ -390,11 +369,11 @@ class SlowPieces:
 
 @pytest.mark.parametrize("begun_by", ["a batch", "a shuffled pass"])
 def test_close_calls_off_what_is_under_way(
-    begun_by: str, pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    begun_by: str, remote: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "STOP_SECONDS", 0.0)
     monkeypatch.setattr(prefetcher, "MOST_SHARDS", 1)
-    objects = SlowPieces(pushed)
+    objects = SlowPieces(remote)
     buffer = reader(objects, tmp_path / "m")  # type: ignore[arg-type]
     objects.slow = True
     store = files_of(buffer)
@@ -415,9 +394,9 @@ def test_close_calls_off_what_is_under_way(
     assert store.stats()["ahead_shards"] == store.stats()["failures"] == 0
 
 
-def test_close_waits_for_what_is_under_way(pushed: SimulatedObjects, tmp_path: pathlib.Path) -> None:
+def test_close_waits_for_what_is_under_way(remote: SimulatedObjects, tmp_path: pathlib.Path) -> None:
     for number in range(effort.examples(30, "closings beside what is read ahead", least=5)):
-        with reader(pushed, tmp_path / f"m{number}") as buffer:
+        with reader(remote, tmp_path / f"m{number}") as buffer:
             rows_of(buffer, rows_in(buffer, *range(SHARDS)))
             found = files_of(buffer).shards
         assert not found.downloads.under_way()
@@ -425,9 +404,9 @@ def test_close_waits_for_what_is_under_way(pushed: SimulatedObjects, tmp_path: p
 
 
 def test_a_forked_process_has_the_copies_and_closes(
-    life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
+    life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
-    gate = Gate(pushed, lambda request: is_whole(request) and "/c.0." not in request.key)
+    gate = Gate(remote, lambda request: is_whole(request) and "/c.0." not in request.key)
     with reader(gate.objects, tmp_path / "m", cache_bytes=0) as buffer:
         gate.shut()
         copied, other = rows_in(buffer, 0), rows_in(buffer, 1)
@@ -451,35 +430,35 @@ def test_a_forked_process_has_the_copies_and_closes(
 
 @pytest.mark.long
 def test_interrupts_of_a_batch_in_parts_leave_the_next_one_right(
-    life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
+    life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
     interrupts = Interrupts(within=[f"diskreplay.{room}" for room in ("buffers", "reading", "remote", "storage")])
     tried = effort.places(120, "interrupts of reading parts of a remote store", least=12)
     for number in range(tried):
-        with reader(pushed, tmp_path / f"m{number}") as buffer:
+        with reader(remote, tmp_path / f"m{number}") as buffer:
             ids = rows_in(buffer, *range(SHARDS))
             interrupts.interrupt(number * 8 * (120 // tried), lambda: rows_of(buffer, ids))  # noqa: B023
             assert rows_of(buffer, ids) == [life.rows[shard * SHARD_ROWS + 4] for shard in range(SHARDS)], number
 
 
 def test_a_loader_downloads_the_next_batches_meanwhile(
-    life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ShardPrefetcher, "note", lambda *_: None)  # so that each batch asks for what it needs
-    gate = Gate(pushed, lambda request: request.span is not None)
+    gate = Gate(remote, lambda request: request.span is not None)
     with reader(gate.objects, tmp_path / "m", seed=3) as buffer:
         gate.shut()
         with buffer.loader(1, prefetch=3) as batches:
             gate.wait(4)  # one after another, the first would be the only one
             gate.open()
             seen = [rows_of(buffer, next(batches).index) for _ in range(12)]
-    with reader(pushed, tmp_path / "m2", seed=3) as buffer:
+    with reader(remote, tmp_path / "m2", seed=3) as buffer:
         assert seen == [rows_of(buffer, buffer.sample(1).index) for _ in range(12)]
     assert {row for rows in seen for row in rows} <= set(life.window())
 
 
-def test_a_loader_s_error_of_the_network_ends_it(pushed: SimulatedObjects, tmp_path: pathlib.Path) -> None:
-    objects = FaultyObjects(pushed)
+def test_a_loader_s_error_of_the_network_ends_it(remote: SimulatedObjects, tmp_path: pathlib.Path) -> None:
+    objects = FaultyObjects(remote)
     with reader(objects, tmp_path / "m") as buffer:
         objects.decide = lambda index, request: "refused" if SHARD.match(request.key) else None
         with buffer.loader(4) as batches:
@@ -493,19 +472,16 @@ def test_a_loader_s_error_of_the_network_ends_it(pushed: SimulatedObjects, tmp_p
 
 
 def test_a_pass_downloads_the_shards_of_its_first_round_at_once(
-    life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
+    life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
-    gate = Gate(pushed, is_whole)
+    gate = Gate(remote, is_whole)
     with reader(gate.objects, tmp_path / "m") as buffer:
         gate.shut()
         found: list[world.Rows] = []
-        walking = threading.Thread(target=lambda: found.extend(rows_of(buffer, b.index) for b in buffer.shuffled(8)))
-        walking.start()
-        gate.wait(
-            SHARDS - 1
-        )  # the last is there since the store was opened; one after another, the first would be the only one
-        gate.open()
-        walking.join(PATIENCE)
+        with beside(lambda: found.extend(rows_of(buffer, b.index) for b in buffer.shuffled(8))):
+            # The last is there since the store was opened; one after another, the first would be the only one.
+            gate.wait(SHARDS - 1)
+            gate.open()
         assert sorted(row for rows in found for row in rows) == sorted(life.window())
         assert not shards_of(gate.objects.requests, whole=False)
 
@@ -532,11 +508,9 @@ def test_columns_of_one_batch_are_asked_for_at_once(tmp_path: pathlib.Path) -> N
     with reader(gate.objects, tmp_path / "m") as buffer:
         gate.shut()
         found: list[dr.Batch] = []
-        reading = threading.Thread(target=lambda: found.append(buffer.get(buffer.items()[[20]])))
-        reading.start()
-        gate.wait(3)  # one after another, the first would be the only one
-        gate.open()
-        reading.join(PATIENCE)
+        with beside(lambda: found.append(buffer.get(buffer.items()[[20]]))):
+            gate.wait(3)  # one after another, the first would be the only one
+            gate.open()
         for name in "abc":
             assert np.array_equal(found[0].obs[name][0], steps[20][name])
 

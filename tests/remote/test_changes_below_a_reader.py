@@ -36,8 +36,7 @@ def test_a_mirror_that_cannot_be_made_anew_is_named(tmp_path: pathlib.Path) -> N
 
 def test_a_refresh_notices_another_store_in_its_place(tmp_path: pathlib.Path) -> None:
     life, other, objects = Life(tmp_path / "a"), Life(tmp_path / "b", 1), SimulatedObjects()
-    life.add(37)
-    life.push(objects)
+    life.add(37, to=objects)
     other.add(30)
     with reader(objects, tmp_path / "m") as buffer:
         before = rows_of(buffer)
@@ -71,8 +70,7 @@ def test_a_store_is_the_same_though(how: str, tmp_path: pathlib.Path) -> None:
             objects.delete(list(objects.data))
         else:
             objects.data["zarr.json"] += b"\n"
-        life.add(7)
-        life.push(objects)
+        life.add(7, to=objects)
         buffer.refresh()
         assert sorted(rows_of(buffer)) == sorted(life.window())
 
@@ -91,8 +89,7 @@ def test_a_refresh_survives_a_document_that_is_being_read(tmp_path: pathlib.Path
                 return super().__hash__()
 
         catalog._documents[Key("streams")] = "tag", b"{}"
-        life.add(5)
-        life.push(objects)
+        life.add(5, to=objects)
         buffer.refresh()
         assert sorted(rows_of(buffer)) == sorted(life.window())
 

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 from helpers.testing import FAULTS, FaultyObjects, SimulatedObjects
-from remote.world import LAYOUT, SPACES, URL, Life, read, rows_of, under
+from remote.world import LAYOUT, SPACES, URL, Life, pushed, read, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import RemoteError
@@ -72,9 +72,7 @@ def test_nothing_is_pushed_there_and_it_can_be_pushed_elsewhere(kind: type[Ignor
 
 @KINDS
 def test_a_store_that_is_there_is_not_joined_and_not_replaced(kind: type[Ignoring], tmp_path: pathlib.Path) -> None:
-    life, made = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.push(made)
+    _, made = pushed(tmp_path / "a", 20)
     objects = kind(data=made.data)  # as if it were moved to other storage
     with under(objects), pytest.raises(RemoteError, match=kind.ignored):
         dr.ReplayBuffer.open_or_create(tmp_path / "b", *SPACES, capacity=60, **LAYOUT, remote=URL)

@@ -13,7 +13,7 @@ import pytest
 from helpers import effort
 from helpers.patience import PATIENCE
 from helpers.testing import FAULTS, FaultyObjects, SimulatedObjects
-from remote.world import RUN, SPACES, Life, Rows, observation, read, reader, rows_of, under
+from remote.world import RUN, SPACES, Life, Rows, lived, observation, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError, InputError, RemoteError
@@ -57,9 +57,7 @@ def _first(folder: pathlib.Path) -> Scene:
 
 
 def _later(folder: pathlib.Path, rows: int = 3, capacity: int = 60) -> Scene:
-    life, objects = Life(folder / "a", capacity=capacity), SimulatedObjects()
-    life.add(29)
-    life.push(objects)
+    life, objects = pushed(folder / "a", 29, capacity=capacity)
     before = sorted(life.window())
     life.add(rows)
     return Scene(life, objects, [before], {})
@@ -94,11 +92,7 @@ def _remade(folder: pathlib.Path) -> Scene:
 
 
 def _back(folder: pathlib.Path) -> Scene:
-    life, objects = Life(folder / "a"), SimulatedObjects()
-    life.add(21)
-    life.checkpoint("c")
-    life.add(27)
-    life.push(objects)
+    life, objects = pushed(folder / "a", 21, "c", 27)
     before = sorted(life.window())
     life.go_back("c")
     life.add(23)
@@ -225,16 +219,13 @@ def test_a_reader_between_any_two_requests_sees_whole_commits(name: str, tmp_pat
 
 @pytest.mark.long
 def test_a_disturbed_join_gives_no_number_twice(tmp_path: pathlib.Path) -> None:
-    first, base = Life(tmp_path / "a"), SimulatedObjects()
-    first.add(20)
-    first.push(base)
+    first, base = pushed(tmp_path / "a", 20)
 
     def join(objects: Any, path: pathlib.Path) -> Life:
         with under(objects):
             buffer = dr.ReplayBuffer.open(path, remote=objects.url, **RUN)
         buffer.close()
-        life = Life(path, 1)
-        life.add(7)
+        life = lived(path, 7, writer=1)
         return life
 
     counted = FaultyObjects(base.copy())
@@ -287,9 +278,7 @@ def test_making_a_remote_store_that_is_disturbed(tmp_path: pathlib.Path) -> None
 
 
 def _trainer(folder: pathlib.Path) -> tuple[Life, SimulatedObjects]:
-    life, objects = Life(folder / "a"), SimulatedObjects()
-    life.add(30)
-    life.push(objects)
+    life, objects = pushed(folder / "a", 30)
     life.buffer.close()
     return life, objects
 
@@ -343,9 +332,7 @@ def test_a_trainers_checkpoint_that_is_disturbed(tmp_path: pathlib.Path) -> None
 
 @pytest.mark.long
 def test_reading_that_is_disturbed_reads_on(tmp_path: pathlib.Path) -> None:
-    life, base = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(30)
-    life.push(base)
+    life, base = pushed(tmp_path / "a", 30)
     earlier, grown = sorted(life.window()), base.copy()
     life.add(20)
     life.push(grown)

@@ -11,7 +11,7 @@ import pytest
 from helpers import effort
 from helpers.patience import PATIENCE
 from helpers.testing import SimulatedObjects
-from remote.world import Life, Rows, pushed, read, under
+from remote.world import Life, Rows, lived, pushed, read, under
 
 import diskreplay as dr
 from diskreplay.errors import DiskReplayError, RemoteError
@@ -141,8 +141,7 @@ def test_keys_of_somebody_else_are_left_alone(served: tuple[Life, SimulatedObjec
     assert read(objects, tmp_path / "m", checkpoint="c") == sorted(life.window())
     life.push(objects)
     with under(objects):
-        joined = Life(tmp_path / "b", 1, remote=objects.url)
-        joined.add(3)
+        joined = lived(tmp_path / "b", 3, writer=1, remote=objects.url)
         joined.buffer.push(PATIENCE)
         joined.buffer.close()
     assert read(objects, tmp_path / "m") == sorted([*life.window(), *joined.window()])

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 from helpers.patience import PATIENCE
 from helpers.testing.faulty_objects import SimulatedObjects
-from remote.world import RUN, Life, reader, rows_of, under
+from remote.world import RUN, Life, lived, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
@@ -40,8 +40,7 @@ class Meeting(SimulatedObjects):
 def test_shards_that_are_read_first_come_at_the_same_time(tmp_path: pathlib.Path) -> None:
     """Regression: one came after another, so that opening took the time of ten requests for each stream."""
     objects = Meeting()
-    life = Life(tmp_path / "a")
-    life.add(10)
+    life = lived(tmp_path / "a", 10)
     others = [dr.ReplayBuffer.open(life.path, mode="a", stream=f"c{number}", capacity=60, **RUN) for number in (1, 2)]
     writers = [life.buffer, *others]
 
@@ -69,8 +68,7 @@ def test_a_root_document_that_is_missing_is_said_and_comes_back(tmp_path: pathli
     objects, life = SimulatedObjects(), Life(tmp_path / "a")
     with pytest.raises(StoreNotFoundError, match=r"no store at .* yet; who writes makes one"):
         reader(objects, tmp_path / "m")
-    life.add(10)
-    life.push(objects)
+    life.add(10, to=objects)
     del objects.data["zarr.json"]
     with pytest.raises(StoreNotFoundError, match=r"any more: its root document is missing, .* push"):
         reader(objects, tmp_path / "m")
@@ -82,8 +80,7 @@ def test_a_root_document_that_is_missing_is_said_and_comes_back(tmp_path: pathli
 
 def test_open_finds_the_class_of_a_store_under_a_url(tmp_path: pathlib.Path) -> None:
     objects, life = SimulatedObjects(), Life(tmp_path / "a")
-    life.add(10)
-    life.push(objects)
+    life.add(10, to=objects)
     with under(objects), dr.open(objects.url, mirror=tmp_path / "m") as found:
         assert type(found) is dr.ReplayBuffer
         assert rows_of(found) == life.window()

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.clocks import DAY, Clock
+from helpers.line import rows_in
 from helpers.patience import PATIENCE
 from helpers.testing import FaultyObjects, SimulatedObjects
-from remote.world import CAPACITY, LAYOUT, RUN, SPACES, Life, pushed, read, reader, rows_of, under
+from remote.world import CAPACITY, LAYOUT, RUN, SPACES, Life, lived, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, RemoteConflictError, RemoteError
@@ -49,8 +50,7 @@ def test_a_trainer_goes_on_though_its_clock_was_set_back(tmp_path: pathlib.Path,
 
 
 def test_a_trainer_goes_on_from_its_own_beside_collectors(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     for name in ("c1", "c2", "c3"):
         life.checkpoint(name)
     life.push(objects)
@@ -79,8 +79,7 @@ def test_a_trainer_goes_on_from_its_own_beside_collectors(tmp_path: pathlib.Path
 
 def test_a_checkpoint_that_is_made_again_is_pushed_anew(tmp_path: pathlib.Path, clock: Clock) -> None:
     """Also within the resolution of the clock, which stands still here."""
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     life.buffer.checkpoint("best", {"score": 1})
     life.push(objects)
     life.add(10)
@@ -94,9 +93,7 @@ def test_a_checkpoint_that_is_made_again_is_pushed_anew(tmp_path: pathlib.Path, 
 
 def test_a_dropped_remote_checkpoint_comes_before_the_newer_one(tmp_path: pathlib.Path, clock: Clock) -> None:
     """Where its maker dropped its newest, made another, and the push ended before it removed the first."""
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.checkpoint("z")
+    life, objects = lived(tmp_path / "a", 10, "z"), SimulatedObjects()
     push = life.push(objects)
     life.buffer.drop_checkpoint("z")
     clock.now -= DAY
@@ -272,11 +269,7 @@ def rows_here(life: Life) -> int:
 
 def test_going_back_is_refused_before_rows_are_given_up(tmp_path: pathlib.Path) -> None:
     """A trainer's checkpoint needs rows that would be: the collector keeps them, and goes on pushing."""
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.checkpoint("mine")
-    life.add(20)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 20, "mine", 20)
     with reader(objects, tmp_path / "m", seed=1) as trainer:
         trainer.checkpoint("trainer")
         life.buffer.close()
@@ -308,21 +301,15 @@ def test_going_back_asks_whose_the_remote_stream_is(tmp_path: pathlib.Path) -> N
         gone_back(life.path, "c", other)
     assert rows_here(life) == 40
     ops.pull(objects.url, tmp_path / "pulled", objects=objects)
-    with dr.ReplayBuffer.open(tmp_path / "pulled", **RUN) as buffer:
-        assert len(buffer) == 40
+    assert rows_in(tmp_path / "pulled", mode="r+", **RUN) == 40
     with pytest.raises(RemoteConflictError):
         gone_back(str(tmp_path / "pulled"), "c", objects)
-    with dr.ReplayBuffer.open(tmp_path / "pulled", **RUN) as buffer:
-        assert len(buffer) == 40
+    assert rows_in(tmp_path / "pulled", mode="r+", **RUN) == 40
 
 
 def test_where_the_url_does_not_answer_nothing_is_given_up(tmp_path: pathlib.Path) -> None:
     """At each request that going back makes."""
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.checkpoint("c")
-    life.add(20)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 20, "c", 20)
     life.buffer.close()
     record = (tmp_path / "a" / "streams" / "0" / "zarr.json").read_bytes()
     for at in range(50):
@@ -341,9 +328,7 @@ def test_where_the_url_does_not_answer_nothing_is_given_up(tmp_path: pathlib.Pat
 
 
 def test_going_back_to_where_the_stream_stands_asks_nobody(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.checkpoint("c")
+    life, objects = lived(tmp_path / "a", 20, "c"), SimulatedObjects()
     life.buffer.close()
     faulty = FaultyObjects(objects)
     faulty.decide = lambda index, request: "refused"

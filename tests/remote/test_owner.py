@@ -13,13 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
 from helpers import effort
+from helpers.commands import command
 from helpers.patience import PATIENCE
 from helpers.testing import FaultyFiles, FaultyObjects, SimulatedDisk, SimulatedObjects
 from helpers.turns import KilledError, Turns
-from remote.world import RUN, Life, Rows, pushed, read, reader, under
+from remote.world import RUN, Life, Rows, lived, pushed, read, reader, under
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteConflictError, RemoteError, WriteFailedError
@@ -50,15 +49,10 @@ def _whole(objects: SimulatedObjects, life: Life, mirror: pathlib.Path) -> None:
 
 def _pair(folder: pathlib.Path, *, stale: bool = False) -> tuple[Life, Life, SimulatedObjects]:
     """A pushed directory and a copy of it; ``stale``: the original has pushed since the copy was made."""
-    life, objects = Life(folder / "a"), SimulatedObjects()
-    life.add(10)
-    life.checkpoint("c")
-    life.add(3)
-    life.push(objects)
+    life, objects = pushed(folder / "a", 10, "c", 3)
     other = life.copy(folder / "b", 7)
     if stale:
-        life.add(25)
-        life.push(objects)
+        life.add(25, to=objects)
     return life, other, objects
 
 
@@ -74,8 +68,7 @@ def test_a_copy_from_before_the_last_push_empties_nothing(tmp_path: pathlib.Path
     _whole(objects, life, tmp_path / "m")
     with reader(objects, tmp_path / "m") as buffer:
         assert sorted(buffer.checkpoints) == ["c", "later"]
-    life.add(5)
-    life.push(objects)
+    life.add(5, to=objects)
     _whole(objects, life, tmp_path / "m")
 
 
@@ -86,7 +79,7 @@ def test_the_command_refuses_a_copy_from_before_the_last_push(
     other.go_back("c")
     other.buffer.close()
     monkeypatch.setattr(commands, "ObjectStore", lambda url: objects)
-    result = CliRunner().invoke(main, ["push", other.path, objects.url])
+    result = command("push", other.path, objects.url)
     assert result.exit_code != 0
     assert "same origin" in result.stderr
     _whole(objects, life, tmp_path / "m")
@@ -106,12 +99,10 @@ def test_a_copy_that_is_behind_is_refused_each_time(tmp_path: pathlib.Path) -> N
 
 def test_a_copy_that_pushes_first_owns_the_stream(tmp_path: pathlib.Path) -> None:
     life, other, objects = _pair(tmp_path)
-    other.add(2)
-    other.push(objects)
+    other.add(2, to=objects)
     life.add(20)
     _refused(life, objects)
-    other.add(2)
-    other.push(objects)
+    other.add(2, to=objects)
     _whole(objects, other, tmp_path / "m")
 
 
@@ -124,8 +115,7 @@ def test_a_copy_that_has_nothing_new_takes_nothing_over(tmp_path: pathlib.Path) 
     commands.push(tmp_path / "b", objects.url, objects)
     assert objects.data == before
     life.buffer = dr.ReplayBuffer.open(life.path, **RUN)
-    life.add(1)
-    life.push(objects)
+    life.add(1, to=objects)
     _whole(objects, life, tmp_path / "m")
 
 
@@ -134,8 +124,7 @@ def test_the_owner_goes_on_from_wherever_its_directory_is(tmp_path: pathlib.Path
     life.buffer.close()
     life.path = str(pathlib.Path(life.path).rename(tmp_path / "moved"))
     life.buffer = dr.ReplayBuffer.open(life.path, **RUN)
-    life.add(3)
-    life.push(objects)
+    life.add(3, to=objects)
     _whole(objects, life, tmp_path / "m")
 
 
@@ -159,15 +148,13 @@ def test_storage_that_was_set_back_is_brought_up_again(tmp_path: pathlib.Path) -
     life, objects = pushed(tmp_path / "a", 10)
     backup = objects.copy()
     for _ in range(3):
-        life.add(10)
-        life.push(objects)
+        life.add(10, to=objects)
     life.push(backup)
     _whole(backup, life, tmp_path / "m")
 
 
 def test_a_copy_that_is_opened_with_nothing_new_changes_nothing(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     life.buffer.close()
     life.push(objects)
     shutil.copytree(life.path, tmp_path / "b")
@@ -210,9 +197,7 @@ def test_emptied_storage_is_filled_and_a_removed_record_is_not(tmp_path: pathlib
 
 def test_a_record_that_is_put_late_is_the_owners(tmp_path: pathlib.Path) -> None:
     """The put was given up, and is done at any request of the next attempt, or not any more."""
-    life, base = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.push(base)
+    life, base = pushed(tmp_path / "a", 10)
     life.add(5)
     record, outcomes = "streams/0/zarr.json", set()
     for at in 1, 2, 3, 5, 8, 60:
@@ -250,8 +235,7 @@ def test_a_record_that_is_put_late_is_the_owners(tmp_path: pathlib.Path) -> None
 
 def test_a_copy_from_before_a_checkpoint_was_pushed_removes_none(tmp_path: pathlib.Path) -> None:
     """The checkpoint needs no newer rows: the record alone could not tell the copy."""
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     push = life.push(objects)
     shutil.copytree(life.path, tmp_path / "b")
     engine = life.buffer.engine
@@ -280,8 +264,7 @@ def test_who_owns_a_stream_no_more_changes_no_checkpoint(tmp_path: pathlib.Path)
 
 def test_two_streams_of_one_directory_have_owners_of_their_own(tmp_path: pathlib.Path) -> None:
     """A copy that owns one stream removes no checkpoint that the other's owner made, and adds none of its rows."""
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     dr.ReplayBuffer.open(life.path, stream="second", **RUN).close()
     life.buffer.refresh()
     life.push(objects, "0")
@@ -320,8 +303,7 @@ def _round(folder: pathlib.Path, seed: int) -> str:
     stale = {1} if objects.data and rng.random() < 0.3 else set()
     lives = [life, *(life.copy(folder / str(number), number) for number in range(1, rng.randrange(2, 5)))]
     if stale:
-        life.add(3)
-        life.push(objects)
+        life.add(3, to=objects)
         for replaced in lives[2:]:
             replaced.buffer.close()
         lives[2:] = [life.copy(folder / f"{number} later", number) for number in range(2, len(lives))]
@@ -562,8 +544,7 @@ def test_a_full_disk_is_said_and_pushes_go_on_with_room(
 
     monkeypatch.setattr(ledger, "note", noting)
     with under(objects):
-        life = Life(tmp_path / "a", remote=objects.url)
-        life.add(9)
+        life = lived(tmp_path / "a", 9, remote=objects.url)
         for _ in range(2):
             with pytest.raises(DiskFullError, match="make room and push again"):
                 life.buffer.push(PATIENCE)
@@ -575,8 +556,7 @@ def test_a_full_disk_is_said_and_pushes_go_on_with_room(
 
 
 def test_a_push_costs_one_sync_more_and_two_at_its_beginning(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a")
     files = FaultyFiles()
     push = Push(Store(life.path, files), "0", objects)
     for syncs in 2, 1, 1:

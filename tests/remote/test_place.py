@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
 from gymnasium import spaces
+from helpers.commands import command
 from remote.world import pushed, read, under
 
 import diskreplay as dr
@@ -120,7 +119,7 @@ def test_a_command_repeats_no_credentials(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for address in MISTYPED[:3]:
-        result = CliRunner().invoke(main, [word.format(address) for word in words])
+        result = command(*[word.format(address) for word in words])
         assert result.exit_code
         assert not re.search("hun|ter2", result.output + result.stderr + repr(result.exception)), result.output
     assert not list(tmp_path.iterdir())
@@ -211,7 +210,7 @@ def test_push_needs_a_remote(tmp_path: pathlib.Path) -> None:
     ],
 )  # fmt: skip
 def test_commands_refuse_in_one_line(words: tuple[str, ...], tmp_path: pathlib.Path) -> None:
-    result = CliRunner().invoke(main, list(words))
+    result = command(*words)
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("diskreplay: "), result.stderr
     assert result.stderr.count("\n") == 1, result.stderr

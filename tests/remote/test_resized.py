@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 from helpers.testing import SimulatedObjects
-from remote.world import Life, read, reader, rows_of, under
+from remote.world import Life, lived, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import InputError
@@ -17,9 +17,7 @@ from diskreplay.ops import remote as ops
 @pytest.mark.long(quick=2)
 @pytest.mark.parametrize("capacity", [90, 12])
 def test_a_trainer_goes_on_over_a_resize(tmp_path: pathlib.Path, capacity: int) -> None:
-    life, objects = Life(tmp_path / "a", capacity=30), SimulatedObjects()
-    life.add(40)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 40, capacity=30)
     with reader(objects, tmp_path / "m", sampler=dr.Proportional(alpha=1.0)) as trainer:
         ids = trainer.items()
         trainer.update_priorities(ids, np.arange(30) + 1.0)
@@ -27,8 +25,7 @@ def test_a_trainer_goes_on_over_a_resize(tmp_path: pathlib.Path, capacity: int) 
         trainer.checkpoint("before")
         then = rows_of(trainer)
         life.resize(capacity)
-        life.add(3)
-        life.push(objects)
+        life.add(3, to=objects)
         assert trainer.refresh()
         assert trainer.capacity == capacity
         assert rows_of(trainer) == life.window()
@@ -50,8 +47,7 @@ def test_a_trainer_goes_on_over_a_resize(tmp_path: pathlib.Path, capacity: int) 
 def test_a_restarted_collector_grows_its_stream_and_pushes_it(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
     with under(objects):
-        life = Life(tmp_path / "a", capacity=30, remote=objects.url)
-        life.add(40)
+        life = lived(tmp_path / "a", 40, capacity=30, remote=objects.url)
         life.buffer.close()
         again = Life(tmp_path / "a", capacity=50, remote=objects.url)
         again.rows, again.first = life.rows, 10

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
+from helpers.commands import command
 from helpers.testing import FaultyObjects, SimulatedObjects
-from remote.world import RUN, URL, Life, observation, reader, under
+from remote.world import RUN, URL, Life, lived, observation, reader, under
 
 import diskreplay as dr
 from diskreplay.compat.keeper import Keeper
@@ -28,8 +27,7 @@ def _remote(life: Life, *names: str) -> tuple[Any, ...]:
 def test_waiting_and_lost_rows_are_counted_after_going_back(tmp_path: pathlib.Path) -> None:
     objects = FaultyObjects(SimulatedObjects())
     with under(objects):
-        life = Life(tmp_path / "a", capacity=20, remote=URL)
-        life.add(20)
+        life = lived(tmp_path / "a", 20, capacity=20, remote=URL)
         life.buffer.push(300)
         life.add(15)
         life.checkpoint("c")  # rows 15 to 35
@@ -56,8 +54,7 @@ def test_waiting_and_lost_rows_are_counted_after_going_back(tmp_path: pathlib.Pa
 
 
 def test_a_first_push_waits_for_the_window_alone(tmp_path: pathlib.Path) -> None:
-    life = Life(tmp_path / "a", capacity=20)
-    life.add(50)
+    life = lived(tmp_path / "a", 50, capacity=20)
     life.buffer.close()
     objects = FaultyObjects(SimulatedObjects())
     objects.fail_at(0, times=None)
@@ -75,8 +72,7 @@ def test_a_first_push_waits_for_the_window_alone(tmp_path: pathlib.Path) -> None
 def test_a_checkpoint_whose_name_another_has_there_is_said(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
     with under(objects):
-        life = Life(tmp_path / "a", remote=URL)
-        life.add(20)
+        life = lived(tmp_path / "a", 20, remote=URL)
         life.buffer.push(300)
         with reader(objects, tmp_path / "m") as trainer:
             trainer.checkpoint("best")
@@ -98,8 +94,7 @@ def test_a_checkpoint_whose_name_another_has_there_is_said(tmp_path: pathlib.Pat
 
 def test_anothers_checkpoint_made_during_a_push_is_said(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
-    life = Life(tmp_path / "a")
-    life.add(20)
+    life = lived(tmp_path / "a", 20)
     life.push(objects)
     life.checkpoint("best")
     faulty = FaultyObjects(objects)
@@ -118,15 +113,14 @@ def test_anothers_checkpoint_made_during_a_push_is_said(tmp_path: pathlib.Path) 
 
 def test_the_command_says_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = SimulatedObjects()
-    life = Life(tmp_path / "a")
-    life.add(20)
+    life = lived(tmp_path / "a", 20)
     life.push(objects)
     with reader(objects, tmp_path / "m") as trainer:
         trainer.checkpoint("best")
     life.checkpoint("best")
     life.buffer.close()
     monkeypatch.setattr("diskreplay.ops.remote.ObjectStore", lambda url: objects)
-    result = CliRunner().invoke(main, ["push", life.path, URL])
+    result = command("push", life.path, URL)
     assert result.exit_code == 0, result.output
     assert "the checkpoint 'best' was not sent" in result.stderr
 

@@ -15,7 +15,7 @@ import pytest
 from helpers.effort import stride
 from helpers.patience import PATIENCE
 from helpers.testing import FaultyObjects, SimulatedObjects
-from remote.world import LAYOUT, RUN, SPACES, Life, pushed, read, reader, rows_of, under
+from remote.world import LAYOUT, RUN, SPACES, Life, lived, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, InputError, RemoteConflictError, RemoteWarning
@@ -47,9 +47,7 @@ def test_a_refused_checkpoint_leaves_other_trainers_whole(tmp_path: pathlib.Path
 
 @pytest.mark.long
 def test_gc_within_a_checkpoint_leaves_it_whole_or_gone(tmp_path: pathlib.Path) -> None:
-    life, base = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(30)
-    life.push(base)
+    life, base = pushed(tmp_path / "a", 30)
     made = 0
     for at in range(60):
         objects = base.copy()
@@ -89,8 +87,7 @@ def test_a_kill_within_create_leaves_a_store_that_can_be_pushed(tmp_path: pathli
     for left, there in taken[:: stride(7, "kills while a store is made")]:
         with under(there):
             for path in (tmp_path / f"{left.name} other", left / "a"):  # another machine's is first
-                life = Life(path, remote=there.url)
-                life.add(3)
+                life = lived(path, 3, remote=there.url)
                 life.buffer.push(PATIENCE)
                 life.buffer.close()
         with reader(there, tmp_path / f"{left.name} m") as buffer:
@@ -134,10 +131,7 @@ def test_who_replaces_a_checkpoint_has_one_at_any_time(tmp_path: pathlib.Path) -
 def test_what_stood_in_the_way_of_a_push_is_looked_for_again(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
     with under(objects):
-        life = Life(tmp_path / "a", remote=objects.url)
-        life.add(20)
-        life.checkpoint("c")
-        life.add(10)
+        life = lived(tmp_path / "a", 20, "c", 10, remote=objects.url)
         life.buffer.push(PATIENCE)
         with reader(objects, tmp_path / "t", seed=1) as trainer:
             life.go_back("c")
@@ -162,8 +156,7 @@ def test_what_stood_in_the_way_of_a_push_is_looked_for_again(tmp_path: pathlib.P
 
 
 def test_a_store_of_two_streams_goes_back_to_its_own_checkpoint(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
+    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
     second = dr.ReplayBuffer.open(life.path, stream="second", **RUN)
     life.buffer.refresh()
     life.checkpoint("c")
@@ -203,8 +196,7 @@ def test_a_reader_of_a_url_is_copied(tmp_path: pathlib.Path) -> None:
 def test_an_undone_put_is_no_checkpoint_of_another(tmp_path: pathlib.Path) -> None:
     """Regression: it was said that there is a checkpoint of that name. S3 answers 409 so, and asks to try again."""
     life, objects = Life(tmp_path / "a"), FaultyObjects(SimulatedObjects())
-    life.add(20)
-    life.push(objects)
+    life.add(20, to=objects)
     with reader(objects, tmp_path / "m", sampler=dr.Proportional()) as trainer:
         for number in range(3):
             objects.heal()
@@ -218,8 +210,7 @@ def test_an_undone_put_is_no_checkpoint_of_another(tmp_path: pathlib.Path) -> No
 def test_a_network_that_is_back_is_noticed_by_who_waits(tmp_path: pathlib.Path) -> None:
     objects = FaultyObjects(SimulatedObjects())
     with under(objects):
-        life = Life(tmp_path / "a", remote=objects.url, push_seconds=0.1)
-        life.add(5)
+        life = lived(tmp_path / "a", 5, remote=objects.url, push_seconds=0.1)
         life.buffer.push(PATIENCE)
         objects.fail_at(0, times=None)
         for _ in range(4):

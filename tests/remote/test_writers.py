@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from helpers.effort import stride
 from helpers.forking import forked
+from helpers.line import rows_in
 from helpers.patience import PATIENCE
 from helpers.testing import FaultyObjects, SimulatedObjects
 from helpers.threads import together
-from remote.world import RUN, SPACES, URL, Life, observation, pushed, read, reader, rows_of, under
+from remote.world import RUN, SPACES, URL, Life, lived, observation, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.compat.keeper import Keeper
@@ -40,9 +41,7 @@ from diskreplay.storage.store import Store
 
 @pytest.mark.long
 def test_an_old_process_that_goes_on_changes_nothing(tmp_path: pathlib.Path) -> None:
-    life, base = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.push(base)
+    life, base = pushed(tmp_path / "a", 20)
     counted = FaultyObjects(base.copy())
     old = Push(Store(life.path, LocalFiles()), "0", counted)
     old.run()
@@ -62,8 +61,7 @@ def test_an_old_process_that_goes_on_changes_nothing(tmp_path: pathlib.Path) -> 
 
 @pytest.mark.long
 def test_a_copy_that_goes_another_way_is_refused(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
+    life, objects = lived(tmp_path / "a", 20), SimulatedObjects()
     mine = life.push(objects)
     other = life.copy(tmp_path / "b")
     other.writer = 7
@@ -85,9 +83,7 @@ def test_a_copy_that_goes_another_way_is_refused(tmp_path: pathlib.Path) -> None
 
 @pytest.mark.long
 def test_copies_that_disturb_each_other_never_mix_rows(tmp_path: pathlib.Path) -> None:
-    life, base = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
-    life.push(base)
+    life, base = pushed(tmp_path / "a", 20)
     other = life.copy(tmp_path / "b")
     other.writer = 7
     life.add(10)
@@ -125,8 +121,7 @@ def test_an_older_copy_is_refused(tmp_path: pathlib.Path) -> None:
     life, objects = pushed(tmp_path / "a", 10, "c")
     older = life.copy(tmp_path / "b")
     older.buffer.close()
-    life.add(5)
-    life.push(objects)
+    life.add(5, to=objects)
     with pytest.raises(RemoteConflictError, match="another directory, which holds the same origin"):
         older.push(objects)
     life.go_back("c")  # a newer timeline
@@ -153,9 +148,7 @@ def test_two_stores_do_not_share_a_url(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.long
 def test_many_that_join_at_once_get_numbers_of_their_own(tmp_path: pathlib.Path) -> None:
-    first, objects = Life(tmp_path / "a"), SimulatedObjects()
-    first.add(5)
-    first.push(objects)
+    first, objects = pushed(tmp_path / "a", 5)
     lives: list[Life] = []
 
     def join(number: int) -> None:
@@ -173,8 +166,7 @@ def test_many_that_join_at_once_get_numbers_of_their_own(tmp_path: pathlib.Path)
 
 
 def test_two_streams_of_one_name_the_second_is_refused(tmp_path: pathlib.Path) -> None:
-    first, objects = Life(tmp_path / "a"), SimulatedObjects()
-    first.push(objects)
+    first, objects = pushed(tmp_path / "a")
     lives = []
     for there, name in (objects.copy(), "b"), (objects.copy(), "c"):  # neither sees the other
         with under(there):
@@ -206,11 +198,7 @@ def test_numbers_are_claimed_whatever_the_first_streams_name(tmp_path: pathlib.P
 
 
 def test_going_back_is_refused_while_a_trainer_needs_the_rows(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.checkpoint("c")
-    life.add(30)
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a", 10, "c", 30)
     with reader(objects, tmp_path / "m") as buffer:
         buffer.checkpoint("t")
         kept = sorted(rows_of(buffer))
@@ -228,11 +216,7 @@ def test_going_back_is_refused_while_a_trainer_needs_the_rows(tmp_path: pathlib.
 
 @pytest.mark.long
 def test_a_checkpoint_within_going_back_is_whole_or_refused(tmp_path: pathlib.Path) -> None:
-    life, base = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(10)
-    life.checkpoint("c")
-    life.add(30)
-    life.push(base)
+    life, base = pushed(tmp_path / "a", 10, "c", 30)
     trainer_rows = sorted(life.window())
     life.go_back("c")
     life.add(25)
@@ -273,8 +257,7 @@ def test_rows_evicted_before_they_were_sent_are_counted(tmp_path: pathlib.Path) 
 
 
 def test_a_missing_local_shard_is_damage_and_no_eviction(tmp_path: pathlib.Path) -> None:
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(20)
+    life, objects = lived(tmp_path / "a", 20), SimulatedObjects()
     next(pathlib.Path(life.path).glob("streams/0/obs/c.0.*")).unlink()
     with pytest.raises(dr.errors.CorruptionError, match="is missing"):
         life.push(objects)
@@ -292,8 +275,7 @@ def test_a_buffer_that_was_dropped_does_not_stop_the_next_one(tmp_path: pathlib.
 
     faulty.decide = slow
     with under(faulty):
-        life = Life(tmp_path / "a", remote=URL)
-        life.add(9)
+        life = lived(tmp_path / "a", 9, remote=URL)
         assert entered.wait(PATIENCE)
     life.buffer.engine.end_pushing = lambda: None  # type: ignore[method-assign]  # its thread is left where it is
     life.buffer.close()
@@ -343,28 +325,34 @@ def test_closing_saves_once_and_takes_nothing_while_it_pushes(tmp_path: pathlib.
     assert keeper.saves == 1
     assert Store(life.path, LocalFiles()).checkpoint_names() == []
     assert read(objects.inner, tmp_path / "m") == sorted(life.window())
-    with dr.ReplayBuffer.open(life.path, mode="r") as buffer:
-        assert len(buffer) == 10
+    assert rows_in(life.path) == 10
 
 
-def test_a_close_interrupted_within_a_push_leaves_it_open(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pushed", [False, True], ids=["within its push", "after its push"])
+def test_a_close_that_was_interrupted_is_done_by_the_next(
+    pushed: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Regression: after its push, the next one warned that not everything is pushed, as the buffer pushes no more."""
     objects = SimulatedObjects()
     with under(objects):
-        life = Life(tmp_path / "a", remote=URL)
-        life.add(9)
+        life = lived(tmp_path / "a", 20, remote=URL)
+        end = BackgroundPush.end
 
         def interrupted(self: BackgroundPush, timeout: float | None) -> None:
+            if pushed:
+                end(self, timeout)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
             patched.setattr(BackgroundPush, "end", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 life.buffer.close()
-        life.add(9)
-        life.buffer.close()
-        life.buffer.close()
+        if not pushed:
+            life.add(9)  # it is open
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            life.buffer.close()
+            life.buffer.close()
     assert read(objects, tmp_path / "m") == sorted(life.window())
 
 
@@ -372,8 +360,7 @@ def test_a_failure_that_no_second_try_mends_is_raised_at_once(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "FIRST_PAUSE", 0.01)
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.add(5)
+    life, objects = lived(tmp_path / "a", 5), SimulatedObjects()
     push = Push(Store(life.path, LocalFiles()), "0", objects)
 
     def broken() -> None:
@@ -391,8 +378,7 @@ def test_a_failure_that_no_second_try_mends_is_raised_at_once(
 def test_a_forked_process_pushes_nothing_and_waits_for_nobody(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
     with under(objects):
-        life = Life(tmp_path / "a", remote=URL)
-        life.add(9)
+        life = lived(tmp_path / "a", 9, remote=URL)
         life.buffer.push(PATIENCE)
         held = reader(objects, tmp_path / "m")
 
@@ -432,8 +418,7 @@ def test_who_asks_for_what_cannot_be_joins_nothing(
     tmp_path: pathlib.Path, kind: Any, options: dict[str, Any], error: type[Exception]
 ) -> None:
     """Regression: a number was claimed and a local store made, which nothing could open, and then it was looked."""
-    life, objects = Life(tmp_path / "a"), SimulatedObjects()
-    life.push(objects)
+    life, objects = pushed(tmp_path / "a")
     life.buffer.close()
     before = objects.list("")
     with under(objects):
@@ -442,30 +427,6 @@ def test_who_asks_for_what_cannot_be_joins_nothing(
         assert objects.list("") == before
         assert not (tmp_path / "b").exists()
         dr.ReplayBuffer.open(tmp_path / "b", remote=URL).close()
-
-
-def test_a_close_interrupted_after_its_push_is_done_by_the_next(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Regression: the next one warned that not everything is pushed, since the buffer pushes no more."""
-    objects = SimulatedObjects()
-    with under(objects):
-        life = Life(tmp_path / "a", remote=URL)
-        life.add(20)
-        end = BackgroundPush.end
-
-        def interrupted(self: BackgroundPush, timeout: float | None) -> Exception | None:
-            end(self, timeout)
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patched:
-            patched.setattr(BackgroundPush, "end", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                life.buffer.close()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            life.buffer.close()
-    assert read(objects, tmp_path / "m") == sorted(life.window())
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,16 @@ class Life:
         make = dr.ReplayBuffer.open_or_create
         self.buffer = make(self.path, *SPACES, capacity=capacity, **LAYOUT, **RUN, **options)
 
-    def add(self, count: int) -> None:
+    def add(self, count: int, to: storage.Objects | None = None) -> None:
+        """Adds rows and commits them; they are pushed to the objects, if any."""
         for _ in range(count):
             row, after = (observation(self.writer, self.timeline, len(self.rows) + step) for step in (0, 1))
             reward = len(self.rows) + 1000 * self.timeline + 10_000 * self.writer
             self.buffer.add(row, len(self.rows) % 5, float(reward), after, False, len(self.rows) % 10 == 9)
             self.rows.append((self.writer, self.timeline, len(self.rows) % 200, reward))
         self.buffer.commit()
+        if to is not None:
+            self.push(to)
 
     def checkpoint(self, name: str) -> None:
         self.saved[name] = list(self.rows)
@@ -90,12 +93,17 @@ class Life:
         return push
 
 
-def pushed(path: pathlib.Path, rows: int, *checkpoints: str) -> tuple[Life, SimulatedObjects]:
-    """A writer of so many rows, with these checkpoints, and the objects to which all was pushed."""
-    life, objects = Life(path), SimulatedObjects()
-    life.add(rows)
-    for name in checkpoints:
-        life.checkpoint(name)
+def lived(path: pathlib.Path, *deeds: int | str, **options: Any) -> Life:
+    """A writer that adds rows, for a number, and makes checkpoints, for a name, one after another."""
+    life = Life(path, **options)
+    for deed in deeds:
+        life.add(deed) if isinstance(deed, int) else life.checkpoint(deed)
+    return life
+
+
+def pushed(path: pathlib.Path, *deeds: int | str, **options: Any) -> tuple[Life, SimulatedObjects]:
+    """Likewise, and the objects to which all was pushed then."""
+    life, objects = lived(path, *deeds, **options), SimulatedObjects()
     life.push(objects)
     return life, objects
 
@@ -121,6 +129,12 @@ def rows_of(buffer: Any, items: Any = None) -> Rows:
         assert action == number % 5, (action, reward)
         assert int(reward) == number + 1000 * where[1] + 10_000 * where[0], (obs[:3], reward)
     return [(*map(int, obs[:3]), int(reward)) for obs, reward in zip(batch.obs, batch.reward, strict=True)]
+
+
+def seen(url: str, mirror: pathlib.Path) -> Rows:
+    """The rows that a reader of a URL sees, in order."""
+    with dr.ReplayBuffer.open(url, mode="r", mirror=mirror) as buffer:
+        return sorted(rows_of(buffer))
 
 
 @contextlib.contextmanager

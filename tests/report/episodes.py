@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,3 +71,17 @@ def pixels(strip: Any, at: int, size: Sequence[int]) -> np.ndarray[Any, Any]:
     line, column = divmod(at, strip.line)
     height, width = size
     return sheet[line * height : (line + 1) * height, column * width : (column + 1) * width]
+
+
+def shards(path: str, column: str, stream: str = "*") -> list[pathlib.Path]:
+    """The files of a column."""
+    (folder,) = pathlib.Path(path, "streams").glob(f"{stream}/{column}")
+    return sorted(file for file in folder.rglob("*") if file.is_file() and file.name != "zarr.json")
+
+
+def damage(path: str, column: str, count: int | None = 1) -> None:
+    """Overwrites what the first shards of a column begin with, or all of them do."""
+    for shard in shards(path, column)[:count]:
+        held = bytearray(shard.read_bytes())
+        held[4:16] = bytes(255 - byte for byte in held[4:16])
+        shard.write_bytes(held)

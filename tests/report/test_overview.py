@@ -291,18 +291,9 @@ def test_large_frames_are_shown_smaller(path: str) -> None:
     assert (made.pixels(strip, 1, (434, 200)) == 9).all()
 
 
-def damage(path: str, column: str) -> None:
-    """Overwrites the middle of the column's first shard."""
-    (folder,) = pathlib.Path(path, "streams").glob(f"*/{column}")
-    shard = min((file for file in folder.rglob("*") if file.is_file() and file.name != "zarr.json"), key=str)
-    held = bytearray(shard.read_bytes())
-    held[8:24] = bytes(255 - byte for byte in held[8:24])
-    shard.write_bytes(held)
-
-
 def test_damaged_frames_are_shown_as_such(path: str) -> None:
     made.make(path)
-    damage(path, "obs/camera")
+    made.damage(path, "obs/camera")
     source = Snapshot(path)
     one = plays(source, 0)
     strip = shown.strip(source, source.episodes[0], "obs/camera", 0, 1, 100)
@@ -318,8 +309,7 @@ def test_a_damaged_stream_leaves_the_rest(path: str) -> None:
     made.make(path)
     with dr.ReplayBuffer.open(path, stream="other") as buffer:
         made.play(buffer, 9, 5)
-    folder = pathlib.Path(path, "streams", "0", "reward")
-    for shard in (file for file in folder.rglob("*") if file.is_file() and file.name != "zarr.json"):
+    for shard in made.shards(path, "reward", stream="0"):
         shard.write_bytes(bytes(30))
     overview = facts_of.overview(Snapshot(path))
     assert overview.facts["health"]

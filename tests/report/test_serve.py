@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -12,13 +13,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 from helpers.patience import PATIENCE
+from helpers.threads import beside
 from report import episodes as made
 
 import diskreplay as dr
@@ -55,14 +56,11 @@ class Asked:
 
 @contextlib.contextmanager
 def serving(path: str) -> Iterator[Asked]:
-    with serve.Server(path) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serve.Server(path) as server, beside(functools.partial(server.serve_forever, 0.01)):
         try:
             yield Asked(server)
         finally:
             server.shutdown()
-            thread.join()
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
 from gymnasium import spaces
+from helpers.commands import command
 from report import episodes as made
 
 import diskreplay as dr
@@ -187,11 +186,7 @@ def test_an_empty_store(path: str, out: pathlib.Path) -> None:
 
 def test_a_damaged_store_is_shown(path: str, out: pathlib.Path) -> None:
     made.make(path)
-    (folder,) = pathlib.Path(path, "streams").glob("*/obs/camera")
-    for shard in (file for file in folder.rglob("*") if file.is_file() and file.name != "zarr.json"):
-        held = bytearray(shard.read_bytes())
-        held[4:16] = bytes(255 - byte for byte in held[4:16])
-        shard.write_bytes(held)
+    made.damage(path, "obs/camera", count=None)
     report(path, out)
     assert any(strip["damaged"] for one in Page(out).data["played"] for strip in one["strips"])
 
@@ -212,11 +207,7 @@ def test_an_episode_that_is_evicted_meanwhile(path: str, out: pathlib.Path, monk
 
 def test_a_store_that_was_repaired(path: str, out: pathlib.Path) -> None:
     made.make(path)
-    (folder,) = pathlib.Path(path, "streams").glob("*/obs/camera")
-    shard = min(file for file in folder.rglob("*") if file.is_file() and file.name != "zarr.json")
-    held = bytearray(shard.read_bytes())
-    held[4:16] = bytes(255 - byte for byte in held[4:16])
-    shard.write_bytes(held)
+    made.damage(path, "obs/camera")
     assert repair(path).after.ok
     whole = overview.overview(Snapshot(path))
     assert not whole.facts["health"]
@@ -271,11 +262,11 @@ def test_every_script_is_in_the_page() -> None:
 
 def test_from_the_command_line(path: str, out: pathlib.Path) -> None:
     made.make(path)
-    done = CliRunner().invoke(main, ["report", path, "-o", str(out), "--episode", "1"])
+    done = command("report", path, "-o", out, "--episode", "1")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "5 episodes listed, to be played: 1;" in done.stdout
     assert out.as_uri() in done.stdout
-    assert "--overwrite" in CliRunner().invoke(main, ["report", path, "-o", str(out)]).stderr
-    facts = json.loads(CliRunner().invoke(main, ["report", path, "-o", str(out), "--json", "--overwrite"]).stdout)
+    assert "--overwrite" in command("report", path, "-o", out).stderr
+    facts = json.loads(command("report", path, "-o", out, "--json", "--overwrite").stdout)
     assert facts["episodes"] == [1, 3, 2]
-    assert CliRunner().invoke(main, ["report", path, "-o", str(out), "--overwrite", "--episode", "9"]).exit_code == 2
+    assert command("report", path, "-o", out, "--overwrite", "--episode", "9").exit_code == 2

@@ -8,8 +8,7 @@ import shlex
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from diskreplay_cli.main import main
+from helpers.commands import command
 from robots.lerobot_datasets import ACTION, STATE, build, camera, opened
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "robots.md").read_text()
@@ -21,7 +20,7 @@ def test_programs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
     build(tmp_path / "pusht", features, [40, 45])
     monkeypatch.chdir(tmp_path)
     for line in "".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)).splitlines():
-        done = CliRunner().invoke(main, shlex.split(line)[1:])
+        done = command(*shlex.split(line)[1:])
         assert done.exit_code == 0, done.output
     assert len(opened(tmp_path / "pusht-again")) == 85
     names: dict[str, Any] = {}

@@ -6,16 +6,15 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
+from helpers.line import create, play
 
 import diskreplay as dr
 from diskreplay.index.log import NOW
 from diskreplay.sampling import places
 from diskreplay.sampling.window import Window
 
-SPACES = gymnasium.spaces.Box(-1, 1, (1,), np.float32), gymnasium.spaces.Discrete(2)
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "uniform": dr.Uniform,
     "proportional": dr.Proportional,
@@ -27,15 +26,14 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 
 
 def add(buffer: dr.ReplayBuffer, rows: int) -> None:
-    for row in range(rows):
-        obs = np.zeros((2, 1), np.float32)
-        buffer.add(obs, [0, 1], [row, row], obs, [row % 5 == 4] * 2, [False] * 2)
+    for _ in range(rows // 5):
+        play(buffer, 5)
 
 
 @pytest.mark.parametrize("capacity", [2**31 + 2, 2**36 + 2, 10**12, 2**40, 2**48])
 def test_any_capacity_makes_a_store(path: str, capacity: int) -> None:
     """Regression: 10**12 was refused in words about shard_rows, which nobody had given."""
-    with dr.ReplayBuffer.create(path, *SPACES, capacity=capacity, num_envs=2) as buffer:
+    with create(path, capacity, 2) as buffer:
         add(buffer, 30)
     with dr.ReplayBuffer.open(path) as buffer:
         add(buffer, 30)
@@ -49,7 +47,7 @@ def test_any_capacity_makes_a_store(path: str, capacity: int) -> None:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_memory_is_by_the_rows(path: str, name: str) -> None:
     """Regression: ``RankBased`` asked for 64 GiB, and ``Proportional`` for more than any machine has."""
-    with dr.ReplayBuffer.create(path, *SPACES, capacity=2**40, num_envs=2) as buffer:
+    with create(path, 2**40, 2) as buffer:
         add(buffer, 25)
     with dr.ReplayBuffer.open(path, sampler=SAMPLERS[name](), seed=0) as buffer:
         buffer.sample(8)  # loads code
@@ -59,7 +57,7 @@ def test_memory_is_by_the_rows(path: str, name: str) -> None:
             for _ in range(3):
                 batch = buffer.sample(8)
                 if name in ("proportional", "by environment", "rank"):
-                    buffer.update_priorities(batch.index, batch.reward)
+                    buffer.update_priorities(batch.index, batch.obs[:, 0])
                 add(buffer, 5)
             buffer.checkpoint("c")
         with dr.ReplayBuffer.open(path, sampler=SAMPLERS[name](), checkpoint="c") as buffer:

@@ -6,22 +6,17 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
+from helpers import line
+from helpers.odds import chances_of
 
 import diskreplay as dr
 from diskreplay.errors import NotEnoughDataError
 
-SPACES = gymnasium.spaces.Box(-1e9, 1e9, (1,)), gymnasium.spaces.Discrete(9)
 
-
-def add(buffer: dr.ReplayBuffer, rows: int, envs: int = 1) -> None:
-    none = np.zeros(envs, bool)
-    for row in range(rows):
-        obs = np.full((envs, 1), row, np.float32)
-        step = obs, np.zeros(envs, int), np.zeros(envs), obs + 1, none, none
-        buffer.add(*(step if envs > 1 else [part[0] for part in step]))
+def add(buffer: dr.ReplayBuffer, rows: int) -> None:
+    line.add(buffer, rows)
     buffer.commit()
 
 
@@ -39,13 +34,11 @@ def opened(path: pathlib.Path) -> Iterator[Opened]:
     held = []
 
     def make(sampler: Any, envs: int = 1) -> dr.ReplayBuffer:
-        buffer = dr.ReplayBuffer.create(
-            path, *SPACES, capacity=20 * envs, num_envs=envs, stream="trainer", sampler=sampler, seed=0
-        )
+        buffer = line.create(path, 20 * envs, envs, stream="trainer", sampler=sampler)
         held.append(buffer)
         with dr.ReplayBuffer.open(path, stream="actor", mode="a") as actor:
-            add(actor, 6, envs)
-        add(buffer, 5, envs)
+            add(actor, 6)
+        add(buffer, 5)
         buffer.refresh()
         return buffer
 
@@ -59,10 +52,10 @@ def ids(buffer: dr.ReplayBuffer, stream: int) -> np.ndarray:
     return items[items >> 48 == stream]
 
 
-def chances(buffer: dr.ReplayBuffer, of: np.ndarray) -> np.ndarray:
-    """Of the ids among each other."""
+def among(buffer: dr.ReplayBuffer, of: np.ndarray) -> np.ndarray:
+    """The probabilities of the ids among each other."""
     with buffer.engine.lock:
-        found = buffer.sampler.probability(of, buffer.engine.streams.windows(), buffer.draws.standing)
+        found = chances_of(buffer, of)
     return found / found.sum()
 
 
@@ -101,10 +94,10 @@ def test_priorities_of_others_stay(path: pathlib.Path, opened: Opened, name: str
     theirs = ids(buffer, 1)
     buffer.update_priorities(theirs, [4.0, 1.0, 36.0, 9.0, 25.0, 16.0])
     buffer.update_priorities(ids(buffer, 0), np.full(5, 3.0))
-    order = np.argsort(chances(buffer, theirs)).tolist()
+    order = np.argsort(among(buffer, theirs)).tolist()
     assert order == [1, 0, 3, 5, 4, 2]
     buffer.clear()
-    assert np.argsort(chances(buffer, theirs)).tolist() == order
+    assert np.argsort(among(buffer, theirs)).tolist() == order
     assert set(buffer.sample(6).index) <= set(theirs)
     add(buffer, 3)
     if reopened == "checkpoint":
@@ -114,8 +107,8 @@ def test_priorities_of_others_stay(path: pathlib.Path, opened: Opened, name: str
         cut = "one" if reopened == "checkpoint" else None
         buffer = dr.ReplayBuffer.open(path, stream="trainer", checkpoint=cut)
     with buffer:
-        assert np.argsort(chances(buffer, theirs)).tolist() == order
-        everything = chances(buffer, np.append(theirs, ids(buffer, 0)))
+        assert np.argsort(among(buffer, theirs)).tolist() == order
+        everything = among(buffer, np.append(theirs, ids(buffer, 0)))
         assert "ranks" in name or (everything[6:] >= everything[:6].max() * 0.99).all(), "not the largest so far"
 
 
@@ -125,17 +118,17 @@ def test_each_environment_of_the_stream_begins_anew(opened: Opened) -> None:
     theirs = ids(buffer, 1)
     buffer.update_priorities(theirs, np.arange(1.0, 13.0))
     buffer.update_priorities(ids(buffer, 0), np.full(10, 50.0))
-    before = chances(buffer, theirs)
+    before = among(buffer, theirs)
     buffer.clear()
-    add(buffer, 2, envs=2)
-    assert np.allclose(chances(buffer, theirs), before)
+    add(buffer, 2)
+    assert np.allclose(among(buffer, theirs), before)
     assert np.allclose(sampler.maxima[:2], 1.0)
     assert (sampler.maxima[2:] > 10).all()
 
 
 def test_a_stream_alone_is_forgotten_as_a_whole(path: pathlib.Path) -> None:
     sampler = dr.Proportional()
-    with dr.ReplayBuffer.create(path, *SPACES, capacity=20, sampler=sampler, seed=0) as buffer:
+    with line.create(path, 20, sampler=sampler) as buffer:
         add(buffer, 5)
         buffer.update_priorities(buffer.items(), np.full(5, 9.0))
         buffer.clear()
@@ -145,9 +138,7 @@ def test_a_stream_alone_is_forgotten_as_a_whole(path: pathlib.Path) -> None:
 
 def test_of_a_mixture_the_other_parts_stay(path: pathlib.Path, opened: Opened, tmp_path: pathlib.Path) -> None:
     buffer = opened(dr.Counting(dr.Uniform(), max_times_sampled=1))
-    with dr.ReplayBuffer.create(
-        tmp_path / "b", *SPACES, capacity=9, sampler=dr.Counting(dr.Uniform()), seed=0
-    ) as other:
+    with line.create(tmp_path / "b", 9, sampler=dr.Counting(dr.Uniform())) as other:
         add(other, 4)
         mixture = dr.Mixture([buffer, other])
         mixture.sample(8)

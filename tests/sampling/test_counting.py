@@ -6,41 +6,27 @@ import collections
 import contextlib
 import dataclasses
 import pathlib
-import subprocess
-import sys
-import textwrap
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
-from helpers import driver
+from helpers import driver, line
 from helpers.crashes import kill
-from helpers.driver import OPEN
 from helpers.effort import examples
+from helpers.line import add
 from helpers.own_samplers import Newest, Rarest
 from helpers.priority_model import chi_square
+from helpers.programs import run
+from helpers.threads import together
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, SamplerWarning
 
-LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
-
 
 def create(path: Any, sampler: Any, capacity: int = 60, num_envs: int = 1, **options: Any) -> dr.ReplayBuffer:
-    return dr.ReplayBuffer.create(
-        path, *LINE, capacity=capacity, num_envs=num_envs, sampler=sampler, **{**OPEN, "seed": 0, **options}
-    )
-
-
-def add(buffer: dr.ReplayBuffer, rows: int, at: float = 0.0) -> None:
-    flags = np.zeros(buffer.num_envs, bool)
-    for row in range(rows):
-        obs = np.full((buffer.num_envs, 1), at + row, np.float32)
-        buffer.add(obs, np.zeros(buffer.num_envs, int), np.ones(buffer.num_envs), obs + 1, flags, flags)
+    return line.create(path, capacity, num_envs, sampler=sampler, **options)
 
 
 @dataclasses.dataclass
@@ -173,11 +159,7 @@ def test_many_threads_and_a_loader_use_up_all_exactly(tmp_path: pathlib.Path, mo
         counted = int(buffer.times_sampled(buffer.items()).sum())
         assert counted % 4 == 0
         assert counted >= 4, "what was drawn ahead counts, whether or not somebody took it"
-        threads = [threading.Thread(target=draw) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*[draw] * 4)
         times = buffer.times_sampled(buffer.items())
         assert times.sum() == counted + len(drawn)
         assert times.max() <= most
@@ -296,19 +278,18 @@ def test_counts_stay_where_others_add_rows_meanwhile(tmp_path: pathlib.Path) -> 
 @pytest.mark.long
 def test_a_killed_program_is_told(tmp_path: pathlib.Path) -> None:
     """Since closing, a draw was made that nobody knows of; the checkpoint of its time goes on exactly."""
-    code = f"""
-        import os, diskreplay as dr
-        rb = dr.ReplayBuffer.open({str(tmp_path / "a")!r})
-        rb.sample(4)
-        os._exit(1)
-    """
     with create(tmp_path / "a", dr.Counting(dr.Uniform(), 1)) as buffer:
         add(buffer, 20)
         buffer.sample(5)
         buffer.checkpoint("here")
     with dr.ReplayBuffer.open(tmp_path / "a") as buffer:
         assert buffer.times_sampled(buffer.items()).sum() == 5
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
+    run(f"""
+        import os, diskreplay as dr
+        rb = dr.ReplayBuffer.open({str(tmp_path / "a")!r})
+        rb.sample(4)
+        os._exit(1)
+    """)
     with pytest.warns(SamplerWarning, match="without the counts of draws that were there: .* ended without close"):
         buffer = dr.ReplayBuffer.open(tmp_path / "a")
     buffer.close()

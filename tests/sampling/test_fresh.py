@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
+from helpers.line import create
 from helpers.priority_model import chi_square
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.window import Window
-
-LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
 
 
 def play(buffer: dr.ReplayBuffer, versions: list[Any], length: int = 3) -> None:
@@ -35,7 +33,7 @@ def play(buffer: dr.ReplayBuffer, versions: list[Any], length: int = 3) -> None:
 def two_streams(path: pathlib.Path) -> dr.ReplayBuffer:
     """A reader of two streams of two environments and of three, whose windows have moved on."""
     writers = [
-        dr.ReplayBuffer.create(path, *LINE, capacity=24, num_envs=2, seed=0),
+        create(path, 24, num_envs=2),
         dr.ReplayBuffer.open(path, mode="a", stream="other"),
     ]
     play(writers[0], [9, 0, 1, None, 2, 5, 4])
@@ -102,7 +100,7 @@ def test_half_lives_of_all_sizes(tmp_path: pathlib.Path, half_life: float) -> No
 
 def test_a_checkpoint_brings_back_the_same_draws(tmp_path: pathlib.Path) -> None:
     sampler = dr.SamplerMixture([dr.Uniform(), dr.Recent(by="version", within=np.int64(1))])
-    with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=30, num_envs=2, sampler=sampler, seed=0) as buffer:
+    with create(tmp_path / "a", 30, num_envs=2, sampler=sampler) as buffer:
         play(buffer, [1, 2, 3, 2, 1, 3])
         buffer.sample(8)
         buffer.checkpoint("here")
@@ -116,7 +114,7 @@ def test_a_checkpoint_brings_back_the_same_draws(tmp_path: pathlib.Path) -> None
 
 def test_a_fact_that_is_told_later_counts_from_then_on(tmp_path: pathlib.Path) -> None:
     sampler = dr.Recent(by="version", within=0)
-    with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=30, sampler=sampler, seed=0) as buffer:
+    with create(tmp_path / "a", 30, sampler=sampler) as buffer:
         play(buffer, [1, 2, None])
         assert set(buffer.sample(3).index.tolist()) <= {3, 4, 5}
         buffer.annotate_episode(version=2)
@@ -150,7 +148,7 @@ def test_integers_that_no_float_holds_count_exactly(
     tmp_path: pathlib.Path, versions: list[Any], within: float, drawn: set[int]
 ) -> None:
     recent, groups = dr.Recent(by="version", within=within), dr.Groups("prompt", 1, version="version", within=within)
-    with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=30, sampler=recent, seed=0) as buffer:
+    with create(tmp_path / "a", 30, sampler=recent) as buffer:
         other = dr.ReplayBuffer.open(tmp_path / "a", mode="a", stream="empty")
         buffer.refresh()
         for number, version in enumerate(versions):
@@ -165,7 +163,7 @@ def test_integers_that_no_float_holds_count_exactly(
 
 def test_unknown_facts_are_refused_by_name(tmp_path: pathlib.Path) -> None:
     sampler = dr.Recent(by="versoin", within=2)
-    with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=30, sampler=sampler) as buffer:
+    with create(tmp_path / "a", 30, sampler=sampler) as buffer:
         with pytest.raises(NotEnoughDataError):
             buffer.sample(1)
         play(buffer, [None])

@@ -8,25 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from helpers.crashes import kill
 from helpers.effort import examples
+from helpers.line import create, play
 from helpers.priority_model import chi_square
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError
-
-LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
-
-
-def play(buffer: dr.ReplayBuffer, length: int, ends: bool = True, **facts: Any) -> None:
-    """An episode in all environments at once, whose facts are those of each."""
-    buffer.begin_episode(**facts)
-    flags = np.zeros(buffer.num_envs, bool)
-    for step in range(length):
-        obs = np.full((buffer.num_envs, 1), step, np.float32)
-        last = flags | (ends and step == length - 1)
-        buffer.add(obs, np.zeros(buffer.num_envs, int), np.ones(buffer.num_envs), obs + 1, last, flags)
 
 
 def wanted(buffer: dr.ReplayBuffer, size: int, within: float | None = None) -> list[list[int]]:
@@ -90,7 +78,7 @@ def test_groups_are_those_of_the_definition(tmp_path: pathlib.Path, seed: int) -
     """Through eviction, commits, kills, returns to checkpoints, a second stream, and a reader beside them."""
     rng, path, most = np.random.default_rng(seed), tmp_path / "a", 0
     size, envs = (3, 1) if seed % 2 else (4, 2)
-    buffer = dr.ReplayBuffer.create(path, *LINE, capacity=int(rng.choice([24, 60])) * envs, num_envs=envs, seed=0)
+    buffer = create(path, int(rng.choice([24, 60])) * envs, num_envs=envs)
     other = dr.ReplayBuffer.open(path, mode="a", stream="b")
     reader = dr.ReplayBuffer.open(path, mode="r")
     counts: collections.Counter[int] = collections.Counter()
@@ -125,7 +113,7 @@ def test_groups_are_those_of_the_definition(tmp_path: pathlib.Path, seed: int) -
 @pytest.mark.parametrize("view", [dr.Transition(), dr.PaddedEpisodes(4)], ids=["transitions", "episodes"])
 def test_a_batch_has_groups_side_by_side(tmp_path: pathlib.Path, view: Any) -> None:
     sampler = dr.Groups(by="prompt", group_size=3)
-    with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=99, view=view, sampler=sampler, seed=0) as buffer:
+    with create(tmp_path / "a", 99, view=view, sampler=sampler) as buffer:
         for number in range(12):
             play(buffer, 2 + number % 3, prompt=f"p{number % 4}")
         facts = {episode.start: episode.facts["prompt"] for episode in buffer.episodes}
@@ -147,9 +135,7 @@ def test_a_batch_has_groups_side_by_side(tmp_path: pathlib.Path, view: Any) -> N
 
 
 def test_groups_are_drawn_with_the_same_probability(tmp_path: pathlib.Path) -> None:
-    with dr.ReplayBuffer.create(
-        tmp_path / "a", *LINE, capacity=99, view=dr.PaddedEpisodes(9), sampler=dr.Groups("prompt", 2), seed=0
-    ) as buffer:
+    with create(tmp_path / "a", 99, view=dr.PaddedEpisodes(9), sampler=dr.Groups("prompt", 2)) as buffer:
         for number in range(10):
             play(buffer, 1 + number, prompt=number // 2)
         firsts = [buffer.sample(2).index[[0, 2]] for _ in range(400)]
@@ -161,7 +147,7 @@ def test_groups_are_drawn_with_the_same_probability(tmp_path: pathlib.Path) -> N
 
 def test_an_episode_without_a_flag_is_of_no_group(tmp_path: pathlib.Path) -> None:
     """It goes on, or was cut by close, or by the begin of the next one: another episode takes its place."""
-    other = dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=99, sampler=dr.Groups("prompt", 2), seed=0)
+    other = create(tmp_path / "a", 99, sampler=dr.Groups("prompt", 2))
     play(other, 2, ends=False, prompt="a")  # this writer never comes back
     other.close()
     with dr.ReplayBuffer.open(tmp_path / "a", stream="b") as buffer:
@@ -189,7 +175,7 @@ def test_an_episode_without_a_flag_is_of_no_group(tmp_path: pathlib.Path) -> Non
 def test_groups_are_used_as_often_as_is_asked(tmp_path: pathlib.Path) -> None:
     sampler = dr.Counting(dr.Groups("prompt", 2), max_times_sampled=2)
     times: collections.Counter[int] = collections.Counter()
-    with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=99, sampler=sampler, seed=0) as buffer:
+    with create(tmp_path / "a", 99, sampler=sampler) as buffer:
         for number in range(10):
             play(buffer, 3, prompt=number // 2)
         for opening in range(2):
@@ -210,7 +196,7 @@ def test_groups_are_used_as_often_as_is_asked(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("most", [None, 1])
 def test_draws_within_a_selection_cannot_split_a_group(tmp_path: pathlib.Path, most: int | None) -> None:
     sampler = dr.Counting(dr.Groups("prompt", 2), max_times_sampled=most)
-    with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=99, sampler=sampler, seed=0) as buffer:
+    with create(tmp_path / "a", 99, sampler=sampler) as buffer:
         for _ in range(2):
             play(buffer, 5, prompt="a")
         with pytest.raises(InputError, match="a draw of single items would split; sample without within"):
@@ -224,7 +210,7 @@ def test_a_program_may_ask_in_a_loop_until_groups_are_there(tmp_path: pathlib.Pa
     drawn = []
     for failures in (0, 3):
         sampler = dr.Counting(dr.Groups("prompt", 2), max_times_sampled=most)
-        with dr.ReplayBuffer.create(tmp_path / f"{failures}", *LINE, capacity=100, sampler=sampler, seed=0) as buffer:
+        with create(tmp_path / f"{failures}", 100, sampler=sampler) as buffer:
             for prompt in range(10):
                 for _ in range(2):
                     play(buffer, 1, prompt=prompt)
@@ -248,7 +234,7 @@ def test_bad_arguments_and_facts_are_named(tmp_path: pathlib.Path) -> None:
             dr.Groups(**arguments)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="a mixture counts transitions"):
         dr.SamplerMixture([dr.Uniform(), dr.Groups("prompt", 2)])
-    with dr.ReplayBuffer.create(tmp_path / "a", *LINE, capacity=99, sampler=dr.Groups("promt", 2), seed=0) as buffer:
+    with create(tmp_path / "a", 99, sampler=dr.Groups("promt", 2)) as buffer:
         with pytest.raises(InputError, match=r"mixture takes no part that draws groups"):
             dr.Mixture([buffer])
         with pytest.raises(NotEnoughDataError):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.configs import Config
 from helpers.model import Leaf
+from helpers.odds import chances_of
 from helpers.own_samplers import Newest, Rarest
 from helpers.recording import Recording, reopen
 
@@ -31,9 +32,7 @@ def test_a_plain_class_draws_and_goes_on_from_a_checkpoint(path: str) -> None:
         newest = buffer.sampler._newest(buffer.engine.streams.windows(), buffer.draws.standing)  # type: ignore[attr-defined]
         assert set(np.concatenate([buffer.sample(9).index for _ in range(9)]).tolist()) == set(newest.tolist())
         assert buffer.sample(3).weight.dtype == np.float32
-        np.testing.assert_allclose(
-            buffer.sampler.probability(newest, buffer.engine.streams.windows(), buffer.draws.standing), 1 / 5
-        )
+        np.testing.assert_allclose(chances_of(buffer, newest), 1 / 5)
         with pytest.raises(InputError, match="has no priorities"):
             buffer.update_priorities(newest, np.ones(5))
         buffer.checkpoint("here")

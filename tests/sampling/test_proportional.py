@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from helpers import priority_machine
 from helpers.effort import examples
 from helpers.priority_machine import check_going_on, copied, same_state
 from helpers.priority_model import Oracle, chi_square, moved_on
+from helpers.programs import printed
 from hypothesis import settings
 
 from diskreplay.errors import InputError, NotEnoughDataError
@@ -353,11 +352,10 @@ def test_a_row_is_asked_for_again_only_while_it_may_become_one() -> None:
 
 @pytest.mark.long
 def test_numba_is_loaded_only_for_priorities() -> None:
-    code = (
+    printed(
         "import sys; from diskreplay.sampling.proportional import Proportional; Proportional().to_json();"
         "from diskreplay.sampling.rank_based import RankBased; RankBased(); sys.exit('numba' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_refused_update_says_what_is_wrong() -> None:

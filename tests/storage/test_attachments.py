@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import zarr
+from helpers.damage import flip
 
 from diskreplay.errors import CorruptionError
 from diskreplay.storage import attachments, metadata
@@ -99,10 +100,7 @@ def test_what_is_written_is_no_file_of_another_kind(group):
 def test_a_changed_byte_is_found(tmp_path, group, place):
     data = np.random.default_rng(0).bytes(2 * CHUNK_ROWS)
     made = written(group, data)
-    shard = tmp_path / attachments.GROUP / "learner.pt" / "c.0.0"
-    damaged = bytearray(shard.read_bytes())
-    damaged[place] ^= 1
-    shard.write_bytes(damaged)
+    flip(tmp_path / attachments.GROUP / "learner.pt" / "c.0.0", place)
     with pytest.raises(CorruptionError, match="learner"):
         attachments.verify(FILES, str(tmp_path), made)
     with pytest.raises(CorruptionError, match="learner"):

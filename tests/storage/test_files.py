@@ -6,12 +6,12 @@ import errno
 import itertools
 import os
 import pathlib
-import subprocess
 import sys
 from types import TracebackType
 
 import pytest
 from gymnasium import spaces
+from helpers.programs import run
 from helpers.testing import FaultyFiles, Interrupts
 
 import diskreplay as dr
@@ -82,9 +82,8 @@ sys.main = sys.modules["__main__"]  # as some debuggers and notebooks keep it: i
 @pytest.mark.long
 def test_what_outlives_the_modules_at_exit_goes_without_a_word(tmp_path: pathlib.Path) -> None:
     """Regression: "Exception ignored in LocalLock.__del__", as the module os was gone already."""
-    program = [sys.executable, "-c", AT_EXIT.format(path=str(tmp_path))]
-    ended = subprocess.run(program, capture_output=True, text=True, check=True)
-    assert ended.stderr == ""
+    ended = run(AT_EXIT.format(path=str(tmp_path)))
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "circle", "circle/a"])

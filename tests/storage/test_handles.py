@@ -7,12 +7,9 @@ import errno
 import functools
 import gc
 import itertools
-import os
 import pathlib
 import random
-import subprocess
 import sys
-import textwrap
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +18,9 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers import lives
+from helpers.crashes import uncollected
 from helpers.effort import examples, stride
+from helpers.programs import printed
 from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.threads import together
 
@@ -70,18 +69,9 @@ def held_open(path: str) -> list[str]:
     return [name for name in found if name.startswith(path)]
 
 
-def add(buffer: dr.ReplayBuffer, count: int, commit_every: int = 8) -> None:
-    first = buffer.stats()["streams"]["0"]["end"]
-    for row in range(first, first + count):
-        buffer.add(**lives.step(0, row, 1))
-        if row % commit_every == 0:
-            buffer.commit()
-    buffer.commit()
-
-
 def filled(path: str, rows: int = 40, **options: Any) -> None:
     with lives.create(path, num_envs=1, rows=rows, **options) as buffer:
-        add(buffer, rows)
+        lives.add(buffer, rows, commit_every=8)
 
 
 def reader(path: str, **options: Any) -> dr.ReplayBuffer:
@@ -129,19 +119,14 @@ def test_a_file_that_somebody_holds_stays_open() -> None:
 
 @pytest.mark.long
 def test_owners_that_go_take_their_files_with_them() -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        with pool_of(4) as pool:
-            for _ in range(20):
-                owner = Handles()
-                pool.make_room(1)
-                put(owner, 0)
-                assert Open.count == len(pool) == 1
-                del owner
-                assert Open.count == len(pool) == 0
-    finally:
-        gc.enable()
+    with uncollected(), pool_of(4) as pool:
+        for _ in range(20):
+            owner = Handles()
+            pool.make_room(1)
+            put(owner, 0)
+            assert Open.count == len(pool) == 1
+            del owner
+            assert Open.count == len(pool) == 0
 
 
 def test_half_is_given_up_where_the_system_has_no_more() -> None:
@@ -262,8 +247,7 @@ def take(taken):
     return taken
 
 with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer:
-    for row in range(40, 44):
-        buffer.add(**lives.step(0, row, 1))
+    lives.add(buffer, 4)
     lives.check_all(buffer)
     taken = take([])  # all that the pool has not
     lives.check_all(buffer)
@@ -288,26 +272,14 @@ with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer:
 """
 
 
-def in_a_process_of_its_own(program: str, path: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(program), path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(pathlib.Path(lives.__file__).parents[1]), *sys.path])},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.long("test_threads_that_share_a_pool_of_two")
 def test_nine_streams_of_131_shards(path: str) -> None:
     """Regression: each column of each stream kept 128 open."""
     lives.create(path, num_envs=1, rows=262, chunk_rows=1, shard_rows=2).close()
     for number in range(9):
         with dr.ReplayBuffer.open(path, stream=str(number), **lives.OPTIONS) as buffer:
-            for row in range(262):
-                buffer.add(**lives.step(number, row, 1))
-                if row % 20 == 0:
-                    buffer.commit()
-    in_a_process_of_its_own(NINE_STREAMS, path)
+            lives.add(buffer, 262, number, commit_every=20)
+    printed(NINE_STREAMS, path, flags=("-W", "error"))
 
 
 @pytest.mark.long("test_threads_that_share_a_pool_of_two")
@@ -315,12 +287,12 @@ def test_one_batch_over_two_thousand_shards(path: str) -> None:
     """Regression: a batch held every shard that it touches, and failed with "mend the disk"."""
     filled(path, 4000, chunk_rows=1, shard_rows=2)
     assert len(list(pathlib.Path(path, "streams", "0", "obs").glob("c.*"))) == 2000
-    in_a_process_of_its_own(ONE_BATCH, path)
+    printed(ONE_BATCH, path, flags=("-W", "error"))
 
 
 @pytest.mark.long
 def test_five_hundred_shards_of_eight_columns_under_a_limit_of_64(path: str) -> None:
-    in_a_process_of_its_own(SMALL_LIMIT, path)
+    printed(SMALL_LIMIT, path, flags=("-W", "error"))
     assert len(list(pathlib.Path(path, "streams", "0", "obs").rglob("c.*"))) >= 500
 
 
@@ -328,7 +300,7 @@ def test_five_hundred_shards_of_eight_columns_under_a_limit_of_64(path: str) -> 
 def test_descriptors_that_the_program_needs(path: str) -> None:
     """What the pool keeps is given up for whatever the store needs; only then there is an error."""
     filled(path, chunk_rows=2, shard_rows=2)
-    in_a_process_of_its_own(ELSEWHERE, path)
+    printed(ELSEWHERE, path, flags=("-W", "error"))
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
@@ -336,7 +308,7 @@ def test_a_batch_is_read_in_parts_where_no_descriptor_is_left(number: int) -> No
     """Also of a file system that is none of the system's; the first shard of a part cannot do without."""
     files = FaultyFiles(SimulatedDisk())
     with lives.create("/a.replay", num_envs=1, files=files) as buffer:
-        add(buffer, 40)
+        lives.add(buffer, 40, commit_every=8)
     with pool_of(100), reader("/a.replay", files=files) as buffer:
         stream = next(iter(buffer.engine.streams)).disk
         frames = "/a.replay/streams/0/obs/c."
@@ -371,9 +343,7 @@ def test_a_batch_is_read_in_parts_where_no_descriptor_is_left(number: int) -> No
 def test_close_closes_everything(path: str) -> None:
     """Regression: files were open until the collector ran, so that the file system could not be unmounted."""
     filled(path)
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         assert held_open(path) == []
         for options in ({"mode": "r"}, {}, {"stream": "other"}):
             buffer = dr.ReplayBuffer.open(path, cache_bytes=0, **options)
@@ -385,8 +355,6 @@ def test_close_closes_everything(path: str) -> None:
             buffer.close()
             assert held_open(path) == []
             assert len(handles.POOL) == 0
-    finally:
-        gc.enable()
 
 
 @pytest.mark.long
@@ -394,16 +362,12 @@ def test_close_closes_everything(path: str) -> None:
 def test_a_reader_that_is_dropped_closes_its_files(path: str) -> None:
     """Regression: a stream and its columns were a reference cycle."""
     filled(path)
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         buffer = reader(path)
         buffer.sample(30)
         assert held_open(path)
         del buffer
         assert held_open(path) == []
-    finally:
-        gc.enable()
 
 
 @pytest.mark.long
@@ -413,7 +377,7 @@ def test_close_closes_everything_after_an_error(path: str) -> None:
     files = FaultyFiles()
     buffer = dr.ReplayBuffer.open(path, files=files, **lives.OPTIONS)
     lives.check_all(buffer)
-    buffer.add(**lives.step(0, 40, 1))
+    lives.add(buffer, 1)
     files.fail_at(3, errno.EIO)
     with pytest.raises(WriteFailedError):
         buffer.commit()
@@ -439,7 +403,7 @@ def test_a_reader_that_goes_on_gives_back_what_was_evicted(path: str, rows: int)
         lives.check_all(buffer)
         with dr.ReplayBuffer.open(path, **lives.OPTIONS) as writer:
             lives.check_all(writer)
-            add(writer, rows)
+            lives.add(writer, rows, commit_every=8)
             assert [name for name in held_open(path) if name.endswith(" (deleted)")]
             buffer.refresh()
             assert not [name for name in held_open(path) if name.endswith(" (deleted)")]

@@ -10,9 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from diskreplay_cli.datasets import written_to
-from diskreplay_cli.main import main
+from helpers.commands import command, said
 from helpers.testing.faulty_objects import SimulatedObjects
 
 import diskreplay as dr
@@ -85,7 +84,7 @@ READ: dict[str, Callable[[], object]] = {
     "verify": lambda: verify("~/a.replay"),
     "inspect": lambda: inspect("~/a.replay"),
     "resize": lambda: resize("~/a.replay", 30),
-    "a command": lambda: CliRunner().invoke(main, ["inspect", "~/a.replay"], catch_exceptions=False).exit_code or None,
+    "a command": lambda: command("inspect", "~/a.replay", catch_exceptions=False).exit_code or None,
 }
 
 
@@ -111,8 +110,7 @@ def test_an_interrupt_of_a_command_looks_at_home_too(home: pathlib.Path) -> None
 
 def test_a_file_of_ids_is_at_home(home: pathlib.Path) -> None:
     (home / "ids.txt").write_text("1\n")
-    done = CliRunner().invoke(main, ["edit", "~/a.replay", "~/b.replay", "--ids", "~/ids.txt"])
-    assert done.exit_code == 0, done.output
+    said("edit", "~/a.replay", "~/b.replay", "--ids", "~/ids.txt")
     assert (home / "b.replay").is_dir()
 
 

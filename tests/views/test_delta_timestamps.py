@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
+from helpers.odds import chances_of
 
 import diskreplay as dr
 from diskreplay.errors import InputError
@@ -265,12 +266,12 @@ def test_priorities_are_those_of_other_times_too(path: str) -> None:
     with create(path, one, sampler=dr.Proportional()) as buffer:
         record(buffer, [9])
         buffer.update_priorities(np.arange(9), np.arange(9) + 1.0)
-        chance = buffer.sampler.probability(np.arange(9), buffer.engine.streams.windows(), buffer.draws.standing)
+        chance = chances_of(buffer, np.arange(9))
         buffer.checkpoint("a")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with dr.ReplayBuffer.open(path, checkpoint="a", view=other, sampler=dr.Proportional()) as buffer:
-            again = buffer.sampler.probability(np.arange(9), buffer.engine.streams.windows(), buffer.draws.standing)
+            again = chances_of(buffer, np.arange(9))
     np.testing.assert_array_equal(chance, again)
 
 

@@ -7,24 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict
+from helpers.line import TURN, create, play
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError
 
-LINE, TURN = Box(-np.inf, np.inf, (1,), np.float32), Discrete(2)
 SAMPLERS = [dr.Uniform, dr.Proportional, dr.RankBased, lambda: dr.Recent(half_life=3)]
-
-
-def play(buffer: dr.ReplayBuffer[Any], length: int, ends: bool = True) -> None:
-    for at in range(length):
-        buffer.add([at], 0, 1.0, [at + 1], ends and at == length - 1, False)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_without_a_whole_episode_it_is_said_what_there_is(path: str, sampler: Callable[[], Any]) -> None:
-    options: dict[str, Any] = {"capacity": 10, "view": dr.PaddedEpisodes(20), "sampler": sampler(), "seed": 0}
-    with dr.ReplayBuffer.create(path, LINE, TURN, **options) as buffer:
+    with create(path, 10, view=dr.PaddedEpisodes(20), sampler=sampler()) as buffer:
         with pytest.raises(NotEnoughDataError, match="the buffer holds 0 transitions"):
             buffer.sample(1)
         play(buffer, 4, ends=False)
@@ -43,8 +37,7 @@ def test_without_a_whole_episode_it_is_said_what_there_is(path: str, sampler: Ca
 
 def test_an_environment_without_a_whole_episode_is_named(path: str) -> None:
     """Where another has one, the view has nothing to explain."""
-    options: dict[str, Any] = {"capacity": 20, "num_envs": 2, "sampler": dr.Proportional(by_env=True)}
-    with dr.ReplayBuffer.create(path, LINE, TURN, view=dr.PaddedEpisodes(5), **options) as buffer:
+    with create(path, 20, 2, sampler=dr.Proportional(by_env=True), view=dr.PaddedEpisodes(5)) as buffer:
         for at in range(3):
             buffer.add([[at]] * 2, [0, 0], [1.0, 1.0], [[at + 1]] * 2, [at == 2, False], [False, False])
         with pytest.raises(NotEnoughDataError, match="environment 1 of 2 has no transition yet"):

@@ -15,6 +15,8 @@ import pytest
 from helpers.configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
 from helpers.effort import examples
 from helpers.model import KINDS, Actor, Log, arguments
+from helpers.odds import chances_of
+from helpers.recording import went_on
 from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of, standings
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
@@ -99,14 +101,8 @@ class ViewMachine(RuleBasedStateMachine):
 
     def went_on(self, holder: Writer | Reader) -> bool:
         """Whether the buffer went on to the newest commits by itself, as it must where it was outrun."""
-        windows = {n: (facts["begin"], facts["end"]) for n, facts in holder.buffer.stats()["streams"].items()}
-        if all(windows[name] == (log.begin, log.end) for name, log in holder.others.items()):
-            return False
         newest = {name: frozen(each.durable) for name, each in self.writers.items() if each is not holder}
-        assert any(newest[name].begin > log.begin for name, log in holder.others.items()), "nothing was evicted"
-        assert {name: windows[name] for name in newest} == {n: (log.begin, log.end) for n, log in newest.items()}
-        holder.others = newest
-        return True
+        return went_on(holder, newest)
 
     def look(self, holder: Writer | Reader) -> None:
         """Every item that a buffer says it holds shows what was added, whatever others did since."""
@@ -247,7 +243,7 @@ class ViewMachine(RuleBasedStateMachine):
         every = np.array(list(expected), np.int64)
         np.testing.assert_array_equal(buffer.draws.standing(every), list(expected.values()))
         there = items(self.view, writer.logs())
-        chances = buffer.sampler.probability(every, buffer.engine.streams.windows(), buffer.draws.standing)
+        chances = chances_of(buffer, every)
         assert every[chances > 0].tolist() == there
         for each, found in expected.items():
             if not second:

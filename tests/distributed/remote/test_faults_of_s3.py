@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 from distributed.remote.proxy import Answer, Asked, Cut, Late, Mute, Proxy
-from distributed.servers import CREDENTIALS, SECRET, UNCONDITIONAL, make_bucket, serving
-from remote.world import LAYOUT, SPACES, Life, rows_of
+from distributed.servers import SECRET, UNCONDITIONAL, lead_to, make_bucket, serving
+from remote.world import LAYOUT, SPACES, Life, lived, rows_of, seen
 
 import diskreplay as dr
 from diskreplay.errors import RemoteError
@@ -45,8 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def proxy(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """Before a server; what the environment says leads to it."""
     with Proxy(server) as found:
-        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": found.endpoint}.items():
-            monkeypatch.setenv(name, value)
+        lead_to(found.endpoint, monkeypatch)
         yield found
 
 
@@ -98,8 +97,7 @@ def test_a_refusal_is_said_and_ends_with_its_cause(
     monkeypatch.setattr(storage, "ANSWER_SECONDS", 2.0)
     monkeypatch.setattr(storage, "RETRY_SECONDS", 3.0)
     url = f"s3://bucket/{name.replace(' ', '-')}.replay"
-    life = Life(tmp_path / "a", remote=url, push_seconds=0.1)
-    life.add(20)
+    life = lived(tmp_path / "a", 20, remote=url, push_seconds=0.1)
     life.buffer.push(300)
     before = life.window()
     with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
@@ -132,8 +130,7 @@ def test_renewed_credentials_of_the_environment_are_taken(
     proxy: Proxy, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that runs for weeks, with credentials that are good for hours."""
-    life = Life(tmp_path / "a")
-    life.add(20)
+    life = lived(tmp_path / "a", 20)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old")
     proxy.decide = lambda asked: _answer(400, "ExpiredToken") if "Credential=old/" in asked.authorization else None
     store = Store(life.path, LocalFiles())
@@ -142,8 +139,7 @@ def test_renewed_credentials_of_the_environment_are_taken(
         push.run()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new")
     push.run()
-    with dr.ReplayBuffer.open("s3://bucket/renewed.replay", mode="r", mirror=tmp_path / "m") as reader:
-        assert sorted(rows_of(reader)) == sorted(life.window())
+    assert seen("s3://bucket/renewed.replay", tmp_path / "m") == sorted(life.window())
     life.buffer.close()
 
 
@@ -155,11 +151,9 @@ def test_a_missing_bucket_is_said_until_it_is_there(proxy: Proxy, server: str, t
         _check_said(refused.value, url, "NoSuchBucket")
         assert not (tmp_path / "a").exists()
     make_bucket(server, "later")
-    life = Life(tmp_path / "a", remote=url, push_seconds=0.1)
-    life.add(10)
+    life = lived(tmp_path / "a", 10, remote=url, push_seconds=0.1)
     life.buffer.close()
-    with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
-        assert sorted(rows_of(reader)) == sorted(life.window())
+    assert seen(url, tmp_path / "m") == sorted(life.window())
 
 
 def test_a_large_upload_takes_its_time_and_a_question_does_not(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,9 +238,7 @@ def test_a_listing_that_is_always_cut_ends(proxy: Proxy, monkeypatch: pytest.Mon
 def test_a_slow_server_delays_and_nothing_else(proxy: Proxy, tmp_path: pathlib.Path) -> None:
     proxy.decide = lambda asked: Late(0.1, 3)
     url = "s3://bucket/slow.replay"
-    life = Life(tmp_path / "a", remote=url, push_seconds=0.1)
-    life.add(20)
-    life.checkpoint("c")
+    life = lived(tmp_path / "a", 20, "c", remote=url, push_seconds=0.1)
     life.buffer.push(300)
     with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
         assert sorted(rows_of(reader)) == sorted(life.window())
@@ -259,12 +251,10 @@ def test_a_server_that_ignores_conditions_is_refused(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = "s3://bucket/a.replay"
-    life = Life(tmp_path / "a")
-    life.add(20)
+    life = lived(tmp_path / "a", 20)
     (tmp_path / "server").mkdir()
     with serving(name, tmp_path / "server") as endpoint:
-        for variable, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}.items():
-            monkeypatch.setenv(variable, value)
+        lead_to(endpoint, monkeypatch)
         with pytest.raises(RemoteError, match="though the condition of the put"):
             dr.ReplayBuffer.create(tmp_path / "b", *SPACES, capacity=60, **LAYOUT, remote=url)
         assert not (tmp_path / "b").exists()
@@ -283,8 +273,7 @@ def test_tags_may_be_compared_with_their_quotation_marks(
     (tmp_path / "server").mkdir()
     with serving("ministack", tmp_path / "server") as endpoint, Proxy(endpoint) as proxy:
         proxy.decide = lambda asked: _answer(412, "PreconditionFailed") if asked.if_match.startswith('"') else None
-        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": proxy.endpoint}.items():
-            monkeypatch.setenv(name, value)
+        lead_to(proxy.endpoint, monkeypatch)
         objects = ObjectStore(url)
         first = objects.put("x", b"1", NEW)
         second = objects.put("x", b"2", first)
@@ -298,8 +287,7 @@ def test_tags_may_be_compared_with_their_quotation_marks(
             life.add(20)
             life.buffer.push(300)
         assert life.buffer.stats()["remote"]["failures"] == 0
-        with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
-            assert sorted(rows_of(reader)) == sorted(life.window())
+        assert seen(url, tmp_path / "m") == sorted(life.window())
         life.buffer.close()
 
 
@@ -336,8 +324,7 @@ def test_a_missing_right_is_said_and_others_are_used(tmp_path: pathlib.Path, mon
             "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": endpoint,
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
-        life = Life(tmp_path / "a")
-        life.add(20)
+        life = lived(tmp_path / "a", 20)
         with pytest.raises(RemoteError) as refused:
             life.push(ObjectStore(url))
         _check_said(refused.value, url, "AccessDenied: .*; look at the credentials and at what they may do")

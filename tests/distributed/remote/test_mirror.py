@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import pathlib
 import signal
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 from distributed.remote import downloader
 from helpers import effort
+from helpers.damage import flip
 from helpers.testing import FaultyObjects, Interrupts, SimulatedObjects
+from helpers.threads import together
 from remote.world import Life, pushed, read, reader, rows_of
 
 import diskreplay as dr
@@ -53,11 +56,7 @@ def test_the_budget_holds_while_many_are_downloaded_at_once(tmp_path: pathlib.Pa
             mirror.keep(_object(number * 100 + more), [b"a" * 100])
             over.append(mirror.used_bytes() > 2000)
 
-    threads = [threading.Thread(target=keep, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[functools.partial(keep, number) for number in range(8)])
     assert len(over) == 160
     assert not any(over)
 
@@ -126,9 +125,7 @@ def test_a_damaged_copy_is_said_once_and_downloaded_again(
     assert read(objects, tmp_path / "m") == sorted(life.window())
     for copy in sorted((tmp_path / "m").iterdir()):
         for at in (5, copy.stat().st_size // 2, copy.stat().st_size - 3):
-            data = bytearray(copy.read_bytes())
-            data[at] ^= 1
-            copy.write_bytes(data)
+            damaged = flip(copy, at)
             named = None
             try:
                 assert read(objects, tmp_path / "m") == sorted(life.window())
@@ -136,7 +133,7 @@ def test_a_damaged_copy_is_said_once_and_downloaded_again(
                 named = str(error.file)
             if named is not None:
                 assert named.startswith(f"{objects.url}/streams/0/")
-                assert not copy.exists() or bytes(data) != copy.read_bytes()
+                assert not copy.exists() or damaged != copy.read_bytes()
             assert read(objects, tmp_path / "m") == sorted(life.window())
         with copy.open("r+b") as file:
             file.truncate(copy.stat().st_size - 1)

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from distributed.remote import collector
-from distributed.servers import CONDITIONAL, CREDENTIALS, serving
+from distributed.servers import CONDITIONAL, lead_to, serving
 from helpers import effort
-from remote.world import Life, rows_of
+from remote.world import lived, rows_of, seen
 
 import diskreplay as dr
 from diskreplay.errors import RemoteError
@@ -30,8 +30,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         serving(request.param, tmp_path_factory.mktemp(request.param)) as endpoint,
         pytest.MonkeyPatch.context() as patch,
     ):
-        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}.items():
-            patch.setenv(name, value)
+        lead_to(endpoint, patch)
         yield "s3://bucket"
 
 
@@ -60,15 +59,13 @@ def test_an_object_that_cannot_be_listed_is_in_nobodys_way(bucket: str, tmp_path
 
         client = boto3.client("s3")
     url = f"{bucket}/strange.replay"
-    life = Life(tmp_path / "a", remote=url)
-    life.add(30)
+    life = lived(tmp_path / "a", 30, remote=url)
     life.buffer.push(60)
     for key in "/x", "//x", "streams /x", "x//y", "streams/0/x//y":
         client.put_object(Bucket="bucket", Key=f"strange.replay/{key}", Body=b"x")
     life.add(9)
     life.buffer.push(60)
-    with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as buffer:
-        assert sorted(rows_of(buffer)) == sorted(life.window())
+    assert seen(url, tmp_path / "m") == sorted(life.window())
     life.buffer.close()
     client.put_object(Bucket="bucket", Key="strange.replay/streams//x", Body=b"x")
     with pytest.raises(RemoteError, match=r"a name that no store has.*streams//.*remove it"):
@@ -119,12 +116,9 @@ def test_zarr_and_tensorstore_read_it_without_a_warning(bucket: str, tmp_path: p
     from zarr.storage import ObjectStore as ZarrObjects
 
     url = f"{bucket}/plain.replay"
-    life = Life(tmp_path / "a", remote=url, stream="actor")
-    life.add(50)
-    life.checkpoint("c")
+    life = lived(tmp_path / "a", 50, "c", remote=url, stream="actor")
     life.buffer.push(60)
-    other = Life(tmp_path / "b", 1, remote=url)
-    other.add(20)
+    other = lived(tmp_path / "b", 20, writer=1, remote=url)
     other.buffer.push(60)
     local = np.asarray(life.buffer.zarr()["streams/actor/obs"][:50, 0])
     with warnings.catch_warnings():
