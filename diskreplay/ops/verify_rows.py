@@ -85,7 +85,7 @@ class RowCheck:
         self.found = found
         self.first = commit.floor(schema.context)
         # One more of each: it may not fit the one before.
-        self.stop = min(seen[0] + 1, commit.end)
+        self.stop = max(min(seen[0] + 1, commit.end), self.first)
         self.own = max(0, seen[1] + 1 - commit.patch_begin)
         self.missing: list[tuple[int, int, int]] = []
         """Places of patches that rows promise, and that are not there."""

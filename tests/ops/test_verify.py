@@ -268,6 +268,16 @@ def test_rows_that_only_a_checkpoint_needs(path: str) -> None:
         buffer.sample(8)
 
 
+def test_checkpoints_of_one_end_and_other_windows(path: str) -> None:
+    """Of the second, which has no row, nothing is left to check once the first is."""
+    images(path, rows=20, num_envs=1)
+    with dr.ReplayBuffer.open(path) as buffer:
+        buffer.checkpoint("a")
+        buffer.clear()
+        buffer.checkpoint("b")
+    assert verify(path).problems == ()
+
+
 # Chunks with the right checksum that break a rule: forged where the column is not compressed.
 
 PLAIN = {name: "none" for name in ("start", "valid", "terminated", "reward")}
