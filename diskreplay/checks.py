@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError, SchemaError
 
+Array = NDArray[Any]
+
 MAX_KEY_BYTES = 128
 """The most bytes of a key, which names a file or directory, with a few letters more while it is being made."""
 PLAIN = frozenset({type(None), str, bool, int, float, complex, *np.sctypeDict.values()})

@@ -13,14 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
+from diskreplay.checks import Array
 from diskreplay.reading import blocks
 from diskreplay.reading.reads import Empty
 from diskreplay.schema.ragged import Lists, Padded, joined
 from diskreplay.views.batch import Batch
-
-Array = NDArray[Any]
 
 
 class Joint:

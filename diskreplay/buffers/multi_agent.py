@@ -20,7 +20,7 @@ from diskreplay.buffers.options import (
     shared,
 )
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.checks import check_share
+from diskreplay.checks import Array, check_share
 from diskreplay.engine.inputs import InputExceptions
 from diskreplay.errors import InputError
 from diskreplay.reading.samples import Samples
@@ -30,8 +30,6 @@ from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.delta_timestamps import DeltaTimestamps
 from diskreplay.views.view import View
-
-Array = NDArray[Any]
 
 
 class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch]):

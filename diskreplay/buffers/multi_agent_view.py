@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_layout import AGENT_REWARD, AVAILABLE, MEAN_ACTION, OWN_COLUMNS, Agents
+from diskreplay.checks import Array
 from diskreplay.index.rewards import returns
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
@@ -26,8 +27,6 @@ from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import Arrays, Batch, RolloutBatch
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
-
-Array = NDArray[Any]
 
 
 class _OfAgents(Arrays):

@@ -20,7 +20,7 @@ from diskreplay.buffers.opening import Asked
 from diskreplay.buffers.options import OpenOptions, shared
 from diskreplay.buffers.passes import Passes, Slices
 from diskreplay.buffers.stored import StoredBuffer
-from diskreplay.checks import check_array, check_count, check_flag, check_share
+from diskreplay.checks import Array, check_array, check_count, check_flag, check_share
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
 from diskreplay.engine.inputs import InputExceptions, rounded
@@ -35,7 +35,6 @@ from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
 
-Array = NDArray[Any]
 SomeBatch = TypeVar("SomeBatch", bound=Arrays)
 
 VALUE, LOG_PROB, FINAL_VALUE = "value", "log_prob", "final_value"

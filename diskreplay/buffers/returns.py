@@ -7,12 +7,11 @@ of the true final one where the step is a *cut* (terminated, truncated, or the n
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from diskreplay.checks import Array
+
 Floats = NDArray[np.float64]
 
 

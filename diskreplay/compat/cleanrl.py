@@ -41,8 +41,6 @@ __all__ = ["PrioritizedBatch", "PrioritizedReplayBuffer", "ReplayBuffer", "Repla
 ANY_ACTION = unbounded((), np.int64)
 """The space of Rainbow's actions: its buffer is not told how many there are."""
 
-Array = NDArray[Any]
-
 
 class ReplayBufferSamples(NamedTuple):
     """A batch as torch tensors.

@@ -9,11 +9,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.checks import check_array
+from diskreplay.checks import Array, check_array
 from diskreplay.engine.inputs import check_range
 from diskreplay.errors import InputError
 
-Array = NDArray[Any]
 Shape = tuple[int, ...]
 Item = TypeVar("Item")
 Read = Callable[[NDArray[np.int64]], Array]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.checks import check_array, check_count
+from diskreplay.checks import Array, check_array, check_count
 from diskreplay.compat.disk_array import DiskArray
 from diskreplay.compat.given import number
 from diskreplay.compat.location import Location, close_with, global_seed
@@ -41,8 +41,6 @@ from diskreplay.views.transition import Transition
 __all__ = ["ReplayBuffer"]
 
 ACTIONS = unbounded((), np.int32)
-
-Array = NDArray[Any]
 
 
 class _EveryRow(Transition):

@@ -15,13 +15,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.checks import arrays, check_array
+from diskreplay.checks import Array, arrays, check_array
 from diskreplay.compat.disk_array import squeezed
 from diskreplay.engine.inputs import check_range
 from diskreplay.errors import InputError
 from diskreplay.schema.spaces import choices
 
-Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 TIME_LIMIT = "TimeLimit.truncated"

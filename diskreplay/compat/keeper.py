@@ -15,17 +15,15 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.sampled import SampledBuffer
+from diskreplay.checks import Array
 from diskreplay.compat.location import close_with
 from diskreplay.compat.ring import Ring
 from diskreplay.compat.stores import closed_on_failure
 from diskreplay.engine.generator import set_rng
 from diskreplay.errors import InputError
 from diskreplay.schema.ids import Ids
-
-Array = NDArray[Any]
 
 STATE = "held"
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_array, check_count
+from diskreplay.checks import Array, check_array, check_count
 from diskreplay.compat import sampler_draws
 from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.given import number
@@ -66,7 +66,6 @@ MOST_WAITING = 1024
 MOST_ERROR = 1e100
 MOST_REWARD = float(np.finfo(np.float32).max)
 
-Array = NDArray[Any]
 Transition5 = tuple[Array, Array, np.float32, Array, bool]
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.checks import check_count
+from diskreplay.checks import Array, check_count
 from diskreplay.compat import given
 from diskreplay.compat.location import Location, close_with, global_seed
 from diskreplay.compat.ring import Field, Ring, ring_property, shown
@@ -49,8 +49,6 @@ __all__ = [
 ]
 
 OBSERVATION = "observation"
-
-Array = NDArray[Any]
 
 
 class TrajectoryType(enum.Enum):

@@ -17,15 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.sampled import SampledBuffer
+from diskreplay.checks import Array
 from diskreplay.compat.disk_array import DiskArray, Shape
 from diskreplay.compat.given import stacked
 from diskreplay.compat.rows import RowWindow, ids_of, rows_of_window, single_steps, window
 from diskreplay.schema.ids import Ids
 
-Array = NDArray[Any]
 Part = tuple[str, ...] | Callable[[Any], Any]
 
 

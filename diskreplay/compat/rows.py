@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
+from diskreplay.checks import Array
 from diskreplay.errors import EvictedError
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.open_stream import OpenStream
@@ -25,8 +25,6 @@ from diskreplay.schema.columns import REWARD, TERMINATED, VALID
 from diskreplay.schema.ids import Ids, pack, stream_of
 from diskreplay.schema.spaces import unflatten
 from diskreplay.views.transition import Transition
-
-Array = NDArray[Any]
 
 
 class RowWindow(NamedTuple):

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 try:
     import torch
@@ -41,7 +40,7 @@ except ModuleNotFoundError as error:
 from diskreplay.buffers.checkpointed import Checkpointed
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.checks import check_array, check_count
+from diskreplay.checks import Array, check_array, check_count
 from diskreplay.compat import given
 from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.location import Location
@@ -69,8 +68,6 @@ ON_DISK = "obs", "obs_next"
 WEIGHTS = "priorities"
 FLAGS = "terminated", "truncated"
 NEEDED = "obs", "act", "rew", *FLAGS, "obs_next"
-
-Array = NDArray[Any]
 
 
 @dataclasses.dataclass

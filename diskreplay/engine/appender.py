@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.engine.arguments import Arguments, Row
 from diskreplay.engine.continuity import Break, OneEnvironment, SeveralEnvironments
 from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions
@@ -37,8 +38,6 @@ from diskreplay.interrupts import Block
 from diskreplay.schema.columns import PATCHES, REPEAT, REWARD, TERMINATED, TRUNCATED, VALID, ZEROS, Schema
 from diskreplay.storage.commit import MAX_IDS
 from diskreplay.storage.stream import StreamWriter
-
-Array = NDArray[Any]
 
 FLAGS = TERMINATED, TRUNCATED, VALID
 PLACED_STEPS = 256

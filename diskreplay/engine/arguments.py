@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from diskreplay.checks import check_array
+from diskreplay.checks import Array, check_array
 from diskreplay.engine.inputs import AnySlot, InputExceptions, Slot, action_slots, check_reward, column_slots, obs_slots
 from diskreplay.engine.leaves import ObsLeaf
 from diskreplay.errors import InputError
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import OBS, REWARD, TERMINATED, TRUNCATED, VALID, Schema
-
-Array = NDArray[Any]
 
 
 class Row(NamedTuple):

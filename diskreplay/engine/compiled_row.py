@@ -20,14 +20,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.engine.arguments import Row
 from diskreplay.loading import Late
 from diskreplay.schema.columns import START, VALID
 from diskreplay.storage.column import ColumnWriter
 
-Array = NDArray[Any]
 Written = tuple[ColumnWriter, int, Array | None]
 """A column, the rows of its chunks, and its array of the log's table, or None if it has none."""
 

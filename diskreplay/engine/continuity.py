@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.engine.leaves import ObsLeaf
 
-Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 
 LARGE_BYTES = 1 << 17

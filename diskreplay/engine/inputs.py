@@ -16,16 +16,13 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Text
-from numpy.typing import NDArray
 
-from diskreplay.checks import arrays, check_array
+from diskreplay.checks import Array, arrays, check_array
 from diskreplay.errors import InputError
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import Column, RaggedColumn, Schema
 from diskreplay.schema.ragged import Lists, Padded, rows_of
 from diskreplay.video import wrong as wrong_video
-
-Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)

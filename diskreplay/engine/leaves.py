@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.schema.columns import Column, Stack
-
-Array = NDArray[Any]
 
 
 class ObsLeaf:

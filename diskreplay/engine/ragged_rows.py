@@ -15,15 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.engine.arguments import Row
 from diskreplay.errors import StateError
 from diskreplay.schema.columns import Schema
 from diskreplay.storage.column import ColumnWriter
 from diskreplay.storage.commit import MAX_ITEMS
 
-Array = NDArray[Any]
 Span = tuple[int, int]
 
 NEAR_SHARE = 8

@@ -11,16 +11,15 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from diskreplay.checks import Array
 from diskreplay.engine import compiled_row
 from diskreplay.engine.arguments import Row
 from diskreplay.engine.compiled_row import CompiledRow
 from diskreplay.index.log import NEXT_PATCH, StreamLog
 from diskreplay.schema.columns import PLACE, Schema
 from diskreplay.storage.stream import StreamWriter
-
-Array = NDArray[Any]
 
 NEVER = 1 << 62
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.engine.arguments import Row
 from diskreplay.engine.continuity import same_rows
 from diskreplay.schema.columns import CONTINUES
-
-Array = NDArray[Any]
 
 COMPARED_BYTES = 1 << 20
 """The bytes of observations that are compared in one go."""

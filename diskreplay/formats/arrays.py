@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.checks import check_array
+from diskreplay.checks import Array, check_array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.ends import EndsUnknown, ends_of
 from diskreplay.formats.core.flat import FlatArrays, flags
@@ -29,7 +29,6 @@ from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Source
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import ACTION, OBS, TERMINATED, TRUNCATED
-from diskreplay.schema.ragged import Array
 
 Nested = Any
 """An array, or dicts and tuples of arrays."""

@@ -32,6 +32,7 @@ import pathlib
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.array_reader import array_format
 from diskreplay.formats.core.array_writer import write_episodes
@@ -43,7 +44,6 @@ from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count
 from diskreplay.formats.files import hdf5, hdf5_writer
 from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
-from diskreplay.schema.ragged import Array
 
 VERSION, PLACE = "2.1", "diskreplay"
 COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated")

@@ -48,6 +48,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import episode_blocks
@@ -74,7 +75,6 @@ from diskreplay.formats.files.dopamine_logs import (
 )
 from diskreplay.formats.files.gzip_arrays import GzipWriter, compressed
 from diskreplay.schema.columns import ACTION, OBS, REWARD, Start
-from diskreplay.schema.ragged import Array
 
 CAPACITY = 1_000_000
 """The number of rows of the buffers that the DQN Replay Dataset was logged from."""

@@ -41,6 +41,7 @@ import gymnasium
 import numpy as np
 
 from diskreplay.buffers.provenance import checked
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, leaves_of
@@ -57,7 +58,6 @@ from diskreplay.formats.files.lerobot_output import DatasetWriter
 from diskreplay.formats.files.parquet_array import ParquetArray, Texts
 from diskreplay.index.episodes import Episode
 from diskreplay.schema.columns import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
-from diskreplay.schema.ragged import Array
 
 NAME = "lerobot"
 CHECKED_ROWS = 1 << 16

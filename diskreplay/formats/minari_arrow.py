@@ -21,6 +21,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import array_slice
@@ -37,7 +38,7 @@ from diskreplay.formats.files.images import EncodedImages
 from diskreplay.formats.files.minari_dataset import METADATA
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import DTYPES
-from diskreplay.schema.ragged import Array, Lists
+from diskreplay.schema.ragged import Lists
 
 STORAGE, FILE = "arrow", "part-0.arrow"
 BATCH_ROWS = 131_072

@@ -46,6 +46,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.episodes import episode_blocks
@@ -57,7 +58,6 @@ from diskreplay.formats.core.transitions import Source, Transitions, nothing
 from diskreplay.formats.files import images, rlds_episodes
 from diskreplay.formats.files.rlds_episodes import DISCOUNT, FACTS, FEATURES, FLAGS, INFO, LAYOUT, ORIGIN, STEPS
 from diskreplay.schema.columns import ACTION, DTYPES, OBS, REWARD
-from diskreplay.schema.ragged import Array
 
 NAME, VERSION = "diskreplay", "1.0.0"
 RECORDS = f"{NAME}-train.tfrecord-00000-of-00001"

@@ -41,6 +41,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.buffers.provenance import checked
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.array_reader import array_format
 from diskreplay.formats.core.array_writer import write_episodes
@@ -52,7 +53,6 @@ from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import parse_json
 from diskreplay.formats.files import hdf5, hdf5_writer
 from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
-from diskreplay.schema.ragged import Array
 
 PLACE = "diskreplay"
 FLAT = "flat"

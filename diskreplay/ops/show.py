@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.log_rows import LogRows, open_rows
 from diskreplay.formats.core.output import check_target, replacing
@@ -39,8 +40,6 @@ SMALL_PIXELS = 128
 """The width below which frames are enlarged by a whole factor."""
 GAP_PIXELS = 2
 BACKGROUND = (40, 40, 48)
-
-Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay import video
+from diskreplay.checks import Array
 from diskreplay.errors import EvictedError
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.reading import ragged_reads
@@ -37,8 +36,6 @@ from diskreplay.video import Video
 BLOCK_VALUES = 1 << 20
 """The number of values (rows times environments) that are looked at together."""
 UNREADABLE = (EvictedError, *DAMAGE)
-
-Array = NDArray[Any]
 
 
 class ValueReader:

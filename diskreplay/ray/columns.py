@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
@@ -17,8 +17,6 @@ from diskreplay.schema.ids import Ids
 from diskreplay.schema.spaces import leaf_layout, leaf_spaces
 from diskreplay.storage.paths import PathLike, checked_path, full_path
 from diskreplay.views.transition import Transition
-
-Array = NDArray[Any]
 
 NEXT = f"next_{OBS}"
 STEPS = Transition()

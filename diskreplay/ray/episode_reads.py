@@ -7,18 +7,16 @@ from typing import Any
 
 import numpy as np
 import tree
-from numpy.typing import NDArray
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import Array
 from diskreplay.ray.columns import column_names, next_name, read_columns
 from diskreplay.ray.episode_writes import Chunk
 from diskreplay.ray.episodes import Held
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import REWARD, TERMINATED, TRUNCATED
 from diskreplay.schema.ids import Ids
-
-Array = NDArray[Any]
 
 
 def steps(store: ReplayBuffer, held: Held, start: int, stop: int) -> Chunk:

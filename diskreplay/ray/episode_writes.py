@@ -9,19 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.spaces.space_utils import batch as batched
 
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_array
+from diskreplay.checks import Array, check_array
 from diskreplay.errors import InputError
 from diskreplay.index.spans import EpisodeSpan
 from diskreplay.ray.episodes import ID, NUMBER, STEP, Episodes, goes_on
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import TERMINATED, TRUNCATED, VALID
-
-Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 from ray.rllib.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils import force_list
@@ -37,8 +36,6 @@ from diskreplay.sampling.window import Sampler
 from diskreplay.schema.spaces import unbounded
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.paths import PathLike, checked_path
-
-Array = NDArray[Any]
 
 CHECKPOINT = "rllib-"
 """The prefix of the names of the store's checkpoints, before a number."""

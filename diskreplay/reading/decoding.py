@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import video, workers
+from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.reading import ragged_reads
 from diskreplay.reading.cache import ChunkCache
@@ -31,7 +32,6 @@ from diskreplay.schema.ragged import Lists
 from diskreplay.storage.column import ColumnReader
 from diskreplay.video import Packet, Video
 
-Array = NDArray[Any]
 Place = tuple[Array, int]
 """An array of frames, and the place of a frame in it."""
 

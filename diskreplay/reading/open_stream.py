@@ -6,11 +6,12 @@ import copy
 import dataclasses
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError, EvictedError
 from diskreplay.index import rewards
 from diskreplay.index.episodes import COLUMNS, KeptEpisodes
@@ -32,8 +33,6 @@ from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import StreamReader, StreamWriter
-
-Array = NDArray[Any]
 
 TAKEN_ROWS = 1 << 18
 """The rows that are read into the index in one go; so many are in RAM twice for a while."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
@@ -16,8 +17,6 @@ from diskreplay.schema.columns import RaggedColumn
 from diskreplay.schema.ids import Ids
 from diskreplay.schema.ragged import Form, Lists, Padded, offsets_of
 from diskreplay.storage.column import ColumnReader
-
-Array = NDArray[Any]
 
 
 class HasItems(Protocol):

@@ -16,15 +16,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.index.log import StreamLog, place_of
 from diskreplay.reading import compiled
 from diskreplay.schema.columns import START, VALID, Schema
 from diskreplay.schema.ids import Ids
 from diskreplay.schema.ring import Table
-
-Array = NDArray[Any]
 
 ALIGNED = 64
 """Each array of a block begins at a multiple of so many bytes."""

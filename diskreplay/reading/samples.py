@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
+from diskreplay.checks import Array
 from diskreplay.index.log import place_of
 from diskreplay.index.rewards import returns, rewards
 from diskreplay.reading import decoding, observations, plain, ragged_reads
@@ -26,8 +27,6 @@ from diskreplay.reading.target import Target
 from diskreplay.schema.columns import KNOWN, LATER, RECORDED, REWARD, Column, Schema, Stack
 from diskreplay.schema.ids import Ids, pack, stream_of
 from diskreplay.schema.ragged import form_of
-
-Array = NDArray[Any]
 
 Group = tuple[OpenStream, Ids, Ids, Ids]
 """A stream, and the samples from it: their places in the batch, their rows, and their environments."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.index.addresses import COLUMN_FACTS, LogAddresses, address
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.cache import CachedColumn, ChunkCache
@@ -20,8 +20,6 @@ from diskreplay.reading.resident import Resident, ResidentTable
 from diskreplay.schema.ids import Ids, stream_of
 from diskreplay.storage.column import ColumnReader, ColumnWriter
 from diskreplay.storage.stream import StreamReader, StreamWriter
-
-Array = NDArray[Any]
 
 NONE_IN_RAM = 1 << 62
 

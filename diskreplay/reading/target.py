@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.schema.ids import Ids
-
-Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)

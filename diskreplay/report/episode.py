@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
@@ -49,7 +50,6 @@ LONGEST_SIDE = 512
 """The longest side of a frame: of a larger one every second pixel is shown, or every third, and so on."""
 DAMAGED_PIXEL = 96
 
-Array = NDArray[Any]
 Kind = Literal["reward", "action", "column", "observation"]
 
 

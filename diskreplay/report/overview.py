@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import diskreplay
+from diskreplay.checks import Array
 from diskreplay.errors import DiskReplayError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
@@ -35,8 +35,6 @@ MOST_ELEMENTS = 8
 AGES = 20
 ENDS = ("terminated", "truncated", "both", "cut", "running")
 LABEL_LETTERS = 40
-
-Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)

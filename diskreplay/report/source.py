@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError, DiskReplayError
 from diskreplay.formats.core.log_rows import LogRows
 from diskreplay.index.episodes import Episode
@@ -28,8 +27,6 @@ from diskreplay.storage.store import Store
 
 PIECE_BYTES = 4 << 20
 """The decoded bytes that are read at a time."""
-
-Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from diskreplay.checks import check_array, check_count
 from diskreplay.errors import InputError
 
-Array = NDArray[Any]
-
 
 @dataclasses.dataclass(frozen=True)
 class Pad:

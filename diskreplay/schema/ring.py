@@ -12,17 +12,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from diskreplay.checks import Array
 
 FIRST_LENGTH = 1024
 FIRST_VALUES = 1 << 22
 """The most numbers in a new array, as long as that is room for a few ids."""
 NO_LIMIT = 1 << 62
 
-Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.views.pictures import are_vectors, newest, pictures_of, space_bounds, spread, to_pixels, to_png
 
 THUMBNAILS = 8
@@ -21,8 +22,6 @@ SIDE = 72
 WIDTH = 2 * SIDE
 COLORS = ("#5b78e0", "#d9662b", "#3f9a58", "#a85cc0", "#2d93a8", "#d0477a", "#96786a", "#7b9f2a")
 """The colors of the elements of a plot; they can be told apart on white and on black."""
-
-Array = NDArray[Any]
 
 
 def batch_html(title: str, fields: Mapping[str, Any], lead: int = 1) -> str:

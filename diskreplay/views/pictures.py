@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.interrupts import undisturbed
 
 CHANNELS = (1, 2, 3, 4)
@@ -27,8 +28,6 @@ MOST_STACKED = 64
 """The most channels that a stack of pictures may have."""
 LEAST_STACKED = 16
 """The least pixels of the sides of a stacked picture; smaller ones are taken for vectors."""
-
-Array = NDArray[Any]
 
 
 def is_image(shape: Sequence[int]) -> bool:

@@ -19,12 +19,11 @@ from d3rlpy.dataset import (
 )
 from d3rlpy.dataset import io as d3rlpy_io
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.checks import arrays, check_array, check_count
+from diskreplay.checks import Array, arrays, check_array, check_count
 from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, NewestStep, Reader, all_episodes, last_facts
 from diskreplay.compat.d3rlpy.signatures import actions, boxes, of_gymnasium
 from diskreplay.compat.d3rlpy.steps_read import StepsRead, of_picker, of_slicer, stacked_frames
@@ -43,8 +42,6 @@ from diskreplay.views.transition import Transition as Transitions
 __all__ = ["DiskDataset"]
 
 CACHE_BYTES = DefaultBytes(64 << 20)
-
-Array = NDArray[Any]
 
 
 class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not followed by mypy

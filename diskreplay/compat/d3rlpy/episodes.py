@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from d3rlpy.dataset import Signature
-from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.checks import Array
 from diskreplay.compat.d3rlpy.signatures import ObservationLeaves
 from diskreplay.compat.d3rlpy.steps_read import StepsRead
 from diskreplay.compat.disk_array import ReadSequence
@@ -24,8 +24,6 @@ from diskreplay.compat.rows import EpisodePlace, episode_places, places, read_pa
 from diskreplay.errors import InputError
 from diskreplay.schema.columns import REWARD
 from diskreplay.schema.ids import Ids
-
-Array = NDArray[Any]
 
 BLOCK_BYTES = 16 << 20
 """The most bytes of observations that are read at once."""

@@ -9,14 +9,14 @@ import numpy as np
 from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import DatasetInfo, Signature
 from gymnasium import spaces
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
+from diskreplay.checks import Array
 from diskreplay.compat.given import numbers
 from diskreplay.errors import InputError
 from diskreplay.schema.columns import REWARD, Schema, Stack
 from diskreplay.schema.spaces import flatten, leaf_spaces
 
-Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 

@@ -19,16 +19,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from gymnasium import spaces
-from numpy.typing import NDArray
 from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 
-from diskreplay.checks import check_array, check_key
+from diskreplay.checks import Array, check_array, check_key
 from diskreplay.engine.inputs import rounded
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.schema.columns import ACTION, DTYPES, KNOWN, OBS, RESERVED, REWARD, TERMINATED, TRUNCATED, Schema
 from diskreplay.schema.spaces import unbounded
 
-Array = NDArray[Any]
 Key = tuple[str, ...]
 Source = Literal[
     "obs", "next_obs", "action", "reward", "terminated", "truncated", "done", "none", "column", "later", "slot"

@@ -8,10 +8,10 @@ from typing import Any, Never, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import Array
 from diskreplay.compat.rows import read_part
 from diskreplay.compat.torchrl.tensor_layout import Key, Leaf, TensorLayout
 from diskreplay.errors import ReadOnlyError
@@ -19,8 +19,6 @@ from diskreplay.reading.samples import Samples
 from diskreplay.schema.columns import TERMINATED, TRUNCATED
 from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import Batch
-
-Array = NDArray[Any]
 
 
 class TensorDictReader:

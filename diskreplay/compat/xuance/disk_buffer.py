@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.checks import check_array, check_count
+from diskreplay.checks import Array, check_array, check_count
 from diskreplay.compat import sampler_draws
 from diskreplay.compat.disk_array import fit
 from diskreplay.compat.keeper import Keeper, RamState
@@ -24,8 +24,6 @@ from diskreplay.compat.xuance.memory import Buffer, Shapes, space_shape
 from diskreplay.errors import InputError
 from diskreplay.schema.ids import Ids
 from diskreplay.schema.spaces import unbounded
-
-Array = NDArray[Any]
 
 
 class DiskBuffer(OverStores):

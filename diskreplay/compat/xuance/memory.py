@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-from diskreplay.checks import check_count
+from diskreplay.checks import Array, check_count
 from diskreplay.errors import InputError
 
-Array = NDArray[Any]
 Shape = tuple[int, ...]
 Shapes = Shape | dict[str, Shape]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.checks import check_array, check_count, checked_number
+from diskreplay.checks import Array, check_array, check_count, checked_number
 from diskreplay.compat import sampler_draws
 from diskreplay.compat.keeper import RamState
 from diskreplay.compat.ring import Field, nested, picked
@@ -29,8 +29,6 @@ from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Sampler
 from diskreplay.schema.ids import Ids
-
-Array = NDArray[Any]
 
 AUXILIARY = "auxiliary"
 PARTS = "obs", "actions", "rewards", "terminals", "obs_next"

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.checks import check_array, check_count
+from diskreplay.checks import Array, check_array, check_count
 from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.ring import Ring
@@ -30,8 +30,6 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import map_arrays
-
-Array = NDArray[Any]
 
 LAST = "last"
 FIELDS = ("obs", "acts", "rews", "done")

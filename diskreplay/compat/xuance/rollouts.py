@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers import on_policy
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.checks import check_array
+from diskreplay.checks import Array, check_array
 from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.ring import Field, Ring
 from diskreplay.compat.rows import RowWindow, ids_of, rows_of_window, single_steps, window
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema.ids import Ids
 
-Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Path = Mapping[str, Array]
 """Rewards, values and terminals of consecutive steps of an environment, ``(T, ...)`` by name."""

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.formats.core.flat import ArrayLike
-from diskreplay.schema.ragged import Array
 
 ATTRIBUTES = ".attrs/"
 """What stands between the name of a group or array and that of its attribute."""

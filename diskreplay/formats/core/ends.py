@@ -25,10 +25,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import AS_IT_IS, KINDS, WHOLE, Choice
 from diskreplay.schema.columns import TERMINATED, TRUNCATED
-from diskreplay.schema.ragged import Array
 
 DONE, DISCOUNT, CUT = "/done", "/discount", "/cut"
 TELLING = tuple(f"/{kind}" for kind in (*KINDS, "ends"))

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, Joined, ListedArray, is_ragged, length
 from diskreplay.formats.core.layout import Layout, infer_choices
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode
 from diskreplay.schema import spaces
-from diskreplay.schema.ragged import Array
 
 Key = TypeVar("Key")
 

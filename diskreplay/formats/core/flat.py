@@ -14,11 +14,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Layout, infer_choices, infer_dict, infer_space
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Transitions, with_next_obs
 from diskreplay.schema.columns import ACTION, DTYPES, OBS
-from diskreplay.schema.ragged import Array, Lists, offsets_of
+from diskreplay.schema.ragged import Lists, offsets_of
 
 Named = TypeVar("Named")
 

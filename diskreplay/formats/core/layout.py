@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 
 from diskreplay.buffers.provenance import checked
+from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.names import natural
@@ -35,7 +36,6 @@ from diskreplay.schema.columns import (
     Stack,
     Start,
 )  # fmt: skip
-from diskreplay.schema.ragged import Array
 from diskreplay.schema.spec import build
 from diskreplay.video import Video
 

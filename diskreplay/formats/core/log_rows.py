@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError, StateError
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
 from diskreplay.index import rewards
@@ -24,7 +25,6 @@ from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
 from diskreplay.remote import open_store
 from diskreplay.schema.columns import RECORDED, REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
-from diskreplay.schema.ragged import Array
 from diskreplay.storage import stream
 from diskreplay.storage.store import Store
 

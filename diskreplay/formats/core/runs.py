@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.convention import FINAL_OBS, NEXT_OBS, OFFSETS, TOLD, Convention, is_column
@@ -25,7 +26,6 @@ from diskreplay.formats.core.flat import ArrayLike, FlatArrays, ListedArray, che
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.rewards import check_finite
 from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
-from diskreplay.schema.ragged import Array
 
 Arrays = Mapping[str, ArrayLike]
 

@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.names import Names
-from diskreplay.schema.ragged import Array, Lists, joined
+from diskreplay.schema.ragged import Lists, joined
 from diskreplay.video import Video
 
 BLOCK_BYTES = 4 << 20

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import flags, native
@@ -20,7 +21,6 @@ from diskreplay.formats.core.untrusted import declared_count, read_json
 from diskreplay.formats.files.gzip_arrays import gzip_array
 from diskreplay.formats.files.pickled_set import pickled_set
 from diskreplay.schema.columns import ACTION, OBS, REWARD, Stack
-from diskreplay.schema.ragged import Array
 
 NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
 TERMINAL = "terminal"

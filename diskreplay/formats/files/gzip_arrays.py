@@ -13,10 +13,10 @@ from typing import IO, Any, cast
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.untrusted import DOCUMENT_BYTES, check_document
 from diskreplay.formats.files.npy import NpyArray
-from diskreplay.schema.ragged import Array
 
 GZIP_LEVEL = 4
 PADDING_BYTES = 1 << 16

@@ -14,12 +14,12 @@ from typing import Any
 import h5py
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.container import ATTRIBUTES, Kind
 from diskreplay.formats.core.untrusted import begins, check_chunk, check_size, stored_bytes
 from diskreplay.formats.files.hdf5_output import Output
-from diskreplay.schema.ragged import Array
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_ENTRIES = 1 << 16

@@ -10,10 +10,10 @@ from typing import Any
 import h5py
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.formats.core.container import ATTRIBUTES, ChunkedOutput
 from diskreplay.formats.files.hdf5 import open_file
 from diskreplay.formats.files.hdf5_output import Output
-from diskreplay.schema.ragged import Array
 
 GZIP_LEVEL = 4
 """h5py's own default."""

@@ -15,8 +15,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from diskreplay import workers
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
-from diskreplay.schema.ragged import Array
 
 CHANNELS = (1, 3, 4)
 PNG_LEVEL = 4

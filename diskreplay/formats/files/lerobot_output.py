@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
 from diskreplay.formats.core.transitions import Transitions
@@ -19,7 +20,6 @@ from diskreplay.formats.files import lerobot_meta, lerobot_stats, mp4
 from diskreplay.formats.files.arrow import number_array, picture_array, text_array
 from diskreplay.formats.files.lerobot_meta import EPISODE, FRAME, INDEX, NUMBERED, OWN, TASK, TIMESTAMP
 from diskreplay.recording.video_encoding import VideoEncoder
-from diskreplay.schema.ragged import Array
 from diskreplay.video import Video, records
 
 NO_TASK = "no task"

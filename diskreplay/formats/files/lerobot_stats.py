@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from diskreplay.schema.ragged import Array
+from diskreplay.checks import Array
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 BINS, PADDING = 5000, 1e-10

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.files.lerobot_meta import PLACE, TOLERANCE_S, Clip, places
 from diskreplay.reading.decoding import Decoder
 from diskreplay.recording.video_encoding import ENCODERS, as_a_guest
-from diskreplay.schema.ragged import Array, Lists, offsets_of
+from diskreplay.schema.ragged import Lists, offsets_of
 from diskreplay.video import CODECS, MAX_PACKETS, MAX_VALUE_BYTES, Packet, Video, record
 
 SMALLEST = 64

@@ -19,11 +19,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy_format
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.flat import native
 from diskreplay.formats.core.untrusted import check_size, stored_bytes
-from diskreplay.schema.ragged import Array
 
 DAMAGE = (
     OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, OverflowError, MemoryError,

@@ -14,11 +14,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.container import Kind
 from diskreplay.formats.files.gzip_arrays import GzipWriter
 from diskreplay.formats.files.npy import NpyArray, damage
-from diskreplay.schema.ragged import Array
 
 ENDING = ".npy"
 COMPRESSIONS = {"deflate": zipfile.ZIP_DEFLATED, "none": zipfile.ZIP_STORED}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import code_points
 from diskreplay.formats.core.layout import CODE_POINTS, Shape
@@ -17,7 +18,7 @@ from diskreplay.formats.core.transitions import BLOCK_BYTES, whole
 from diskreplay.formats.core.untrusted import begins, check_chunk, check_size
 from diskreplay.formats.files import images
 from diskreplay.formats.files.arrow import damage, is_number, is_text
-from diskreplay.schema.ragged import Array, Lists, offsets_of
+from diskreplay.schema.ragged import Lists, offsets_of
 
 MAGIC = b"PAR1"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core.container import ATTRIBUTES, Kind
 from diskreplay.formats.core.layout import Shape, read_description
@@ -21,7 +22,6 @@ from diskreplay.formats.files.arrow import damage, is_text
 from diskreplay.formats.files.minari_dataset import refuse_parquet
 from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_readable
 from diskreplay.schema.columns import OBS
-from diskreplay.schema.ragged import Array
 
 METADATA = b"diskreplay"
 """The name in a schema's metadata of the description that an export leaves."""

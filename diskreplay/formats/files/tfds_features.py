@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.checks import Array
 from diskreplay.formats.core.flat import ArrayLike, ListedArray, code_points
 from diskreplay.formats.core.layout import CODE_POINTS
 from diskreplay.formats.core.untrusted import VALUE_BYTES, damage, declared_count, read_json
 from diskreplay.formats.files.images import EncodedImages
 from diskreplay.schema.columns import DTYPES
-from diskreplay.schema.ragged import Array, offsets_of
+from diskreplay.schema.ragged import offsets_of
 
 TEXT, IMAGE, SEQUENCE, NUMBERS, RAW, ZLIB = "text", "image", "sequence", "none", "bytes", "zlib"
 """The ways in which values stand in an example; the last three are TensorFlow Datasets' own names."""

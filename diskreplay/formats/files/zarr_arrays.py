@@ -18,11 +18,11 @@ from numcodecs import Blosc
 from numcodecs.errors import UnknownCodecError
 from zarr.errors import ZarrUserWarning
 
+from diskreplay.checks import Array
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.container import ATTRIBUTES, ChunkedOutput, Kind
 from diskreplay.formats.core.untrusted import DOCUMENT_BYTES, check_chunk, check_size, stored_bytes
-from diskreplay.schema.ragged import Array
 
 COMPRESSIONS = ("zstd", "none")
 CHUNK_FILE_BYTES = 300 << 20

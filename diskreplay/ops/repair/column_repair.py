@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine, copy_bytes
 from diskreplay.ops.repair.index import ShardIndex, indexes
@@ -30,8 +31,6 @@ from diskreplay.storage.commit import Tail
 
 MAX_KEPT_BYTES = 8 << 30
 """The most bytes of a shard that are written anew: no shard has more, and a lie about a length costs no more."""
-
-Array = NDArray[Any]
 
 
 class ColumnRepair:

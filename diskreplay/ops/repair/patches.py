@@ -8,17 +8,14 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.ops.repair import spans
 from diskreplay.ops.repair.column_repair import ColumnRepair
 from diskreplay.schema.columns import PATCH_TABLE, PLACES, RaggedColumn, Start
 from diskreplay.storage.commit import Commit, is_patch
-
-Array = NDArray[Any]
 
 
 class PatchRepair:

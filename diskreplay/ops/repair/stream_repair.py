@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair import spans
@@ -21,8 +21,6 @@ from diskreplay.schema.columns import PLACES, REWARD, START, VALID, Start
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Tail, is_patch, spans_itself
 from diskreplay.storage.store import Store
-
-Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_layout import lay_out
 from diskreplay.buffers.options import DEFAULTS
-from diskreplay.checks import check_count
+from diskreplay.checks import Array, check_count
 from diskreplay.compat.disk_array import Shape, fit
 from diskreplay.compat.location import Location
 from diskreplay.compat.ring import Field
@@ -33,7 +32,6 @@ REWARDS, TERMINALS = "rewards", "terminals"
 AVAILABLE = "avail_actions"
 OPTIONS = (*CREATE_OPTIONS, *OPEN_OPTIONS)
 
-Array = NDArray[Any]
 Fields = Mapping[str, Field]
 
 

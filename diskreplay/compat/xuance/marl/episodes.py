@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_view import MultiAgentBatch
-from diskreplay.checks import check_array, check_count
+from diskreplay.checks import Array, check_array, check_count
 from diskreplay.compat.disk_array import fit
 from diskreplay.compat.given import number
 from diskreplay.compat.keeper import Keeper, RamState
@@ -31,8 +31,6 @@ from diskreplay.errors import InputError
 from diskreplay.schema.columns import TERMINATED, TRUNCATED
 from diskreplay.schema.ids import Ids
 from diskreplay.views.padded_episodes import PaddedEpisodes
-
-Array = NDArray[Any]
 
 FILLED = "filled"
 EPISODE_DATA = "episode_data"

@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_view import MultiAgentBatch
-from diskreplay.checks import check_count
+from diskreplay.checks import Array, check_count
 from diskreplay.compat.ring import Field, picked
 from diskreplay.compat.xuance.marl.base import REWARDS, TERMINALS, Fields, MultiAgentBuffer, row_of, take_step
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import NotEnoughDataError
 from diskreplay.views.transition import Transition
-
-Array = NDArray[Any]
 
 BESIDE = {
     "next_obs": "obs_next", "next_state": "state_next", "mean_action": "act_mean", REWARDS: "rewards",

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from diskreplay.checks import check_count, check_share
+from diskreplay.checks import Array, check_count, check_share
 from diskreplay.compat.ring import Field
 from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed, row_of, take_step
@@ -17,8 +16,6 @@ from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
 from diskreplay.schema.ids import Ids
 from diskreplay.views.transition import Transition
-
-Array = NDArray[Any]
 
 
 class MARL_OnPolicyBuffer(MultiAgentBuffer):

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from diskreplay.checks import check_share
+from diskreplay.checks import Array, check_share
 from diskreplay.compat.ring import Field
 from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.marl.base import Fields, needed
@@ -18,8 +17,6 @@ from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
 from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, onehot
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema.ids import Ids
-
-Array = NDArray[Any]
 
 
 class MARL_OffPolicyBuffer_RNN(EpisodeRing, MARL_OffPolicyBuffer):
