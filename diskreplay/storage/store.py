@@ -486,8 +486,8 @@ class Store:
         """
         folder = os.path.join(self.path, CHECKPOINTS)
         found: Known[Said] = {}
-        names = metadata.nodes(self.files, folder)
-        for name in names if among is None else among:
+        names = metadata.nodes(self.files, folder) if among is None else list(among)
+        for name in names:
             directory = os.path.join(folder, name)
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                 data = metadata.read_bytes(self.files, directory)
