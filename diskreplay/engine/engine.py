@@ -48,9 +48,9 @@ from diskreplay.interrupts import Lock
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
 from diskreplay.reading.reads import Empty, Reads
-from diskreplay.schema.columns import REWARD, Schema
+from diskreplay.schema.columns import PATCH_TABLE, REWARD, Schema
 from diskreplay.schema.ragged import PADDED, check_forms
-from diskreplay.storage.commit import check_size
+from diskreplay.storage.commit import check_size, table_of
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 
@@ -334,12 +334,15 @@ class Engine:
 
     # Commits
 
-    def commit(self) -> None:
-        """Make all rows added so far durable; raise the errors of a buffer's ``commit``."""
+    def commit(self, closing: bool = False) -> None:
+        """Make all rows added so far durable; raise the errors of a buffer's ``commit``.
+
+        With ``closing`` shards hold all of them, for other readers of Zarr.
+        """
         with self.write_lock:
             writer = self.writable()
             with self.write_lock.exclusive:
-                self._commit(writer)
+                self._commit(writer, closing)
             self.pushes.committed(writer)
         self.pushes.warn()
 
@@ -355,22 +358,21 @@ class Engine:
         pushing.wait(timeout)
         self.pushes.warn_of_names()
 
-    def _commit(self, writer: StreamWriter) -> None:
+    def _commit(self, writer: StreamWriter, closing: bool = False) -> None:
         log = self.appender.log
         self._last_commit = time.monotonic()
         logs, record = self.logs, writer.commit_record
         unwritten = any(stored.unwritten for stored in logs.values())
         same = (log.begin, log.end, log.capacity) == (record.begin, record.end, record.capacity)
-        if same and not unwritten:
+        if same and not unwritten and not (closing and writer.closing_adds):
             writer.commit_counts(self.lock.change)
             writer.reclaim(self.lock.change)  # a checkpoint may have been dropped
             return
         with self.lock.change:
-            self.appender.buffers.patch_all_pending()
-            patch_begin = log.drop_patches()
-            begins = {path: stored.put(writer.logs[path]) for path, stored in logs.items()}
-            begins |= {column.column.name: log.first_item(name) for name, column in writer.items.items()}
-        writer.commit(log.begin, patch_begin, self.lock.change, begins, log.capacity)
+            needed = {table_of(path): stored.put(writer.logs[path]) for path, stored in logs.items()}
+            needed |= {column.column.name: log.first_item(name) for name, column in writer.items.items()}
+            needed[PATCH_TABLE] = log.drop_patches()
+        writer.commit(log.begin, needed, self.lock.change, log.capacity, closing=closing)
         with self.lock.change:
             for stored in logs.values():
                 stored.durable()
@@ -513,7 +515,7 @@ class Engine:
             try:
                 if self.companion is not None:
                     self.companion.flush()
-                self.commit()
+                self.commit(closing=True)
                 return
             except WriteFailedError:
                 if writer.failure is None:

@@ -180,7 +180,7 @@ class Streams:
             for path, log in stream.disk.logs.items():
                 self.cache.drop(log, stream.logs[path].begin // log.column.chunk_rows)
             for items in stream.disk.items.values():
-                begin, _ = stream.disk.commit_record.log_span(items.column.name)
+                begin = stream.disk.commit_record.of(items.column.name).begin
                 self.cache.drop(items, begin // items.column.chunk_rows)
 
     def windows(self) -> WindowsWithFacts:

@@ -267,6 +267,13 @@ class StreamLog:
         if self.end + rows + 1 - floor > length:
             self.table = self.table.with_room(floor, self.end + 1, self.end + rows + 1)
 
+    def put_pending(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Put the small columns ``(num_envs, *shape)`` of the newest next observation to the place of row ``end``."""
+        self.reserve()
+        for name, value in values.items():
+            self.table.arrays[name][self.end % self.table.length] = value
+        self.pending = True
+
     def slide(self, begin: int) -> None:
         """Move the window's first row forward to ``begin``, and forget the rows before its context."""
         if begin > self.begin:
@@ -325,8 +332,6 @@ class StreamLog:
             place in self.older_patches for place in zip((rows + self.floor).tolist(), envs.tolist(), strict=True)
         ):
             return "a row lacks the patches that its start code promises"
-        if (self.span(NEXT_PATCH, self.end - 1, self.end) < 0).any():
-            return f"the newest row, {self.end - 1}, lacks the patch with its next observation"
         return None
 
     def begins(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:

@@ -26,11 +26,11 @@ from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
-from diskreplay.schema.columns import INFO, LATER, PLACE, REWARD, Schema
+from diskreplay.schema.columns import INFO, LATER, PATCH_TABLE, PLACE, REWARD, Schema
 from diskreplay.schema.ids import Ids
 from diskreplay.schema.ragged import Lists
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import Commit
+from diskreplay.storage.commit import ROWS, Commit
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import StreamReader, StreamWriter
 
@@ -66,7 +66,7 @@ class OpenStream:
         """The facts of the episodes."""
         self.episodes = KeptEpisodes(self.log, self.facts)
         self._spans = Spans(self.log)
-        self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
+        self._restart(commit)
         self.catch_up()
 
     def resize(self, capacity: int) -> None:
@@ -74,13 +74,17 @@ class OpenStream:
         self.log.resize(capacity)
         self._spans = Spans(self.log)
 
+    def _restart(self, commit: Commit) -> None:
+        rows, patches = commit.table(ROWS), commit.table(PATCH_TABLE)
+        self.log.restart(rows.begin, rows.needed_from, patches.begin)
+
     def catch_up(self) -> None:
         """Read into the index what is committed and not yet in RAM."""
         commit, log = self.disk.commit_record, self.log
         if commit.capacity != log.capacity:
             self.resize(commit.capacity)
-        if commit.floor(log.context) > log.end:
-            log.restart(commit.begin, commit.floor(log.context), commit.patch_begin)
+        if commit.table(ROWS).needed_from > log.end:
+            self._restart(commit)
         if commit.end > log.end:
             log.slide(commit.begin)
             log.reserve(commit.end - log.end)
@@ -89,22 +93,25 @@ class OpenStream:
                 rows = {name: self.disk.rows[name].read_rows(start, stop) for name in log.resident}
                 self._check_spans(rows, commit)
                 log.extend(rows, commit.begin)
-        if commit.patch_end > log.patch_end:
-            span = log.patch_end, commit.patch_end
+        if commit.end:
+            newest = {c.name: self.disk.rows[c.name] for c in self.schema.obs_columns if c.name in log.resident}
+            log.put_pending({name: column.read_rows(commit.end, commit.end + 1)[0] for name, column in newest.items()})
+        stored = commit.table(PATCH_TABLE)
+        if stored.end > log.patch_end:
+            span = log.patch_end, stored.end
             patches = {name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays}
-            needed = np.arange(*span) >= commit.patch_begin
+            needed = np.arange(*span) >= stored.begin
             following = needed & (patches[PLACE][:, 2] == 1)  # a ragged leaf, which is not stacked, needs no other
             self._check_spans({name: values[following] for name, values in patches.items()}, commit)
             log.add_patches(patches)
         log.slide(commit.begin)
         log.drop_patches()
-        for path, stored in self.logs.items():
-            end = stored.column.end  # if the commit has no such log, it may go on after shards that checkpoints pin
+        for path, written in self.logs.items():
             try:
-                stored.catch_up(*(commit.log_span(path) if path in commit.tails else (end, end)))
+                written.catch_up(commit.of(path).begin, commit.of(path).end)
             except ValueError as error:
                 raise CorruptionError(
-                    f"stream {self.disk.path!r}: {stored.content.what} cannot be read: {error}; run 'diskreplay "
+                    f"stream {self.disk.path!r}: {written.content.what} cannot be read: {error}; run 'diskreplay "
                     "verify'", stream=self.disk.name, column=path,
                 ) from error  # fmt: skip
         wrong = log.inconsistency()
@@ -114,7 +121,7 @@ class OpenStream:
     def _check_spans(self, values: Mapping[str, Array], commit: Commit) -> None:
         for name, ragged in self.schema.ragged.items():
             if name in values and (
-                wrong := ragged_reads.wrong(ragged, values[name], *commit.log_span(ragged.items.name))
+                wrong := ragged_reads.wrong(ragged, values[name], *commit.of(ragged.items.name)[:2])
             ):
                 raise CorruptionError(
                     f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name, column=name
@@ -191,8 +198,8 @@ class OpenStream:
         held = all(column.name in self.log.later for column in self.schema.later)
         later = 0 if held else self.logs[LATER].end - self.logs[LATER].begin
         record = self.disk.commit_record
-        spans = [(column, *record.log_span(column.column.name)) for column in self.disk.items.values()]
-        items = sum((end - begin) * column.column.item_bytes for column, begin, end in spans)
+        tables = [(column.column, record.of(column.column.name)) for column in self.disk.items.values()]
+        items = sum((table.end - table.begin) * column.item_bytes for column, table in tables)
         return wide * (self.log.end - self.log.begin) * self.log.num_envs + later + items
 
 

@@ -18,7 +18,7 @@ from diskreplay.reading.reads import Reads
 from diskreplay.reading.tables import ColumnTable, Tables
 from diskreplay.reading.target import Target
 from diskreplay.schema.ids import Ids
-from diskreplay.storage.column import ColumnWriter, Locations
+from diskreplay.storage.column import Locations
 from diskreplay.storage.files import File
 
 
@@ -78,9 +78,7 @@ def _copy_cached(
         gather.copy_cached(table.cache, table.cached, table.slabs, slots, pieces, out)
     encoded = []
     if waiting > cached:
-        column = table.columns[found[6, cached]]
-        assert isinstance(column, ColumnWriter)  # a store has only one written stream
-        encoded = gather.copy_waiting(column, found[:7, cached:waiting], out)
+        encoded = gather.copy_waiting(table.columns, found[:7, cached:waiting], out)
     if read > begin or encoded:
         located = Locations(cast(list[File], files), np.ascontiguousarray(found[7:, begin:read]))
         full_chunks = table.facts[:, FULL].tolist()

@@ -18,10 +18,8 @@ from diskreplay.index.log import StreamLog
 from diskreplay.reading.cache import CachedColumn, ChunkCache
 from diskreplay.reading.resident import Resident, ResidentTable
 from diskreplay.schema.ids import Ids, stream_of
-from diskreplay.storage.column import ColumnReader, ColumnWriter
+from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.stream import StreamReader, StreamWriter
-
-NONE_IN_RAM = 1 << 62
 
 
 class Stream(Protocol):
@@ -64,7 +62,7 @@ class ColumnTable:
         arrays: tuple[Array, ...] = (entries.array,)
         if cached is not None:
             arrays = entries.array, cached.table, cached.chunk, cached.group, cached.blocks
-        counts = entries.begin, entries.end, column.end, column.committed
+        counts = entries.begin, entries.end, column.end, column.stored_rows
         known = self._arrays[at]
         if counts == self._counts[at] and len(arrays) == len(known) and all(map(operator.is_, arrays, known)):
             return
@@ -74,11 +72,9 @@ class ColumnTable:
             slots = [address(table), len(table), address(chunk), address(group), min(len(chunk), len(group))]
             self.cached[at] = cached
             self.slabs[at] = address(blocks), len(blocks)
-        rows = column.column.chunk_rows
-        in_ram = column.committed // rows if isinstance(column, ColumnWriter) else NONE_IN_RAM
         self.facts[at] = [
-            address(entries.array), entries.length, entries.begin, entries.end, column.groups, in_ram,
-            column.end // rows, *slots,
+            address(entries.array), entries.length, entries.begin, entries.end, column.groups,
+            column.in_ram, column.end // column.column.chunk_rows, *slots,
         ]  # fmt: skip
         self._counts[at], self._arrays[at] = counts, arrays
 

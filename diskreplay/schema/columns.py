@@ -67,10 +67,12 @@ LATER = "later/values"
 
 No column can be called so: names of the user's have no slash, and ``later`` was no reserved name in earlier versions.
 """
+LATER_TABLE = "later"
+"""The name of the table of these bytes in a commit record."""
 LATER_CHUNK_ROWS, LATER_SHARD_ROWS = 1 << 16, 1 << 23
 """The rows, which are bytes too, of that array's chunks and shards."""
-LOGS = {INFO: "info", LATER: "later"}
-"""The arrays that are logs of bytes, each made when something is first logged, and their names in a commit record."""
+LOGS = INFO, LATER
+"""The arrays that are logs of bytes."""
 ITEMS = "ragged"
 """The group of a stream with the items of its ragged columns."""
 MAX_ROW_BYTES = 1 << 30

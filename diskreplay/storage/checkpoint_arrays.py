@@ -15,8 +15,7 @@ from diskreplay.errors import CorruptionError
 from diskreplay.schema.columns import DTYPES, Codec, Column
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage import files as fs
-from diskreplay.storage.column import ColumnReader, shard_name
-from diskreplay.storage.commit import Tail
+from diskreplay.storage.column import array_reader, shard_name
 
 CHUNK_ROWS = 1 << 16
 SHARD_CHUNKS = 1 << 8
@@ -143,10 +142,7 @@ def read(files: fs.Files, directory: str, facts: Any) -> dict[str, NDArray[Any]]
         column = _column(name, np.dtype(dtype))
         path = os.path.join(directory, name)
         metadata.check_no_link(files, path)
-        last = max(0, length - 1) // column.shard_rows
-        reader = ColumnReader(files, path, os.path.basename(directory), column, 1)
-        size = files.size(os.path.join(path, shard_name(last, column)))
-        reader.load(0, length, Tail(last, size or 0))
+        reader = array_reader(files, path, os.path.basename(directory), column, length)
         found[name] = reader.read_rows(0, length)[:, 0]
         if facts[name].get("crc32c", _crc32c(found[name])) != _crc32c(found[name]):
             raise CorruptionError(f"the values of {path!r} are not those that were written", file=path)

@@ -310,7 +310,7 @@ class Store:
                 f"where that is meant, call resize({capacity}) of the open buffer, or run 'diskreplay resize "
                 f"{shlex.quote(self.path)} --stream {shlex.quote(name)} --capacity {capacity} --evict'"
             )
-        return commit if capacity == commit.capacity else commit.resized(capacity)
+        return commit if capacity == commit.capacity else commit.resized(capacity, self.schema.context)
 
     def create_stream(self, name: str, num_envs: int, capacity: int) -> None:
         """Add an empty stream, which appears whole, between two listings of any reader."""
@@ -405,13 +405,9 @@ class Store:
         ``dropped`` names those that are to be dropped before.
         """
         cut = checkpoint.cut[name]
-        # What a log has where the cut names none of it is spared; items are written from the cut's last one on.
-        items = (ragged.items.name for ragged in self.schema.ragged.values())
-        grown = {*items, *(path for path in cut.logs if path in cut.tails)}
         later = [
-            c.name for c in self.checkpoints() if name in c.cut and c.name not in dropped
-            and (c.cut[name].end > cut.end
-                 or any(c.cut[name].log_span(path)[1] > cut.log_span(path)[1] for path in grown))
+            one.name for one in self.checkpoints()
+            if name in one.cut and one.name not in dropped and one.cut[name].outlasts(cut)
         ]  # fmt: skip
         if later:
             raise CheckpointError(

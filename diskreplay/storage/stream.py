@@ -1,15 +1,16 @@
-"""One stream: a table of rows and a table of patches, their commit, recovery and eviction.
+"""One stream: its tables, their commit, recovery and eviction.
 
-A commit, in order: append the new chunks and indexes to the open shards, fsync them and, where files are new, their
-directories; replace the stream's ``zarr.json``, which holds the commit record; then unlink the shards that no row
-of the new window, no context row and no checkpoint needs; and take the new record over in RAM.
+A commit, in order: append full chunks, and an index of each shard, to the shards, if they are worth it, and fsync them;
+append to the tail a block with all rows that neither a shard nor the tail holds, and fsync it; replace the stream's
+``zarr.json``, which holds the commit record; take the new record over in RAM; then unlink the shards that no row of the
+new window, no context row and no checkpoint needs, and the tails that nobody reads any more.
 
 Every step that changes files, or publishes in RAM what became durable, runs inside :meth:`StreamWriter.whole`: it holds
 signals back and marks the writer as failed first, and only a complete step clears the mark.
 
 Recovery, on opening to write: take the lock, sync the directories in which a killed writer may have renamed files, cut
-the open shards back to their committed bytes, remove shards that the record does not know, load the last chunks back
-into the write buffers.
+the tail and the last shards back to their committed bytes, or to those that checkpoints need, remove tails and shards
+that neither the record nor a checkpoint knows, load what the tail holds into the write buffers.
 Opening to read changes nothing.
 """
 
@@ -26,10 +27,22 @@ from diskreplay import forks
 from diskreplay.errors import CorruptionError, LockedError, StateError, StoreNotFoundError, WriteFailedError
 from diskreplay.interrupts import held_back
 from diskreplay.schema.columns import PATCH_TABLE, START, Column, Schema
+from diskreplay.storage import chunks, metadata, tail
 from diskreplay.storage import files as fs
-from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
-from diskreplay.storage.commit import NO_START, Commit, LimiterStart, Tail, needed_shards
+from diskreplay.storage.commit import (
+    NO_START,
+    NO_TAIL,
+    ROWS,
+    Commit,
+    LimiterStart,
+    Stored,
+    Table,
+    Tail,
+    needed_shards,
+    rows_table,
+    table_of,
+)
 
 MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
@@ -60,10 +73,13 @@ class _Stream(Generic[AnyColumn]):
         self.logs = open_columns(files, path, schema, commit, make, schema.logs)
         """The logs by path: columns of bytes, which are on disk only once something was logged."""
         self._columns = open_columns(files, path, schema, commit, make, schema.arrays) | self.logs
+        self._tail = NO_TAIL
+        """The tail whose rows are in RAM, as far as it was read."""
         self.rows = {column.name: self._columns[column.name] for column in schema.columns}
         self.patches = {column.name: self._columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
         self.items = {name: self._columns[ragged.items.name] for name, ragged in schema.ragged.items()}
         """The items of each ragged column, by its name."""
+        self._observed = {column.name for column in schema.obs_columns}
         metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self._columns, *groups(schema))))
 
     def columns(self) -> Iterable[tuple[str, AnyColumn]]:
@@ -71,22 +87,50 @@ class _Stream(Generic[AnyColumn]):
         return self._columns.items()
 
     def load(self, commit: Commit) -> None:
-        """Take over a commit record, and read the indexes that it adds."""
+        """Take over a commit record, and read the rows of the tail and the indexes that it adds."""
+        parts = self._read_tail(commit)
         for path, column in self.columns():
-            span = commit.span(path, self.schema.context)
-            if span.end > span.begin and not span.ends_in_tail(column.column):
-                last = span.tail.shard if span.tail.size else None
-                raise CorruptionError(
-                    f"the commit record of {self.path!r} says {span.end} rows but shard {last} as last of {path!r}",
-                    file=os.path.join(self.path, metadata.NAME), stream=self.name, column=path,
-                )  # fmt: skip
-            column.load(span.begin, span.end, span.tail)
+            table = commit.of(path)
+            stored = commit.arrays.get(path)
+            column.load(stored, table.needed_from, table.end, again=bool(commit.timeline))
+        for part in parts:
+            self._put(part)
+        for path, column in self.columns():
+            column.check_held(commit.of(path).end + self.has_newest(path, commit))
         if not self.rows[START].still_current():  # asked once, after the last
             raise CorruptionError(
                 f"{self.path!r} has gone back to a checkpoint; refresh", file=os.path.join(self.path, metadata.NAME),
                 stream=self.name,
             )  # fmt: skip
         self.commit_record = commit
+
+    def has_newest(self, path: str, commit: Commit) -> bool:
+        """Tell whether an array has the newest next observation behind its last row."""
+        return commit.end > 0 and path in self._observed
+
+    def _read_tail(self, commit: Commit) -> list[tail.Part]:
+        """Return what a commit's tail holds beyond what is in RAM; it is opened before any other file."""
+        number, size, _ = commit.tail
+        known = self._tail.size if number == self._tail.number and size >= self._tail.size else 0
+        seal = identity(self.schema, commit, "tail")
+        folder = os.path.join(self.path, SCRATCH)
+        found = tail.read(self.files, folder, self.name, seal, commit.tail, known) if size > known else []
+        if not known:
+            for _, column in self.columns():
+                column.forget_held()
+        self._tail = commit.tail
+        return found
+
+    def _put(self, part: tail.Part) -> None:
+        """Take in rows of the tail."""
+        column = self._columns.get(part.path)
+        if column is None or column.stored_rows >= part.first + part.rows:
+            return
+        try:
+            column.put(part.first, part.values((column.num_envs, *column.column.shape), column.column.dtype))
+        except chunks.DamagedError as error:
+            path = os.path.join(self.path, SCRATCH, tail.name(self._tail.number))
+            raise CorruptionError(f"{path!r}: {error}", file=path, stream=self.name, column=part.path) from error
 
     def close_files(self) -> None:
         """Close the shards that are open; a later read opens them again."""
@@ -135,6 +179,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         """
         self._lock: fs.FileLock | None = None
         self._cuts = cuts
+        self._opened = files, path, schema
         self.dropped = False
         """True if a checkpoint was dropped here: the next commit looks at what the others need."""
         self.failure: WriteFailedError | None = None
@@ -144,6 +189,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         """The number of the last checkpoint that was begun; the next commit makes it durable."""
         self.limiter = NO_START
         """Where the rate limiter by which this process draws began; the next commit makes it durable."""
+        self._pinned_tails: list[int] = []
+        """The tails that checkpoints alone need."""
         self.cut_short = False
         """True if a block of :meth:`whole` ended early by something else than a failed write, such as an interrupt."""
         self.broken = False
@@ -155,16 +202,15 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._settle(files, path)
             newest = read_commit(files, path)
             commit = choose(newest)
-            super().__init__(files, path, schema, commit, ColumnWriter)
-            # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
-            self._pinned_shards: dict[str, list[int]] = {path: [] for path, _ in self.columns()}
-            self.sampled, self.last_checkpoint, self.limiter = commit.sampled, commit.last_checkpoint, commit.limiter
-            self._first_shards = self._recover(newest, commit, check)
-            for path, column in self.columns():
-                column.resume(commit.span(path, schema.context).end)
             with fs.translate("recovering", path):
-                for path in self.logs:
-                    self._resume_log(path, commit)
+                # Before anything changes: a record that is wrong must cost nothing.
+                self._take(newest)
+                self._clear_scratch()
+                self._recover(newest)
+                if commit.timeline != newest.timeline:
+                    self._go_back(newest, commit, check)
+                elif commit != newest or newest.back:  # resized, or what went back was stopped
+                    self._replace(commit if commit != newest else newest.next())
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
@@ -181,55 +227,112 @@ class StreamWriter(_Stream[ColumnWriter]):
             with contextlib.suppress(PermissionError):  # a store may stand where its user reads no names
                 files.sync_dir(os.path.dirname(os.path.dirname(streams)))
 
-    def _check_tails(self, commit: Commit) -> None:
-        """Raise CorruptionError if a file ends before its committed bytes."""
+    def _take(self, commit: Commit) -> None:
+        """Load a commit, and go on after its rows."""
+        files, path, schema = self._opened
+        super().__init__(files, path, schema, commit, ColumnWriter)
+        self.tail = tail.TailWriter(files, self.scratch, identity(schema, commit, "tail"))
         for path, column in self.columns():
-            tail = commit.tails.get(path)
-            size = self.files.size(column.shard_path(tail.shard)) if tail else None
-            if tail and size is not None and size < tail.size:
-                raise column.damage(tail.shard, size, f"the file ends before its {tail.size} committed bytes")
+            stored = commit.arrays.get(path)
+            size = files.size(column.shard_path(stored.shard)) if stored else None
+            if stored and size is not None and size < stored.size:
+                raise column.damage(stored.shard, size, f"the file ends before its {stored.size} committed bytes")
+        there = tail.on_disk(files, self.scratch)
+        self.load(commit)
+        for path, column in self.columns():
+            column.resume(self.has_newest(path, commit))
+        self.tail.go_on(commit.tail, self._parts, there)
+        for path, column in self.columns():
+            self.tail.logged[path] = column.end
+            if self.has_newest(path, commit):
+                self.tail.newest[path] = column.read_rows(column.end, column.end + 1).tobytes()
+        # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
+        self._pinned_shards: dict[str, list[int]] = {path: [] for path, _ in self.columns()}
+        self._first_shards = dict.fromkeys(self._columns, 0)
+        self.sampled, self.last_checkpoint, self.limiter = commit.sampled, commit.last_checkpoint, commit.limiter
 
-    def _recover(self, newest: Commit, commit: Commit, check: Callable[[], None]) -> dict[str, int]:
-        """Make ``commit`` the stream's, and the files what it says; return each column's lowest shard on disk."""
-        with fs.translate("recovering", self.path):
-            # Before anything changes: a record that is wrong must cost nothing.
-            self._check_tails(commit)
-            self.load(commit)
-            if commit.timeline != newest.timeline:
-                self._go_back(newest, commit, check)
-                self.close_files()  # other files stand in the places of shards
-            elif commit != newest:  # resized
-                self.replace_record(commit)
-            self._clear_scratch()
-            return {path: self._recover_column(commit, path, column) for path, column in self.columns()}
+    def _read_tail(self, commit: Commit) -> list[tail.Part]:
+        self._parts = super()._read_tail(commit)
+        return self._parts
+
+    def _recover(self, record: Commit) -> None:
+        """Make the files what a record and the checkpoints say: first the tails, then the shards."""
+        cuts = self._cuts()
+        went = False
+        number, size, _ = record.tail
+        for there in tail.on_disk(self.files, self.scratch):
+            named = max((cut.tail.size for cut in cuts if cut.tail.number == there), default=0)
+            if there > number and not named:
+                self.files.unlink(self.tail.path(there))
+                self.tail.gone(there)
+                went = True
+            elif there == number:
+                self._shorten(self.tail.path(there), max(named, size))
+                self.tail.renew |= named > size
+        if went:  # before anything is appended: an old block of the highest tail would say an old record
+            self.files.sync_dir(self.scratch)
+        self._first_shards = {path: self._recover_column(record, path, column, cuts) for path, column in self.columns()}
+
+    def _shorten(self, file: str, size: int) -> None:
+        """Cut a file in place if it is longer."""
+        if (self.files.size(file) or 0) > size:
+            handle = self.files.open(file, write=True)
+            handle.truncate(size)
+            handle.sync()
 
     def _go_back(self, newest: Commit, commit: Commit, check: Callable[[], None]) -> None:
-        """Make an older commit the newest, after what it leaves of the last shards was written: a disk may be full.
+        """Make an older commit the newest.
 
         Another writer makes a checkpoint, then looks for a new timeline; this one begins a timeline, then looks for new
-        checkpoints. So one of them sees the other. If this one does, it gives way: no shard was changed yet.
+        checkpoints. So one of them sees the other. If this one does, it gives way: nothing was given up yet.
         """
+        self._replace(newest.next(timeline=commit.timeline, back=True), begin=True)
+        try:
+            check()
+        except BaseException:
+            self._replace(self.commit_record.next())
+            raise
+        cuts = self._cuts()
+        arrays = dict(commit.arrays)
+        for cut in cuts:  # of each array, what most of its rows are in
+            for path, stored in cut.arrays.items():
+                if cut.of(path).end == commit.of(path).end and cut.end == commit.end:
+                    arrays[path] = max(arrays.get(path, stored), stored, key=lambda one: one.rows)
+        oldest, sequence = self.commit_record.tail.oldest, self.commit_record.sequence
+        self._take(dataclasses.replace(commit, arrays=arrays))
+        record = dataclasses.replace(self.commit_record, sequence=sequence).next()
+        shorter = self._shorter(record, cuts)
+        self._replace(record, begin=True, oldest=oldest)
+        for temporary, file in shorter.items():
+            self.files.rename(temporary, file)
+        self.close_files()  # other files stand in the places of shards
+        self._recover(self.commit_record)
+
+    def _shorter(self, record: Commit, cuts: Collection[Commit]) -> dict[str, str]:
+        """Write what a record leaves of last shards, which it cuts, to temporary files: a disk may be full."""
         shorter: dict[str, str] = {}
         try:
             for path, column in self.columns():
-                tail = commit.tails.get(path)
-                if tail and (self.files.size(file := column.shard_path(tail.shard)) or 0) > tail.size:
-                    temporary = os.path.join(self.path, SCRATCH, f".tmp-shard-{len(shorter)}")
-                    fs.write(self.files, temporary, read_first(self.files.open(file), tail.size))
+                if (kept := self._kept(record, path, cuts)) is None:
+                    continue
+                file = column.shard_path(record.arrays[path].shard)
+                if (self.files.size(file) or 0) > kept:
+                    temporary = os.path.join(self.scratch, f".tmp-shard-{len(shorter)}")
+                    fs.write(self.files, temporary, read_first(self.files.open(file), kept))
                     shorter[temporary] = file
-            self.replace_record(commit)
-            try:
-                check()
-            except BaseException:
-                as_before = dataclasses.replace(newest, sequence=commit.sequence)
-                self.replace_record(as_before.next(timeline=commit.timeline + 1))
-                raise
         except BaseException:
             with contextlib.suppress(OSError):
                 self._clear_scratch()
             raise
-        for temporary, file in shorter.items():
-            self.files.rename(temporary, file)
+        return shorter
+
+    def _kept(self, record: Commit, path: str, cuts: Collection[Commit]) -> int | None:
+        """Return the bytes to keep of an array's last shard: those that the record or a checkpoint names."""
+        stored = record.arrays.get(path)
+        if stored is None:
+            return None
+        named = (cut.arrays[path].size for cut in cuts if path in cut.arrays and cut.arrays[path].shard == stored.shard)
+        return max(stored.size, *named, 0)
 
     def _clear_scratch(self) -> None:
         """Remove the temporary files that killed writers left."""
@@ -244,36 +347,28 @@ class StreamWriter(_Stream[ColumnWriter]):
             if self.files.size(os.path.join(place, metadata.NAME)) is None:  # it was dropped where it could not move
                 self.remove_half_made(place)
 
-    def _recover_column(self, commit: Commit, path: str, column: ColumnWriter) -> int:
-        """Remove what no record names, and return the lowest shard on disk."""
-        tail = commit.tails.get(path)
+    def _recover_column(self, record: Commit, path: str, column: ColumnWriter, cuts: Collection[Commit]) -> int:
+        """Remove what neither the record nor a checkpoint names, and return the lowest shard on disk."""
+        stored = record.arrays.get(path)
+        needed = needed_shards(cuts, path)
         kept = []
-        spared: set[int] = set()
-        if tail is None and path in self.logs and any(column.shards_on_disk()):
-            # A writer that knows nothing of a log left a record without it; what checkpoints need of it is there still.
-            spared = self._needed([path])[path]
         if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
             self.files.unlink(temporary)
         for shard, file in column.shards_on_disk():
-            if (tail is None or shard > tail.shard) and shard not in spared:
+            if (stored is None or shard > stored.shard) and shard not in needed:
                 self.files.unlink(file)
                 continue
             kept.append(shard)
-            if tail and shard == tail.shard and (self.files.size(file) or 0) > tail.size:
-                self._cut(file, tail.size, in_place=not commit.timeline)
-                column.close_files()  # another file may stand in the shard's place
-        if tail and commit.timeline:  # a writer that was killed may have renamed a shard in :meth:`_cut`, no more
+            if stored and shard == stored.shard:
+                size = self._kept(record, path, cuts)
+                assert size is not None
+                if (self.files.size(file) or 0) > size:
+                    self._cut(file, size, in_place=not record.timeline)
+                    column.close_files()  # another file may stand in the shard's place
+                column.append_at = size
+        if stored and record.timeline:  # a writer that was killed may have renamed a shard in :meth:`_cut`, no more
             self.files.sync_dir(column.directory)
         return min(kept, default=0)
-
-    def _resume_log(self, path: str, commit: Commit) -> None:
-        """Have a log go on after the shards that checkpoints pin, if the record names none."""
-        log = self.logs[path]
-        there = [shard for shard, _ in log.shards_on_disk()]
-        if there and path not in commit.tails:
-            first = max(there) + 1
-            log.entries.restart(first * log.shard_chunks)
-            log.resume(first * log.column.shard_rows)
 
     def remove_half_made(self, path: str) -> None:
         """Remove a stream or a checkpoint without a document, but if a living process that makes one holds the lock."""
@@ -378,37 +473,40 @@ class StreamWriter(_Stream[ColumnWriter]):
     def commit(
         self,
         begin: int,
-        patch_begin: int,
+        needed: Mapping[str, int],
         publish: contextlib.AbstractContextManager[object],
-        begins: Mapping[str, int] | None = None,
         capacity: int | None = None,
+        *,
+        closing: bool = False,
     ) -> Commit:
         """Make every row durable and move the window's first row to ``begin``; ``publish`` guards the readers.
 
-        ``begins`` has the first byte or item that is needed of each log, and of the items of each ragged column, by
-        their paths; where it is lower than before it stays. So does the ``capacity`` if None.
+        Args:
+            needed: for each table but that of the rows, the first entry that is needed; where it is lower than before,
+                or missing, it stays.
+            capacity: the capacity of the window; it stays if None.
+            closing: True to have shards hold the chunks that are not full, too.
         """
         self.check()
-        staged = {path: appended for path, column in self.columns() if (appended := column.stage())}
-        record = self.commit_record.next(
-            capacity=self.commit_record.capacity if capacity is None else capacity,
-            begin=begin,
-            end=self.end,
-            patch_begin=patch_begin,
-            patch_end=next(iter(self.patches.values())).end,
-            tails={**self.commit_record.tails, **{path: appended[-1].tail for path, appended in staged.items()}},
+        before = self.commit_record
+        tables = {ROWS: rows_table(begin, self.end, self.schema.context)}
+        for path, column in self.columns():
+            if (table := table_of(path)) != ROWS:
+                first = max(needed.get(table, 0), before.table(table).begin)
+                tables[table] = Table(first, column.end, first)
+        staged = self._staged({name for name, table in tables.items() if table.end > before.table(name).end}, closing)
+        record = before.next(
+            capacity=before.capacity if capacity is None else capacity,
+            tables=tables,
+            arrays={**before.arrays, **{path: appended[-1].stored for path, appended in staged.items()}},
             **self.counts,
         )
-        for path, log in {**self.logs, **{column.column.name: column for column in self.items.values()}}.items():
-            if path in record.tails:
-                # A log that goes on behind shards that checkpoints pin has nothing before them.
-                least = max(log.entries.begin * log.column.chunk_rows, self.commit_record.log_span(path)[0])
-                record = record.with_log(path, max((begins or {}).get(path, 0), least), log.end)
         with self.whole("committing"):
             for path in self.logs:
                 if path in staged:
                     self._make_log(path)
             self._append(staged)
+            record = self._block(record)
             self.replace_record(record)
             with publish:
                 for path, column in self.columns():
@@ -416,6 +514,63 @@ class StreamWriter(_Stream[ColumnWriter]):
                 self.commit_record = record
             self._evict(publish)
         return record
+
+    @property
+    def closing_adds(self) -> bool:
+        """True if chunks that are not full would go to shards when the stream is closed."""
+        return any(column.stored_rows < column.end for _, column in self.columns())
+
+    def _staged(self, grown: Collection[str], closing: bool) -> dict[str, list[ShardAppend]]:
+        """Return what goes to shards: by table, all full chunks, if they outweigh their indexes or fill a shard."""
+        tables: dict[str, dict[str, ColumnWriter]] = {}
+        for path, column in self.columns():
+            if closing or table_of(path) in grown:
+                tables.setdefault(table_of(path), {})[path] = column
+        staged: dict[str, list[ShardAppend]] = {}
+        for columns in tables.values():
+            full = {path: found for path, column in columns.items() if (found := column.full())}
+            if not (closing or _outweigh(columns, full)):
+                full = {}
+            for path in columns if closing else full:
+                chunks = full.get(path, [])
+                appended = columns[path].stage(chunks)
+                if closing and (last := columns[path].partial()):
+                    whole = columns[path].stage([*chunks, *last])
+                    appended = appended if columns[path].mostly_dead(whole[-1]) else whole
+                if appended:
+                    staged[path] = appended
+        return staged
+
+    def _block(self, record: Commit, begin: bool = False, oldest: int | None = None) -> Commit:
+        """Append a record's block to the tail, durably, and return the record with its place in the tail."""
+        live = {path: max(record.stored_rows(path), record.of(path).needed_from) for path, _ in self.columns()}
+        begin = self.tail.begins(live) or begin
+        number = None
+        if begin:
+            cuts = () if not self.tail.tail.number else self._cuts()
+            named = (cut.tail.number for cut in cuts)
+            number = max([record.tail.number, *named, *tail.on_disk(self.files, self.scratch)]) + 1
+        parts, logged, newest = [], {}, {}
+        for path, column in self.columns():
+            behind = -1 if begin else self.tail.logged.get(path, -1)
+            first, stop = max(live[path], behind), record.of(path).end
+            logged[path] = stop
+            if self.has_newest(path, record):
+                newest[path] = column.read_rows(stop, stop + 1).tobytes()
+                if first == behind and column.read_rows(first, first + 1).tobytes() == self.tail.newest.get(path):
+                    first += 1  # the newest next observation of the block before, which has become a row
+                stop += 1
+            if first < stop:
+                parts.append(tail.Part.of(path, first, column.read_rows(first, stop)))
+        placed = self.tail.append(record.to_json(), parts, number, oldest)
+        self.tail.logged, self.tail.newest = logged, newest
+        return dataclasses.replace(record, tail=placed)
+
+    def _replace(self, record: Commit, begin: bool = False, oldest: int | None = None) -> None:
+        """Make a record that has the same rows the commit of the stream, atomically and durably."""
+        record = self._block(record, begin, oldest)
+        self.replace_record(record)
+        self.commit_record = record
 
     def _make_log(self, path: str) -> None:
         """Make the array of a log, if it is not there, and the group that it is in; both appear whole."""
@@ -450,7 +605,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 written.append(file)
                 if append.offset == 0:
                     directories.add(column.directory)
-            if appended[-1].shard != column.tail.shard:
+            if appended[-1].shard != (column.stored.shard if column.stored else 0):
                 column.grow(appended[-1].shard)
         _sync(written)
         for directory in directories:
@@ -470,8 +625,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Make :attr:`counts` durable if they changed; rows stay. ``publish`` as in commit."""
         if not self.counted:
             return
-        record = self.commit_record.next(**self.counts)
         with self.whole("committing"):
+            record = self._block(self.commit_record.next(**self.counts))
             self.replace_record(record)
             with publish:
                 self.commit_record = record
@@ -498,30 +653,40 @@ class StreamWriter(_Stream[ColumnWriter]):
         The documents of checkpoints are read before that, and only if a shard has left the window, or one that
         checkpoints needed may not be needed any more because one was dropped here.
         """
-        begins = {path: self.commit_record.span(path, self.schema.context).begin for path, _ in self.columns()}
-        left = {path: found for path, column in self.columns() if (found := self._left(path, column, begins[path]))}
-        old = {path: shards for path in begins if (shards := [*self._pinned_shards[path], *left.get(path, ())])}
-        if not old or not (left or self.dropped or cuts is not None):
+        record = self.commit_record
+        left = {path: found for path, column in self.columns() if (found := self._left(path, column, record))}
+        old = {path: [*pinned, *left.get(path, ())] for path, pinned in self._pinned_shards.items()}
+        old = {path: shards for path, shards in old.items() if shards}
+        tails = self.tail.outdated()
+        if not (left or tails or ((self.dropped or cuts is not None) and (old or self._pinned_tails))):
             return
-        needed = self._needed(old, cuts)
+        cuts = self._cuts() if cuts is None else cuts
+        needed = {path: needed_shards(cuts, path) for path in old}
+        named = {cut.tail.number: cut.tail.size for cut in sorted(cuts, key=lambda cut: cut.tail.size)}
+        tails = [*tails, *self._pinned_tails]
         self._unlink(
             [self._columns[path].shard_path(n) for path, shards in old.items() for n in shards if n not in needed[path]]
+            + [self.tail.path(number) for number in tails if number not in named]
         )
+        for number in tails:
+            if number in named:
+                self._shorten(self.tail.path(number), named[number])
+            self.tail.gone(number)
+        self._pinned_tails = [number for number in tails if number in named]
         self.dropped = False
         for path, shards in old.items():
             self._pinned_shards[path] = [shard for shard in shards if shard in needed[path]]
             self._first_shards[path] = max(self._first_shards[path], *(shard + 1 for shard in shards))
-            with publish:
-                self._columns[path].trim(begins[path])
+        with publish:
+            for path, column in self.columns():
+                column.trim(record.of(path).needed_from)
 
-    def _left(self, path: str, column: ColumnWriter, row: int) -> range:
-        """Return the shards that hold only rows below ``row``, may be on disk, and were not looked at yet."""
-        return range(self._first_shards[path], min(row // column.column.shard_rows, column.tail.shard))
-
-    def _needed(self, paths: Iterable[str], cuts: Collection[Commit] | None = None) -> dict[str, set[int]]:
-        """Return the shards of some columns that checkpoints need now, or that ``cuts`` do."""
-        arrays = {path: self._columns[path].column.shard_rows for path in paths}
-        return needed_shards(self._cuts() if cuts is None else cuts, arrays, self.schema.context)
+    def _left(self, path: str, column: ColumnWriter, record: Commit) -> range:
+        """Return the shards that hold only rows nobody needs, may be on disk, and were not looked at yet."""
+        stored = record.arrays.get(path)
+        if stored is None:
+            return range(0)
+        return range(self._first_shards[path], min(record.of(path).needed_from // stored.shard_rows, stored.shard))
 
     def _unlink(self, shards: list[str]) -> None:
         """Unlink the files of shards that are there."""
@@ -571,6 +736,14 @@ def identity(schema: Schema, commit: Commit, path: str) -> str:
     return f"{schema.identity}/{commit.stream}/{path}"
 
 
+def _outweigh(columns: Mapping[str, ColumnWriter], full: Mapping[str, list[tuple[int, list[bytes]]]]) -> bool:
+    """Tell whether full chunks of arrays outweigh the indexes that would follow them, or one fills its shard."""
+    if any((chunk + 1) % columns[path].shard_chunks == 0 for path, found in full.items() for chunk, _ in found):
+        return True
+    size = sum(len(data) for found in full.values() for _, encoded in found for data in encoded)
+    return size > sum(columns[path].index_bytes for path in full) > 0
+
+
 def open_columns(
     files: fs.Files, path: str, schema: Schema, commit: Commit, make: Callable[..., AnyColumn],
     columns: Mapping[str, Column],
@@ -578,8 +751,8 @@ def open_columns(
     """Return some columns of the stream at ``path``, by path below its group, with nothing loaded."""
     return {
         below: make(
-            files, os.path.join(path, below), os.path.basename(path), column,
-            commit.span(below, schema.context).num_envs, identity(schema, commit, below),
+            files, os.path.join(path, below), os.path.basename(path), column, commit.envs(below),
+            identity(schema, commit, below),
         )
         for below, column in columns.items()
     }  # fmt: skip
@@ -587,7 +760,7 @@ def open_columns(
 
 def logs(schema: Schema, commit: Commit) -> dict[str, Column]:
     """Return the logs that a stream has at a commit, by their paths below its group."""
-    return {path: log for path, log in schema.logs.items() if path in commit.tails}
+    return {path: log for path, log in schema.logs.items() if path in commit.arrays}
 
 
 def groups(schema: Schema) -> list[str]:
@@ -602,9 +775,8 @@ def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str
         metadata.create_group(files, os.path.join(path, group))
     for below, column in schema.arrays.items():
         array = os.path.join(path, below)
-        num_envs = commit.span(below, schema.context).num_envs
         files.mkdir(array)
-        metadata.write(files, array, metadata.array_document(column, num_envs, column.shard_rows))
+        metadata.write(files, array, metadata.array_document(column, commit.envs(below), column.shard_rows))
         files.sync_dir(os.path.dirname(array))
 
 
@@ -632,12 +804,13 @@ def write_commit(files: fs.Files, path: str, record: Commit) -> None:
 
 def largest_record(schema: Schema) -> Commit:
     """Return a record with numbers as large as they can be, which the records of a store never exceed."""
-    most = 1 << 62
-    paths = [*schema.logs, *(ragged.items.name for ragged in schema.ragged.values())]
-    tails = dict.fromkeys([*schema.arrays, *schema.logs], Tail(most, most))
-    counts = {field.name: most for field in dataclasses.fields(Commit) if field.type == "int"}
+    most = 1 << 48
+    stored = Stored(most, most, most, most, most, most, "lz4hc:9")
+    tables = dict.fromkeys(map(table_of, schema.arrays | schema.logs), Table(most, most, most))
+    counts: dict[str, Any] = {field.name: most for field in dataclasses.fields(Commit) if field.type == "int"}
     start = LimiterStart(most, most, most, most, 1 / 3)
-    return Commit(**counts, tails=tails, time=1 / 3, limiter=start, logs=dict.fromkeys(paths, (most, most)))
+    arrays = dict.fromkeys([*schema.arrays, *schema.logs], stored)
+    return Commit(**counts, tables=tables, arrays=arrays, tail=Tail(most, most, most), time=1 / 3, limiter=start)
 
 
 def check_there(files: fs.Files, store: str) -> None:
