@@ -15,9 +15,9 @@ from helpers.damage import flip
 from ops.stores import IMAGE, fill, images
 
 import diskreplay as dr
-from diskreplay.errors import CorruptionError, NotAStoreError, StoreExistsError, StoreNotFoundError
+from diskreplay.errors import CheckpointError, CorruptionError, NotAStoreError, StoreExistsError, StoreNotFoundError
+from diskreplay.ops.checkpoints import drop, restore
 from diskreplay.ops.problems import Problem
-from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 from diskreplay.storage import chunks, metadata
 
@@ -209,6 +209,24 @@ def test_an_edited_row_count_within_the_chunk(store: pathlib.Path) -> None:
     assert {"obs", "action", "reward", "terminated", "truncated", "valid", "start"} <= found
 
 
+@pytest.mark.parametrize("column", ["obs", "reward", "valid", "patches/place", "patches/obs"])
+def test_a_record_that_names_other_tails(store: pathlib.Path, column: str) -> None:
+    """Those of an older or a newer commit, or of none: an index knows of what rows it is."""
+    older = record_of(store)
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.checkpoint("pins what the older window needs")
+        fill(buffer, 9, seed=3)
+    newer = record_of(store)
+    for record, tail in (
+        *((newer, tail) for tail in (older["tails"][column], None, [0, 0], [1, 17], [7, 100])),
+        (older, newer["tails"][column]),
+    ):
+        tails = {**record["tails"], column: tail} if tail else {k: v for k, v in record["tails"].items() if k != column}
+        forged = {**record, "tails": tails}
+        edit(stream(store) / "zarr.json", lambda document, to=forged: document["attributes"].update(diskreplay=to))
+        assert column in {problem.column for problem in verify(store).problems}
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("shape", [48, 2, 40, 40]), ("shape", [65, 2, 40, 40]), ("shape", [64, 3, 40, 40]), ("data_type", "int8")],
@@ -266,6 +284,66 @@ def test_rows_that_only_a_checkpoint_needs(path: str) -> None:
     assert only(store).file == str(file)
     with dr.ReplayBuffer.open(path) as buffer:  # the window itself is whole
         buffer.sample(8)
+
+
+# What can be done
+
+
+def cut_file(file: pathlib.Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.long(quick=5)
+@pytest.mark.parametrize(
+    ("below", "expected"),
+    [
+        ("streams/0/obs/c.5.0.0.0", "two"), ("streams/0/obs/c.4.0.0.0", "one"), ("streams/0/obs/c.1.0.0.0", None),
+        ("streams/0/zarr.json", None), ("streams/0/obs/zarr.json", None), ("streams/zarr.json", None),
+        ("checkpoints/two/zarr.json", None), ("zarr.json", None),
+    ],
+)  # fmt: skip
+def test_the_newest_whole_checkpoint_is_named(store: pathlib.Path, below: str, expected: str | None) -> None:
+    """Rows 0 to 60 are those of the first, to 78 those of the second; then some that no checkpoint has."""
+    for name, rows in (("one", 10), ("two", 18), ("", 10)):
+        with dr.ReplayBuffer.open(store) as buffer:
+            fill(buffer, rows, seed=rows)
+            if name:
+                buffer.checkpoint(name)
+    cut_file(store / below)
+    result = verify(store)
+    assert result.problems
+    assert result.checkpoint == expected == json.loads(json.dumps(result.to_json()))["checkpoint"]
+    if expected == "one":
+        with pytest.raises(CheckpointError, match="drop them first"):
+            restore(store, "one")
+        drop(store, ["two"])
+    if expected:
+        restore(store, expected)
+        assert verify(store).ok
+
+
+def test_no_checkpoint_is_named_where_only_another_needs_what_is_damaged(path: str) -> None:
+    images(path, rows=20, num_envs=1, capacity=24, chunk_rows={"obs": 4}, shard_rows={"obs": 4})
+    with dr.ReplayBuffer.open(path) as buffer:
+        buffer.checkpoint("early")
+        fill(buffer, 60, seed=3)
+        buffer.checkpoint("late")
+    (stream(pathlib.Path(path)) / "obs" / "c.1.0.0.0").unlink()
+    result = verify(path)
+    assert result.problems
+    assert result.checkpoint is None
+
+
+def test_a_checkpoint_without_the_damaged_stream_is_not_named(store: pathlib.Path) -> None:
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.checkpoint("before the other")
+    with dr.ReplayBuffer.open(store, stream="other") as buffer:
+        fill(buffer, 20)
+    cut_file(store / "streams/other/obs/c.1.0.0.0")
+    assert verify(store).problems
+    assert verify(store).checkpoint is None
+    cut_file(stream(store) / "obs/c.1.0.0.0")
+    assert verify(store).checkpoint is None
 
 
 def test_checkpoints_of_one_end_and_other_windows(path: str) -> None:
@@ -343,7 +421,7 @@ def test_a_store_that_lost_its_root_document_is_one(store: pathlib.Path, left: b
         root.write_bytes(left)
     said = "the root document .*zarr.json' of a store is missing or damaged, .*: put that file back from a backup, or"
     new: dict[str, Any] = {"observation_space": IMAGE, "action_space": spaces.Discrete(5), "capacity": 200}
-    for deed, more in ((dr.open, {}), (dr.ReplayBuffer.open, {}), (repair, {}), (dr.ReplayBuffer.open_or_create, new)):
+    for deed, more in ((dr.open, {}), (dr.ReplayBuffer.open, {}), (dr.ReplayBuffer.open_or_create, new)):
         with pytest.raises(CorruptionError, match=said) as told:
             deed(store, **more)
         assert told.value.file == str(root)
