@@ -39,7 +39,7 @@ from diskreplay.errors import (
     StoreNotFoundError,
 )
 from diskreplay.schema.columns import RAGGED_VERSION, Continuity, Schema
-from diskreplay.storage import attachments, checkpoint_arrays, metadata, stream, temporaries
+from diskreplay.storage import attachments, checkpoint_arrays, metadata, stream, tail, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
@@ -417,13 +417,12 @@ class Store:
 
     def readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
         """Return readers of all columns of a stream by path below its group, with nothing loaded."""
-        path, columns = self.stream_path(name), self.schema.arrays
-        return stream.open_columns(self.files, path, self.schema, commit, ColumnReader, columns)
+        columns = self.schema.arrays | self.schema.logs
+        return stream.open_columns(self.files, self.stream_path(name), self.schema, commit, ColumnReader, columns)
 
-    def log_readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
-        """Return readers of the logs that a stream has at a commit, by path, with nothing loaded."""
-        path, logs = self.stream_path(name), stream.logs(self.schema, commit)
-        return stream.open_columns(self.files, path, self.schema, commit, ColumnReader, logs)
+    def read_tail(self, name: str, commit: Commit) -> list[tail.Part]:
+        """Return all that the tail of a commit holds; raise CorruptionError if it cannot be read."""
+        return stream.read_tail(self.files, self.stream_path(name), self.schema, commit)
 
     def cuts(self, name: str) -> list[Commit]:
         """Return the commits of a stream that checkpoints hold."""

@@ -112,9 +112,7 @@ class _Stream(Generic[AnyColumn]):
         """Return what a commit's tail holds beyond what is in RAM; it is opened before any other file."""
         number, size, _ = commit.tail
         known = self._tail.size if number == self._tail.number and size >= self._tail.size else 0
-        seal = identity(self.schema, commit, "tail")
-        folder = os.path.join(self.path, SCRATCH)
-        found = tail.read(self.files, folder, self.name, seal, commit.tail, known) if size > known else []
+        found = read_tail(self.files, self.path, self.schema, commit, known)
         if not known:
             for _, column in self.columns():
                 column.forget_held()
@@ -761,6 +759,14 @@ def open_columns(
 def logs(schema: Schema, commit: Commit) -> dict[str, Column]:
     """Return the logs that a stream has at a commit, by their paths below its group."""
     return {path: log for path, log in schema.logs.items() if path in commit.arrays}
+
+
+def read_tail(files: fs.Files, path: str, schema: Schema, commit: Commit, known: int = 0) -> list[tail.Part]:
+    """Return what the tail of a commit holds behind its first ``known`` bytes; raise CorruptionError."""
+    if commit.tail.size == known:
+        return []
+    seal = identity(schema, commit, "tail")
+    return tail.read(files, os.path.join(path, SCRATCH), os.path.basename(path), seal, commit.tail, known)
 
 
 def groups(schema: Schema) -> list[str]:
