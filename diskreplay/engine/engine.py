@@ -515,7 +515,9 @@ class Engine:
             try:
                 if self.companion is not None:
                     self.companion.flush()
-                self.commit(closing=True)
+                self.commit()
+                with contextlib.suppress(WriteFailedError):  # nothing is lost: the rows are in the tail
+                    self.commit(closing=True)
                 return
             except WriteFailedError:
                 if writer.failure is None:

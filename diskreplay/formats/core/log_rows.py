@@ -258,7 +258,7 @@ class LogRows:
         """Return next observations of rows ``[start, stop)``; ``known`` are the observations from ``start + 1`` on."""
         out = np.empty((stop - start, *column.shape), column.dtype)
         out[: len(known)] = known
-        if stop < self.log.end:
+        if stop <= self.log.end:
             out[-1] = walk.read(stop, stop + 1)[0]
         rows = np.arange(start, stop)
         patches = self.log.patch_numbers(rows, np.full_like(rows, env))
