@@ -123,12 +123,12 @@ def cures(result: Verified, path: str) -> Iterator[str]:
     """Yield what can be done about the damage of a store, a line for each way."""
     from diskreplay.remote import is_url
 
-    if result.checkpoint is not None and is_url(path):
+    if result.checkpoint is not None:
         line = f"diskreplay.ReplayBuffer.open({path!r}, mode='r', checkpoint={result.checkpoint!r})"
         yield f"to read the newest whole checkpoint: {line}"
-    elif result.checkpoint is not None:
+    if result.checkpoint is not None and not is_url(path):
         command = shlex.join(["diskreplay", "checkpoints", "restore", path, result.checkpoint])
-        yield f"to go back to the newest whole checkpoint, and discard what came after it: {command}"
+        yield f"to go back to it, and discard what came after it: {command}"
     if not result.ok:
         other = "the store that was pushed there" if is_url(path) else "what was pushed ('diskreplay pull')"
         yield f"to go on with a copy of the store: a backup, or {other}"
