@@ -232,8 +232,8 @@ def _series(
 def _final(source: Snapshot, found: Found, column: Column) -> Array:
     """Return the true final observation as numbers, ``(1, elements)``, NaN if it is damaged."""
     try:
-        frame = found.rows.final_frame(column, found.episode.env, found.episode.stop - 1)
-        return source.shown(column, frame[None]).reshape(1, -1)
+        frame = found.rows.values(column, found.episode.env, np.array([found.episode.stop - 1]), 1)
+        return source.shown(column, frame).reshape(1, -1)
     except CorruptionError:
         return np.full((1, math.prod(source.shape(column))), np.nan)
 
@@ -321,7 +321,7 @@ def strip(source: Snapshot, found: Found, camera: str, first: int, every: int, c
         with contextlib.suppress(CorruptionError):  # listed below, as every frame that is missing
             final = np.zeros(column.shape, column.dtype)  # a column has no value after the last step
             if space is not None:
-                final = found.rows.final_frame(column, episode.env, episode.stop - 1)
+                final = found.rows.values(column, episode.env, np.array([episode.stop - 1]), 1)[0]
             frames[episode.length] = _shown(final)
     bounds = space_bounds(space, column.dtype) or spread(frames.values())
     blank = _blank(column)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.formats.core.format import Holds, Loss
 from diskreplay.formats.core.layout import Layout
@@ -31,15 +30,9 @@ from diskreplay.index.where import Where
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.remote import named
-from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import spaces
 from diskreplay.schema.columns import RECORDED, REWARD, START, Start
 from diskreplay.schema.ids import Ids, pack
 from diskreplay.storage.paths import PathLike
-from diskreplay.views.transition import Transition
-
-STACKED_ROWS = 256
-"""The number of rows that are read at once if observations are wanted stacked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,13 +138,11 @@ class SelectedStore:
 
     def source(self, *, stacked: bool = False) -> Source:
         """Return the part to be read: single frames, or with ``stacked`` observations just as they were given."""
-        layout = self.layout
-        if stacked:
-            layout = self._layout_of(stacked=True)
-        blocks = self._stacked_blocks if stacked and layout.stacked else self._blocks
+        layout = self._layout_of(stacked=True) if stacked else self.layout
 
         def kept() -> Iterator[Transitions]:
-            for steps in blocks():
+            every = (rows.blocks(env, spans, stacked=bool(layout.stacked)) for rows, env, spans in self._spans())
+            for steps in itertools.chain.from_iterable(every):
                 yield dataclasses.replace(
                     steps,
                     obs={name: steps.obs[name] for name in layout.obs},
@@ -229,26 +220,6 @@ class SelectedStore:
                 found[name] += count
         found.pop(self.reward, None)
         return found
-
-    def _blocks(self) -> Iterator[Transitions]:
-        for rows, env, spans in self._spans():
-            yield from rows.blocks(env, spans)
-
-    def _stacked_blocks(self) -> Iterator[Transitions]:
-        with ReplayBuffer.open(self.path, mode="r", view=Transition(), sampler=Uniform(), ragged="lists") as buffer:
-            for rows, env, spans in self._spans():
-                ids = pack(rows.log.stream, rows.valid_rows(env, spans), env, rows.log.num_envs)
-                at = 0
-                for steps in rows.blocks(env, spans):
-                    for start in range(0, len(steps), STACKED_ROWS):
-                        part = steps.span(start, start + STACKED_ROWS)
-                        batch = buffer.get(ids[at : at + len(part)])
-                        at += len(part)
-                        obs, following = (
-                            dict(zip(part.obs, spaces.flatten(self.schema.obs_tree, value, "obs"), strict=True))
-                            for value in (batch.obs, batch.next_obs)
-                        )
-                        yield dataclasses.replace(part, obs=obs, next_obs=following)
 
     def _spans(self) -> Iterator[tuple[LogRows, int, list[tuple[int, int]]]]:
         """Yield stream, environment and the ranges of rows to be read of it; neighbours are one range."""
