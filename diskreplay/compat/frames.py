@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import Array, check_array, check_count
+from diskreplay.compat.arguments import number
 from diskreplay.compat.disk_array import DiskArray
-from diskreplay.compat.given import number
 from diskreplay.compat.location import Location, close_with, global_seed
 from diskreplay.compat.rows import RowWindow, invalid_rows, transitions, window
 from diskreplay.compat.stores import closed_on_failure, open_or_create

@@ -150,15 +150,15 @@ def test_both_processes_go_by_one_start(path: str, mode: str) -> None:
         recording.add(actor, 60)
         adding = dr.RateLimiter(actor, 2, 10, 24)  # at 160 rows, of another start than the learner's, which is not seen
         assert sampling.most_inserts == 112
-        adding._look_again()
+        adding._refresh_counts()
         with pytest.raises(RateLimitError):
             sampling.wait_to_sample(40, timeout=0)
         actor.commit()
         sampling.wait_to_sample(24, timeout=0)  # the actor's start is the newer one
         assert not sampling.may_sample(1)
         learner.commit()
-        adding._look_again()
-        sampling._look_again()
+        adding._refresh_counts()
+        sampling._refresh_counts()
         assert sampling._start == adding._start
         assert sampling.most_inserts == adding.most_inserts
         assert (adding.inserts, adding.samples) == (sampling.inserts, sampling.samples) == (160, 24)
@@ -176,7 +176,7 @@ def test_a_learner_of_another_ratio_is_followed_by_an_actor_of_the_same(path: st
                 adding, sampling = dr.RateLimiter(actor, ratio, 10, 24), dr.RateLimiter(learner, ratio, 10, 24)
                 batches(sampling)
                 learner.commit()
-                adding._look_again()
+                adding._refresh_counts()
                 assert steps(adding, actor, recording) in (48 // ratio, 48 // ratio - 1)
                 assert not sampling.may_sample(4)
                 actor.commit()

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import DTypeLike
 
 from diskreplay.checks import Array
-from diskreplay.compat.given import numbers
+from diskreplay.compat.arguments import numbers
 from diskreplay.errors import InputError
 from diskreplay.schema.columns import REWARD, Schema, Stack
 from diskreplay.schema.spaces import flatten, leaf_spaces

@@ -28,7 +28,7 @@ from torchrl.data.replay_buffers.writers import (
 from diskreplay.buffers.checkpointed import Checkpointed
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_array, check_count
-from diskreplay.compat.given import numbers, rewards
+from diskreplay.compat.arguments import numbers, rewards
 from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.ring import Ring
 from diskreplay.compat.rows import window
