@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError
-from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
 from diskreplay.ops.result import Result
 from diskreplay.reading import decoding
@@ -177,17 +176,14 @@ def episode_values(source: Snapshot, found: Found) -> EpisodeValues:
         f"{column.name} is not shown: there are more than {MOST_CAMERAS} cameras"
         for column in _pictured(source)[MOST_CAMERAS:]
     ]
+    facts = tuple((name, json.dumps(value, ensure_ascii=False)) for name, value in episode.facts.items())
     return EpisodeValues(
         found.number, found.key, found.rows.name, episode.env, episode.start, episode.length,
-        short(episode.total_reward), end_of(episode), episode.complete_start, _facts(episode), every, tuple(series),
+        short(episode.total_reward), end_of(episode), episode.complete_start, facts, every, tuple(series),
         views, (),
         tuple(not_shown), tuple(f"steps {d.start - episode.start} to {d.stop - episode.start - 1}: {d.what}"
         for d in damaged),
     )  # fmt: skip
-
-
-def _facts(episode: Episode) -> tuple[tuple[str, str], ...]:
-    return tuple((name, json.dumps(value, ensure_ascii=False)) for name, value in episode.facts.items())
 
 
 def _columns(source: Snapshot) -> Iterator[tuple[Column, Kind, Any]]:
@@ -221,7 +217,7 @@ def _series(
     if kind == "observation" and every == 1:
         values = np.concatenate([values, _final(source, found, column)[:, drawn]])
     labels = action_labels(source, space) if kind == "action" else {}
-    names = [""] if elements == 1 else [_element(shape, at) for at in drawn]
+    names = [""] if elements == 1 else [", ".join(map(str, map(int, np.unravel_index(at, shape)))) for at in drawn]
     curves = tuple(
         Curve(name, tuple(short(value) for value in values[:, at].tolist())) for at, name in enumerate(names)
     )
@@ -243,11 +239,6 @@ def _drawn(shape: tuple[int, ...]) -> range:
     elements = math.prod(shape)
     start = elements - shape[1] if len(shape) == 2 and elements > MOST_CURVES else 0
     return range(start, min(elements, start + MOST_CURVES))
-
-
-def _element(shape: tuple[int, ...], at: int) -> str:
-    """Return the name of an element: ``3``, or ``1, 0`` in a matrix."""
-    return ", ".join(str(int(part)) for part in np.unravel_index(at, shape))
 
 
 # Pictures

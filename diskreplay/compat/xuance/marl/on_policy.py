@@ -69,12 +69,9 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         starts: Ids = self._adapter.start_ids
         return starts
 
-    def _estimated(self) -> tuple[int, ...]:
-        """Return the shape of the returns of one step: that of the rewards if each agent has its own."""
-        return self.rew_space if math.prod(self.rew_space) == self.n_agents else (self.n_agents, 1)
-
     def _table(self) -> Fields:
-        agents, estimated = (self.n_agents,), Field(self._estimated(), optional=True)
+        agents, own = (self.n_agents,), math.prod(self.rew_space) == self.n_agents
+        estimated = Field(self.rew_space if own else (self.n_agents, 1), optional=True)
         fields = {
             "obs": Field(agents + self.obs_space, part=("obs",)),
             "actions": Field(agents + self.act_space),
