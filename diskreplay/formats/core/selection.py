@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -271,11 +270,8 @@ class SelectedStore:
         )
 
 
-@contextlib.contextmanager
-def open_selected(
-    path: PathLike, selection: Selection = EVERYTHING, reward_column: str | None = None
-) -> Iterator[SelectedStore]:
-    """Yield the selected part of the store at ``path``, unchanged and possibly beside a writer.
+def open_selected(path: PathLike, selection: Selection = EVERYTHING, reward_column: str | None = None) -> SelectedStore:
+    """Return the selected part of the store at ``path``, unchanged and possibly beside a writer.
 
     The values of ``reward_column``, where one is given, are the rewards.
 
@@ -284,7 +280,7 @@ def open_selected(
         StoreNotFoundError, NotAStoreError, FormatVersionError, CorruptionError: when the store cannot be opened.
     """
     full = named(path)
-    yield SelectedStore(full, open_rows(full, reward_column), selection)
+    return SelectedStore(full, open_rows(full, reward_column), selection)
 
 
 def told(episode: Episode) -> dict[str, Any]:
