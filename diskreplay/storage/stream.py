@@ -4,8 +4,8 @@ A commit, in order: append the new chunks and indexes to the open shards, fsync 
 directories; replace the stream's ``zarr.json``, which holds the commit record; then unlink the shards that no row
 of the new window, no context row and no checkpoint needs; and take the new record over in RAM.
 
-Every step that changes files, or publishes in RAM what became durable, runs inside :meth:`StreamWriter.whole`: it holds
-signals back and marks the writer as failed first, and only a complete step clears the mark.
+Every step that changes files, or publishes in RAM what became durable, runs inside :meth:`StreamWriter.fail_stop`: it
+holds signals back and marks the writer as failed first, and only a complete step clears the mark.
 
 Recovery, on opening to write: take the lock, sync the directories in which a killed writer may have renamed files, cut
 the open shards back to their committed bytes, remove shards that the record does not know, load the last chunks back
@@ -352,7 +352,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             )
 
     @contextlib.contextmanager
-    def whole(self, action: str) -> Iterator[None]:
+    def fail_stop(self, action: str) -> Iterator[None]:
         """Run a block to its end; if it is cut short, nothing more is written until the store is opened again.
 
         Signals wait. Where something ends the block all the same, nobody knows how much of it is on disk and in RAM,
@@ -404,7 +404,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 # A log that goes on behind shards that checkpoints pin has nothing before them.
                 least = max(log.entries.begin * log.column.chunk_rows, self.commit_record.log_span(path)[0])
                 record = record.with_log(path, max((begins or {}).get(path, 0), least), log.end)
-        with self.whole("committing"):
+        with self.fail_stop("committing"):
             for path in self.logs:
                 if path in staged:
                     self._make_log(path)
@@ -471,7 +471,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         if not self.counted:
             return
         record = self.commit_record.next(**self.counts)
-        with self.whole("committing"):
+        with self.fail_stop("committing"):
             self.replace_record(record)
             with publish:
                 self.commit_record = record
@@ -487,7 +487,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
         ``cuts`` are the stream's commits that checkpoints hold, where the caller has read them since it was opened.
         """
-        with self.whole("committing"):
+        with self.fail_stop("committing"):
             self._evict(publish, cuts)
 
     def _evict(
