@@ -479,7 +479,6 @@ def _to_mixture(index: Ids, number: int, part: SampledBuffer[Any]) -> Ids:
 
 
 def _checked_part(part: PartToOpen) -> tuple[str, dict[str, Any]]:
-    """Return a part's path and options."""
     path, options = part if isinstance(part, tuple) else (part, {})
     if not isinstance(options, Mapping):
         raise InputError(f"a part must be a path, or a path and a dict of options, got {part!r:.200}")

@@ -100,7 +100,6 @@ class FirstStepBuffer(OverStores):
             self._make({})
 
     def _make(self, stacked: Mapping[str, Any], checkpoint: str | None = None) -> None:
-        """Make the store, or open the one that is there."""
         facts, settings, options = self._making
         at = {} if checkpoint is None else {"checkpoint": checkpoint}
         store = open_or_create(

@@ -135,7 +135,6 @@ class ReplayBuffer(OverStores):
         return frame_shape if len(frame_shape) == 1 else (*frame_shape[:2], frame_shape[2] * self.frame_history_len)
 
     def _check_store(self, store: Store) -> None:
-        """Raise InputError if a store was not made by such a buffer."""
         schema, stack = store.schema, store.schema.stacks[0]
         image = len(schema.observation_space.shape or ()) > 1
         frames = self.frame_history_len if image else 1

@@ -357,7 +357,6 @@ class _PrioritisedBuffer(Replay_Buffer):
         return self._alpha
 
     def _draw(self, size: int, tensor: Any) -> Any:
-        """Return what ``sample`` returns for a batch of ``size`` transitions."""
         store = self._opened
         self._adapter.flush()
         ids, _ = sampler_draws.draw(store, size)

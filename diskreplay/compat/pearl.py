@@ -242,7 +242,6 @@ class _DiskBuffer(OverStores, BaseBuffer):
     observations, actions, rewards, dones = map(shown, ("observations", "actions", "rewards", "dones"))
 
     def _fields(self) -> dict[str, Any]:
-        """Return the table of what a row holds."""
         key = (OBSERVATION,) if isinstance(self._observation_space, spaces.Dict) else ()
         return {
             "observations": Field(self.obs_shape, self._obs_dtype, part=("obs", *key)),

@@ -84,7 +84,6 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         raise NotImplementedError
 
     def _ids(self, slots: Ids) -> Ids:
-        """Return the ids of the rows in slots that are taken."""
         raise NotImplementedError
 
     def _values(self, slots: Ids) -> Ids:

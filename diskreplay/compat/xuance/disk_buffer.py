@@ -54,7 +54,6 @@ class DiskBuffer(OverStores):
         return dict(self._ring.arrays(fields))
 
     def _read(self, slots: Ids, envs: Ids) -> Any:
-        """Return the batch of the transitions in slots of environments."""
         return read_once(self.engine, ids_of(self.engine, self._adapter.flushed().entries(slots)[0], envs))
 
     def clear(self, *args: Any) -> None:

@@ -118,7 +118,6 @@ class OffPolicyBuffer(OneAgentBuffer):
     # Sampling
 
     def _shown(self, batch: Any, count: int, **more: Any) -> Any:
-        """Return a batch as a tuple, or as a dict."""
         return sampled({**picked(self._sampled, batch), **more}, count, self._by_name)
 
     def _check_filled(self) -> None:

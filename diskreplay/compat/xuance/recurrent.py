@@ -159,7 +159,6 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
 
 
 def _episode(engine: ReplayBuffer, first: int, count: int) -> EpisodeBuffer:
-    """Return the stored episode of so many rows from the first on."""
     obs, acts, rews, done = _read(engine, np.array([first]), count)
 
     def steps(values: Any, length: int = count) -> list[Any]:
