@@ -183,9 +183,9 @@ class Engine:
             raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
         if self.refused:
             raise StateError(self.refused)
-        self.whole()
+        self.checked_streams()
 
-    def whole(self) -> Streams:
+    def checked_streams(self) -> Streams:
         """Return the streams; redo a refresh that was cut short, and raise StateError if another change was."""
         streams = self.streams
         if streams.writer is not None and streams.writer.broken:

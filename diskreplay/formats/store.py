@@ -69,11 +69,11 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 @reader
 def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open the chosen columns of a store as a source."""
-    with open_selected(path, Selection(columns=choice.columns)) as part:
-        every, later = Layout.of(part.schema), [f"{column.name}, as written later" for column in part.schema.later]
-        names = Names([*every.obs, *every.columns, *later, *metadata.nodes(LocalFiles(), str(path))])
-        names.take(*part.layout.obs, *part.layout.columns, NAME, STREAMS, CHECKPOINTS)
-        yield dataclasses.replace(part.source(stacked=True), names=names)
+    part = open_selected(path, Selection(columns=choice.columns))
+    every, later = Layout.of(part.schema), [f"{column.name}, as written later" for column in part.schema.later]
+    names = Names([*every.obs, *every.columns, *later, *metadata.nodes(LocalFiles(), str(path))])
+    names.take(*part.layout.obs, *part.layout.columns, NAME, STREAMS, CHECKPOINTS)
+    yield dataclasses.replace(part.source(stacked=True), names=names)
 
 
 def recognise(path: pathlib.Path) -> bool:

@@ -149,7 +149,7 @@ class StreamLog:
         self.patches = self.patches.without(large, self.patches.most)
 
     @property
-    def whole(self) -> bool:
+    def holds_all(self) -> bool:
         """True if the log holds all columns."""
         return len(self.held) == self._all
 

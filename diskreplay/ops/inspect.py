@@ -190,8 +190,6 @@ class Facts(Compressed, Result):
 
 @dataclasses.dataclass
 class _Found:
-    """The facts that are gathered from the streams."""
-
     streams: list[StreamFacts] = dataclasses.field(default_factory=list)
     episodes: list[Episode] | None = dataclasses.field(default_factory=list)
     columns: dict[str, ColumnFacts] = dataclasses.field(default_factory=dict)

@@ -254,6 +254,15 @@ class Samples:
         self._fill(leaf, Target(out), step, step)
         return out[:, 0]
 
+    def newest_frames(self, leaf: int) -> tuple[Array, Array]:
+        """Return single frames of a leaf, ``(size, *frame_shape)``: the rows' and their next ones, each read once."""
+        column = self.schema.obs_columns[leaf]
+        if column.name in self.schema.ragged or self.schema.stacks[leaf].frames == 1:
+            return self.observe(leaf)
+        out = self._empty((self.size, 2, *column.shape), column.dtype)
+        self._fill(leaf, Target(out), 0, 1)
+        return out[:, 0], out[:, 1]
+
     def _fill(
         self, leaf: int, out: Target, first_step: int, last_step: int, last_rows: Sequence[Ids] | None = None
     ) -> None:

@@ -578,7 +578,7 @@ class Store:
         target = self.check_new_checkpoint(checkpoint.name)
         checkpoint = checkpoint.numbered(writer.commit_record.last_checkpoint, writer.name, values)
         document = checkpoint_document(checkpoint)
-        with writer.whole(f"writing the checkpoint {checkpoint.name!r} of"):
+        with writer.fail_stop(f"writing the checkpoint {checkpoint.name!r} of"):
             temporary = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}"))
             lay_out_checkpoint(self.files, temporary, document, values, staged)
             if moved := fs.allowed(self.files.rename, temporary, target, refusals=fs.TAKEN):
@@ -608,7 +608,7 @@ class Store:
         self.checkpoint(name)
         place = os.path.join(self.path, CHECKPOINTS, name)
         writer.dropped = True
-        with writer.whole(action):
+        with writer.fail_stop(action):
             doomed = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-dropped-{name}"))
             if moved := fs.allowed(self.files.rename, place, doomed):
                 self.files.sync_dir(os.path.dirname(place))

@@ -5,8 +5,8 @@ append to the tail a block with all rows that neither a shard nor the tail holds
 ``zarr.json``, which holds the commit record; take the new record over in RAM; then unlink the shards that no row of the
 new window, no context row and no checkpoint needs, and the tails that nobody reads any more.
 
-Every step that changes files, or publishes in RAM what became durable, runs inside :meth:`StreamWriter.whole`: it holds
-signals back and marks the writer as failed first, and only a complete step clears the mark.
+Every step that changes files, or publishes in RAM what became durable, runs inside :meth:`StreamWriter.fail_stop`: it
+holds signals back and marks the writer as failed first, and only a complete step clears the mark.
 
 Recovery, on opening to write: take the lock, sync the directories in which a killed writer may have renamed files, cut
 the tail and the last shards back to their committed bytes, or to those that checkpoints need, remove tails and shards
@@ -445,7 +445,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             )
 
     @contextlib.contextmanager
-    def whole(self, action: str) -> Iterator[None]:
+    def fail_stop(self, action: str) -> Iterator[None]:
         """Run a block to its end; if it is cut short, nothing more is written until the store is opened again.
 
         Signals wait. Where something ends the block all the same, nobody knows how much of it is on disk and in RAM,
@@ -499,7 +499,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             arrays={**before.arrays, **{path: appended[-1].stored for path, appended in staged.items()}},
             **self.counts,
         )
-        with self.whole("committing"):
+        with self.fail_stop("committing"):
             for path in self.logs:
                 if path in staged:
                     self._make_log(path)
@@ -623,7 +623,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Make :attr:`counts` durable if they changed; rows stay. ``publish`` as in commit."""
         if not self.counted:
             return
-        with self.whole("committing"):
+        with self.fail_stop("committing"):
             record = self._block(self.commit_record.next(**self.counts))
             self.replace_record(record)
             with publish:
@@ -640,7 +640,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
         ``cuts`` are the stream's commits that checkpoints hold, where the caller has read them since it was opened.
         """
-        with self.whole("committing"):
+        with self.fail_stop("committing"):
             self._evict(publish, cuts)
 
     def _evict(

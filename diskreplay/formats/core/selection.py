@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.formats.core.format import Holds, Loss
 from diskreplay.formats.core.layout import Layout
@@ -31,15 +29,9 @@ from diskreplay.index.where import Where
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.remote import named
-from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import spaces
 from diskreplay.schema.columns import RECORDED, REWARD, START, Start
 from diskreplay.schema.ids import Ids, pack
 from diskreplay.storage.paths import PathLike
-from diskreplay.views.transition import Transition
-
-STACKED_ROWS = 256
-"""The number of rows that are read at once if observations are wanted stacked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,13 +137,11 @@ class SelectedStore:
 
     def source(self, *, stacked: bool = False) -> Source:
         """Return the part to be read: single frames, or with ``stacked`` observations just as they were given."""
-        layout = self.layout
-        if stacked:
-            layout = self._layout_of(stacked=True)
-        blocks = self._stacked_blocks if stacked and layout.stacked else self._blocks
+        layout = self._layout_of(stacked=True) if stacked else self.layout
 
         def kept() -> Iterator[Transitions]:
-            for steps in blocks():
+            every = (rows.blocks(env, spans, stacked=bool(layout.stacked)) for rows, env, spans in self._spans())
+            for steps in itertools.chain.from_iterable(every):
                 yield dataclasses.replace(
                     steps,
                     obs={name: steps.obs[name] for name in layout.obs},
@@ -230,26 +220,6 @@ class SelectedStore:
         found.pop(self.reward, None)
         return found
 
-    def _blocks(self) -> Iterator[Transitions]:
-        for rows, env, spans in self._spans():
-            yield from rows.blocks(env, spans)
-
-    def _stacked_blocks(self) -> Iterator[Transitions]:
-        with ReplayBuffer.open(self.path, mode="r", view=Transition(), sampler=Uniform(), ragged="lists") as buffer:
-            for rows, env, spans in self._spans():
-                ids = pack(rows.log.stream, rows.valid_rows(env, spans), env, rows.log.num_envs)
-                at = 0
-                for steps in rows.blocks(env, spans):
-                    for start in range(0, len(steps), STACKED_ROWS):
-                        part = steps.span(start, start + STACKED_ROWS)
-                        batch = buffer.get(ids[at : at + len(part)])
-                        at += len(part)
-                        obs, following = (
-                            dict(zip(part.obs, spaces.flatten(self.schema.obs_tree, value, "obs"), strict=True))
-                            for value in (batch.obs, batch.next_obs)
-                        )
-                        yield dataclasses.replace(part, obs=obs, next_obs=following)
-
     def _spans(self) -> Iterator[tuple[LogRows, int, list[tuple[int, int]]]]:
         """Yield stream, environment and the ranges of rows to be read of it; neighbours are one range."""
         for (rows, env), pairs in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env)):
@@ -300,11 +270,8 @@ class SelectedStore:
         )
 
 
-@contextlib.contextmanager
-def open_selected(
-    path: PathLike, selection: Selection = EVERYTHING, reward_column: str | None = None
-) -> Iterator[SelectedStore]:
-    """Yield the selected part of the store at ``path``, unchanged and possibly beside a writer.
+def open_selected(path: PathLike, selection: Selection = EVERYTHING, reward_column: str | None = None) -> SelectedStore:
+    """Return the selected part of the store at ``path``, unchanged and possibly beside a writer.
 
     The values of ``reward_column``, where one is given, are the rewards.
 
@@ -313,7 +280,7 @@ def open_selected(
         StoreNotFoundError, NotAStoreError, FormatVersionError, CorruptionError: when the store cannot be opened.
     """
     full = named(path)
-    yield SelectedStore(full, open_rows(full, reward_column), selection)
+    return SelectedStore(full, open_rows(full, reward_column), selection)
 
 
 def told(episode: Episode) -> dict[str, Any]:
