@@ -122,8 +122,6 @@ class ColumnReader:
         self.end = 0
         self.committed = 0
         self.handles = Handles()
-        self._sizes: dict[int, int] = {}
-        """The bytes of the shards before the tail when their indexes were read; compaction changes them."""
 
     @property
     def index_bytes(self) -> int:
@@ -153,7 +151,6 @@ class ColumnReader:
         """Forget the shards that hold only rows below ``first_row``."""
         shard = min(first_row // self.column.shard_rows, self.tail.shard)
         self.handles.drop_below(shard)
-        self._sizes = {known: size for known, size in self._sizes.items() if known >= shard}
         self.entries.trim(min(shard * self.shard_chunks, self.entries.end))
 
     def shard_path(self, shard: int) -> str:
@@ -182,8 +179,6 @@ class ColumnReader:
             # Asked once, after the last: then all of them were opened before any going back.
             if ask and not self.still_current():
                 raise self.damage(next(iter(opened)), None, "the stream has gone back to a checkpoint; refresh")
-            for shard in opened.keys() & self._sizes.keys():
-                self._renew(shard, held[shard])
             self.handles.keep(opened)
         return held
 
@@ -197,17 +192,6 @@ class ColumnReader:
             if error.errno in fs.NO_DESCRIPTORS and not needed:
                 return None
             raise fs.unreadable(self.shard_path(shard), error) from error
-
-    def _renew(self, shard: int, file: fs.File) -> None:
-        """Read the index of a shard again if another process has compacted it: the same chunks stand elsewhere."""
-        size = self._size(file, shard)
-        if size == self._sizes[shard]:
-            return
-        first = shard * self.shard_chunks
-        index = self._read_index(file, shard, size, (shard + 1) * self.column.shard_rows)
-        low, high = max(first, self.entries.begin), min(first + self.shard_chunks, self.entries.end)
-        self.entries.array[np.arange(low, high) % self.entries.length] = index[low - first : high - first]
-        self._sizes[shard] = size  # last: an interrupt before it makes the next opening read the index again
 
     def _size(self, file: fs.File, shard: int) -> int:
         try:
@@ -232,10 +216,7 @@ class ColumnReader:
         file = self._hold([shard], ask=ask)[shard]
         if size is not None:
             return self._read_index(file, shard, size, end)
-        size = self._size(file, shard)
-        index = self._read_index(file, shard, size, end)
-        self._sizes[shard] = size
-        return index
+        return self._read_index(file, shard, self._size(file, shard), end)
 
     def _read_index(self, file: fs.File, shard: int, size: int, end: int) -> NDArray[np.int64]:
         """Return the index as :meth:`read_index`, from an open file."""
@@ -265,7 +246,7 @@ class ColumnReader:
         shards = chunk // self.shard_chunks
         each = shards.tolist()
         distinct = dict.fromkeys(each)
-        held = self._hold(distinct)  # before the entries: it may find other ones
+        held = self._hold(distinct)
         if len(held) < len(distinct):
             count = next(at for at, shard in enumerate(each) if shard not in held)
             shards, chunk, group = shards[:count], chunk[:count], group[:count]
