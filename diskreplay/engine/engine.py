@@ -421,7 +421,7 @@ class Engine:
             return reads, draft(*args, reads)
 
     def _finish(self, drawn: list[tuple[Reads, T]], draft: Callable[..., T], args: tuple[Any, ...], empty: Empty) -> T:
-        any_commit = True  # a newer commit alone is a reason to try again once: data that then fails is damaged
+        stale = False
         while True:
             try:
                 with self.store.reading(self.stays_at):
@@ -429,24 +429,20 @@ class Engine:
                     reads.finish()
                     return made
             except CorruptionError:
-                if not self._caught_up(any_commit):
+                if not self._caught_up():
                     raise
-                any_commit = False
             except ReadFailedError as error:
-                if error.errno != errno.ESTALE or not any_commit:
+                if error.errno != errno.ESTALE or stale:
                     raise
+                stale = True
                 with self.lock:  # another machine replaced a file that is open here
                     for stream in self.streams:
                         stream.disk.close_files()
-                any_commit = False
 
-    def _caught_up(self, any_commit: bool) -> bool:
-        """Refresh if other writers have evicted or rewritten rows of the windows here; return True if anything changed.
-
-        With ``any_commit`` any newer commit is reason enough, because a shard may have been compacted since.
-        """
+    def _caught_up(self) -> bool:
+        """Refresh if other writers evicted or rewrote rows of the windows here; return True if anything changed."""
         with self.lock:
-            if self.stays_at or not self.streams.outrun(any_commit):
+            if self.stays_at or not self.streams.outrun():
                 return False
         return self.refresh()
 

@@ -237,14 +237,12 @@ class Streams:
             gone |= (stream_of(ids) == stream.log.stream) & (ids < stream.log.first_id)
         self.check(view, ids[~gone])
 
-    def outrun(self, any_commit: bool) -> bool:
-        """Tell whether another writer evicted or rewrote rows of a window here or, with ``any_commit``, committed."""
+    def outrun(self) -> bool:
+        """Tell whether another writer evicted or rewrote rows of a window here."""
         for stream in self:
             if stream.disk is not self.writer:
                 newest, ours = read_commit(self.store.files, stream.disk.path), stream.disk.commit_record
                 if newest.evicted_since(ours) or newest.timeline != ours.timeline:
-                    return True
-                if any_commit and newest.sequence > ours.sequence:
                     return True
         return False
 

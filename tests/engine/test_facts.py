@@ -130,7 +130,7 @@ class Driver(driver.Driver):
     def weights(self) -> dict[Callable[[], None], float]:
         return {
             self.add: 8, self.begin: 4, self.annotate: 3, self.annotate_old: 2, self.commit: 3, self.reopen: 1,
-            self.checkpoint: 1, self.go_back: 1, self.read: 2, self.compact: 0.4,
+            self.checkpoint: 1, self.go_back: 1, self.read: 2,
         }  # fmt: skip
 
     def jump(self) -> None:

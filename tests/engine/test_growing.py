@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskreplay as dr
-from diskreplay.ops import combine, compact
+from diskreplay.ops import combine
 from diskreplay.ops.verify import verify
 
 TALK = spaces.Sequence(spaces.Box(0, 9999, (), np.int32), stack=True)
@@ -118,8 +118,6 @@ def test_a_value_that_grows_pins_only_itself(path: str) -> None:
         assert end - begin == 20 // 4 * 20
         assert len(list(pathlib.Path(path).glob("streams/0/ragged/obs/c.*"))) <= (end - begin) // 16 + 2
         assert [len(obs) for obs, _, _ in shown(rb)] == [0, 5, 10, 15] * 5
-    assert verify(path).ok
-    compact.compact(path)
     assert verify(path).ok
 
 

@@ -24,7 +24,6 @@ from helpers.testing import WRITES, Crash, FaultyFiles, Operation, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
-from diskreplay.ops import compact as compaction
 from diskreplay.ops import verify as verification
 from diskreplay.ops.resize import resize
 
@@ -279,10 +278,6 @@ class Story:
         resized = log.upto(log.end)
         resized.resize(capacity)
         self.account.streams[name].append(resized)
-
-    def compact(self) -> int:
-        """Gives back dead bytes, with all streams closed; how many shards were written anew."""
-        return compaction.compact(PATH, files=self.files).shards
 
     def close(self, name: str = "0") -> None:
         with self.committing(name):

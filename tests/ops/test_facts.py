@@ -1,4 +1,4 @@
-"""Facts of episodes in what the commands do: list, select, export, import, split, merge, verify, compact."""
+"""Facts of episodes in what the commands do: list, select, export, import, split, merge, verify."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from diskreplay.errors import CorruptionError, InputError, MisuseWarning, NotEno
 from diskreplay.formats.selection import Selection
 from diskreplay.ops.checkpoints import restore
 from diskreplay.ops.combine import merge, split
-from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.episodes import episodes
 from diskreplay.ops.inspect import inspect
@@ -132,16 +131,6 @@ def test_split_and_merge_keep_facts(store: pathlib.Path, tmp_path: pathlib.Path)
     assert sorted(number for part in experts for number, _ in told(part)) == [12.0, 24.0]
     with pytest.raises(NotEnoughDataError):
         split(store, [0.5], [tmp_path / "5.replay", tmp_path / "6.replay"], where="return > 31")
-
-
-def test_compact_gives_back_what_older_facts_took(tmp_path: pathlib.Path) -> None:
-    with small_thresholds():
-        path = make(tmp_path / "a.replay", 12, words=20)
-        before, wanted = tree(path / "streams/0/info"), told(path)
-        compact(path)
-        assert tree(path / "streams/0/info") < before
-        assert told(path) == wanted
-        assert verify(path).problems == ()
 
 
 def tree(folder: pathlib.Path) -> int:

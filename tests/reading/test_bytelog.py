@@ -13,7 +13,6 @@ from helpers.line import OPEN, add, create
 import diskreplay as dr
 from diskreplay.errors import CorruptionError
 from diskreplay.index.log import StreamLog
-from diskreplay.ops.compact import compact
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 from diskreplay.reading import bytelog
@@ -103,7 +102,7 @@ def tally(buffer: dr.ReplayBuffer) -> Tally:
 
 @pytest.mark.usefixtures("known")
 def test_a_third_kind_of_log_is_its_content_alone(tmp_path: pathlib.Path) -> None:
-    """Commits, readers beside them, reopening, going back to a checkpoint and compaction thread it through."""
+    """Commits, readers beside them, reopening and going back to a checkpoint thread it through."""
     path = tmp_path / "a"
     wanted: dict[int, int] = {}
     durable = half = wanted
@@ -129,7 +128,6 @@ def test_a_third_kind_of_log_is_its_content_alone(tmp_path: pathlib.Path) -> Non
     reader.close()
     assert verify(path).ok
     assert TALLY in [column.name for column in inspect(path).columns]
-    compact(path)
     with dr.ReplayBuffer.open(path, **OPEN) as again:
         assert tally(again).seen() == wanted
         assert not logged(again).unwritten

@@ -31,7 +31,6 @@ from diskreplay.errors import (
     StoreNotFoundError,
     WriteFailedError,
 )
-from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
 from diskreplay.storage import files as fs
 from diskreplay.storage.local_files import LocalFile, LocalFiles
@@ -98,7 +97,6 @@ def test_short_reads_damage_nothing(path: str, short_reads: int) -> None:
         assert len(buffer.attachment("weights").read()) == 50_000
         fill(buffer, 5)
         check(buffer)
-    compact(path)
     assert verify(path).ok
 
 

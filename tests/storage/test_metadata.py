@@ -14,7 +14,6 @@ from helpers.line import rows_in
 
 import diskreplay as dr
 from diskreplay.errors import InputError, SchemaError
-from diskreplay.ops.compact import compact
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 from diskreplay.storage import metadata
@@ -145,7 +144,6 @@ def test_programs_over_stores_take_it_for_no_damage(broken: str) -> None:
     assert verify(broken).ok
     assert [one.name for one in inspect(broken).checkpoints] == ["large"]
     assert not inspect(broken).health
-    compact(broken)
     assert rows_in(broken, mode="r+", checkpoint="large") == 32
     assert verify(broken).ok
 
