@@ -43,12 +43,13 @@ from diskreplay.errors import (
     WriteFailedError,
     warn_outside,
 )
+from diskreplay.index.cuts import Cuts
 from diskreplay.index.episodes import Episode
 from diskreplay.interrupts import Lock
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
 from diskreplay.reading.reads import Empty, Reads
-from diskreplay.schema.columns import PATCH_TABLE, REWARD, Schema
+from diskreplay.schema.columns import CUT_PLACES, CUTS, PATCH_TABLE, REWARD, Schema
 from diskreplay.schema.ragged import PADDED, check_forms
 from diskreplay.storage.commit import check_size, table_of
 from diskreplay.storage.store import Checkpoint, Store
@@ -86,7 +87,7 @@ class Engine:
         lock: guards what is in RAM; never held during a write to disk.
         write_lock: held by the thread that adds, commits or makes a checkpoint; taken before ``lock``.
         streams: the open streams of the store.
-        appender, later: these add rows, and write later values, if a stream is written.
+        appender, later, cuts: these add rows, write later values, and say where runs begin, if a stream is written.
         logs: the logs of bytes beside the rows of the written stream, by path.
         pushes: the pushes of the written stream.
         hooks, companion: the objects whose state goes with the rows; see :mod:`diskreplay.engine.hooks`.
@@ -102,6 +103,7 @@ class Engine:
     """
 
     appender: Appender
+    cuts: Cuts
     later: LaterWriter
 
     def __init__(
@@ -163,6 +165,9 @@ class Engine:
                 self.appender.resume(written.pending())
                 self.later = LaterWriter(store.schema, written, change)
                 self.logs = written.logs
+                known = self.streams.writer.commit_record.table(CUTS)
+                places = self.streams.writer.columns[CUT_PLACES].read_rows(known.begin, known.end)[:, 0]
+                self.cuts = Cuts(log, places, known.begin, log.end)
             self._last_commit = time.monotonic()
             self.pushes.committed(self.streams.writer)
         except BaseException:
@@ -372,6 +377,8 @@ class Engine:
             needed = {table_of(path): stored.put(writer.logs[path]) for path, stored in logs.items()}
             needed |= {column.column.name: log.first_item(name) for name, column in writer.items.items()}
             needed[PATCH_TABLE] = log.drop_patches()
+            writer.columns[CUT_PLACES].append(self.cuts.new())
+            needed[CUTS] = self.cuts.begin
         writer.commit(log.begin, needed, self.lock.change, log.capacity, closing=closing)
         with self.lock.change:
             for stored in logs.values():

@@ -118,7 +118,7 @@ def _refuse(engine: Engine, why: str) -> None:
         raise StateError(engine.refused)
 
     for stream in engine.streams:
-        for _, column in stream.disk.columns():
+        for column in stream.disk.columns.values():
             column.still_current = refuse
 
 

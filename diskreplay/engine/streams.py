@@ -139,7 +139,7 @@ class Streams:
             cut, read = (newest, None) if checkpoint else (None, newest)
             opened = open_stream(self.store, name, self.cache, cut, read, reward=self.reward)
             if stream is not None:
-                for _, column in stream.disk.columns():
+                for column in stream.disk.columns.values():
                     self.cache.forget(column)
                 if opened.disk.commit_record.timeline != stream.disk.commit_record.timeline:
                     self._forget(stream.log.stream)

@@ -40,7 +40,7 @@ PATCH_TABLE = "patches"
 PLACES = f"{PATCH_TABLE}/{PLACE}"
 RESERVED = {
     OBS, ACTION, REWARD, TERMINATED, TRUNCATED, VALID, START, PLACE,
-    "next_obs", "discount", "index", "weight", "mask", "patches", "info", "later",
+    "next_obs", "discount", "index", "weight", "mask", "patches", "info", "later", "cuts",
 }  # fmt: skip
 
 DTYPES = frozenset(
@@ -73,6 +73,10 @@ LATER_CHUNK_ROWS, LATER_SHARD_ROWS = 1 << 16, 1 << 23
 """The rows, which are bytes too, of that array's chunks and shards."""
 LOGS = INFO, LATER
 """The arrays that are logs of bytes."""
+CUTS = "cuts"
+"""The table, and the group below a stream's own, that says where runs of rows begin."""
+CUT_PLACES = f"{CUTS}/{PLACE}"
+CUT_CHUNK_ROWS, CUT_SHARD_ROWS = 4096, 65536
 ITEMS = "ragged"
 """The group of a stream with the items of its ragged columns."""
 MAX_ROW_BYTES = 1 << 30
@@ -434,7 +438,9 @@ class Schema:
         """Every array of a stream by its path below the stream's group: of the rows, the patches, the items."""
         patches = {f"{PATCH_TABLE}/{column.name}": column for column in self.patch_columns}
         items = {ragged.items.name: ragged.items for ragged in self.ragged.values()}
-        return {column.name: column for column in self.columns} | patches | items
+        zstd = Codec("zstd", 1)
+        cuts = Column(CUT_PLACES, (3,), np.dtype(np.int64), CUT_CHUNK_ROWS, CUT_SHARD_ROWS, zstd, True)
+        return {column.name: column for column in self.columns} | patches | items | {CUT_PLACES: cuts}
 
     @functools.cached_property
     def context(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from diskreplay.checks import check_count, check_flag, checked_number
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema.columns import INFO, ITEMS, LATER_TABLE, PATCH_TABLE, Codec
+from diskreplay.schema.columns import CUTS, INFO, ITEMS, LATER_TABLE, PATCH_TABLE, Codec
 
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
@@ -92,14 +92,16 @@ class Tail(NamedTuple):
 
 NO_TABLE = Table(0, 0, 0)
 NO_TAIL = Tail(0, 0, 0)
-ROWS, CUTS = "rows", "cuts"
-"""The names of the table of rows, and of the one that says where runs of rows are cut."""
+ROWS = "rows"
+"""The name of the table of rows."""
+TABLES = PATCH_TABLE, CUTS, INFO, LATER_TABLE
+"""The other tables, but for the items of each ragged column."""
 
 
 def table_of(path: str) -> str:
     """Return the name of the table of an array, by the array's path below the stream's group."""
     first = path.partition("/")[0]
-    return {PATCH_TABLE: PATCH_TABLE, INFO: INFO, LATER_TABLE: LATER_TABLE, ITEMS: path}.get(first, ROWS)
+    return path if first == ITEMS else first if first in TABLES else ROWS
 
 
 @dataclasses.dataclass(frozen=True)

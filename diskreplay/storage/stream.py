@@ -20,7 +20,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from diskreplay import forks
@@ -72,30 +72,26 @@ class _Stream(Generic[AnyColumn]):
         self.commit_record = commit
         self.logs = open_columns(files, path, schema, commit, make, schema.logs)
         """The logs by path: columns of bytes, which are on disk only once something was logged."""
-        self._columns = open_columns(files, path, schema, commit, make, schema.arrays) | self.logs
+        self.columns = open_columns(files, path, schema, commit, make, schema.arrays) | self.logs
         self._tail = NO_TAIL
         """The tail whose rows are in RAM, as far as it was read."""
-        self.rows = {column.name: self._columns[column.name] for column in schema.columns}
-        self.patches = {column.name: self._columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
-        self.items = {name: self._columns[ragged.items.name] for name, ragged in schema.ragged.items()}
+        self.rows = {column.name: self.columns[column.name] for column in schema.columns}
+        self.patches = {column.name: self.columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
+        self.items = {name: self.columns[ragged.items.name] for name, ragged in schema.ragged.items()}
         """The items of each ragged column, by its name."""
         self._observed = {column.name for column in schema.obs_columns}
-        metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self._columns, *groups(schema))))
-
-    def columns(self) -> Iterable[tuple[str, AnyColumn]]:
-        """Return all columns by their path below the stream's group."""
-        return self._columns.items()
+        metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self.columns, *groups(schema))))
 
     def load(self, commit: Commit) -> None:
         """Take over a commit record, and read the rows of the tail and the indexes that it adds."""
         parts = self._read_tail(commit)
-        for path, column in self.columns():
+        for path, column in self.columns.items():
             table = commit.of(path)
             stored = commit.arrays.get(path)
             column.load(stored, table.needed_from, table.end, again=bool(commit.timeline))
         for part in parts:
             self._put(part)
-        for path, column in self.columns():
+        for path, column in self.columns.items():
             column.check_held(commit.of(path).end + self.has_newest(path, commit))
         if not self.rows[START].still_current():  # asked once, after the last
             raise CorruptionError(
@@ -114,14 +110,14 @@ class _Stream(Generic[AnyColumn]):
         known = self._tail.size if number == self._tail.number and size >= self._tail.size else 0
         found = read_tail(self.files, self.path, self.schema, commit, known)
         if not known:
-            for _, column in self.columns():
+            for column in self.columns.values():
                 column.forget_held()
         self._tail = commit.tail
         return found
 
     def _put(self, part: tail.Part) -> None:
         """Take in rows of the tail."""
-        column = self._columns.get(part.path)
+        column = self.columns.get(part.path)
         if column is None or column.stored_rows >= part.first + part.rows:
             return
         try:
@@ -132,7 +128,7 @@ class _Stream(Generic[AnyColumn]):
 
     def close_files(self) -> None:
         """Close the shards that are open; a later read opens them again."""
-        for _, column in self.columns():
+        for column in self.columns.values():
             column.close_files()
 
 
@@ -230,23 +226,23 @@ class StreamWriter(_Stream[ColumnWriter]):
         files, path, schema = self._opened
         super().__init__(files, path, schema, commit, ColumnWriter)
         self.tail = tail.TailWriter(files, self.scratch, identity(schema, commit, "tail"))
-        for path, column in self.columns():
+        for path, column in self.columns.items():
             stored = commit.arrays.get(path)
             size = files.size(column.shard_path(stored.shard)) if stored else None
             if stored and size is not None and size < stored.size:
                 raise column.damage(stored.shard, size, f"the file ends before its {stored.size} committed bytes")
         there = tail.on_disk(files, self.scratch)
         self.load(commit)
-        for path, column in self.columns():
+        for path, column in self.columns.items():
             column.resume(self.has_newest(path, commit))
         self.tail.go_on(commit.tail, self._parts, there)
-        for path, column in self.columns():
+        for path, column in self.columns.items():
             self.tail.logged[path] = column.end
             if self.has_newest(path, commit):
                 self.tail.newest[path] = column.read_rows(column.end, column.end + 1).tobytes()
         # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
-        self._pinned_shards: dict[str, list[int]] = {path: [] for path, _ in self.columns()}
-        self._first_shards = dict.fromkeys(self._columns, 0)
+        self._pinned_shards: dict[str, list[int]] = {path: [] for path in self.columns}
+        self._first_shards = dict.fromkeys(self.columns, 0)
         self.sampled, self.last_checkpoint, self.limiter = commit.sampled, commit.last_checkpoint, commit.limiter
 
     def _read_tail(self, commit: Commit) -> list[tail.Part]:
@@ -269,7 +265,9 @@ class StreamWriter(_Stream[ColumnWriter]):
                 self.tail.renew |= named > size
         if went:  # before anything is appended: an old block of the highest tail would say an old record
             self.files.sync_dir(self.scratch)
-        self._first_shards = {path: self._recover_column(record, path, column, cuts) for path, column in self.columns()}
+        self._first_shards = {
+            path: self._recover_column(record, path, column, cuts) for path, column in self.columns.items()
+        }
 
     def _shorten(self, file: str, size: int) -> None:
         """Cut a file in place if it is longer."""
@@ -310,7 +308,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Write what a record leaves of last shards, which it cuts, to temporary files: a disk may be full."""
         shorter: dict[str, str] = {}
         try:
-            for path, column in self.columns():
+            for path, column in self.columns.items():
                 if (kept := self._kept(record, path, cuts)) is None:
                     continue
                 file = column.shard_path(record.arrays[path].shard)
@@ -403,7 +401,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def waiting_bytes(self) -> int:
         """Return about how many encoded bytes in RAM wait for a commit."""
-        return sum(column.waiting_bytes() for _, column in self.columns())
+        return sum(column.waiting_bytes() for column in self.columns.values())
 
     def check(self) -> None:
         """Raise StateError if nothing can be committed any more, so that no rows are taken either."""
@@ -488,7 +486,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.check()
         before = self.commit_record
         tables = {ROWS: rows_table(begin, self.end, self.schema.context)}
-        for path, column in self.columns():
+        for path, column in self.columns.items():
             if (table := table_of(path)) != ROWS:
                 first = max(needed.get(table, 0), before.table(table).begin)
                 tables[table] = Table(first, column.end, first)
@@ -507,7 +505,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             record = self._block(record)
             self.replace_record(record)
             with publish:
-                for path, column in self.columns():
+                for path, column in self.columns.items():
                     column.publish(staged.get(path, []), column.end)
                 self.commit_record = record
             self._evict(publish)
@@ -516,12 +514,12 @@ class StreamWriter(_Stream[ColumnWriter]):
     @property
     def closing_adds(self) -> bool:
         """True if chunks that are not full would go to shards when the stream is closed."""
-        return any(column.stored_rows < column.end for _, column in self.columns())
+        return any(column.stored_rows < column.end for column in self.columns.values())
 
     def _staged(self, grown: Collection[str], closing: bool) -> dict[str, list[ShardAppend]]:
         """Return what goes to shards: by table, all full chunks, if they outweigh their indexes or fill a shard."""
         tables: dict[str, dict[str, ColumnWriter]] = {}
-        for path, column in self.columns():
+        for path, column in self.columns.items():
             if closing or table_of(path) in grown:
                 tables.setdefault(table_of(path), {})[path] = column
         staged: dict[str, list[ShardAppend]] = {}
@@ -541,7 +539,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def _block(self, record: Commit, begin: bool = False, oldest: int | None = None) -> Commit:
         """Append a record's block to the tail, durably, and return the record with its place in the tail."""
-        live = {path: max(record.stored_rows(path), record.of(path).needed_from) for path, _ in self.columns()}
+        live = {path: max(record.stored_rows(path), record.of(path).needed_from) for path in self.columns}
         begin = self.tail.begins(live) or begin
         number = None
         if begin:
@@ -549,7 +547,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             named = (cut.tail.number for cut in cuts)
             number = max([record.tail.number, *named, *tail.on_disk(self.files, self.scratch)]) + 1
         parts, logged, newest = [], {}, {}
-        for path, column in self.columns():
+        for path, column in self.columns.items():
             behind = -1 if begin else self.tail.logged.get(path, -1)
             first, stop = max(live[path], behind), record.of(path).end
             logged[path] = stop
@@ -590,7 +588,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def _append(self, staged: dict[str, list[ShardAppend]]) -> None:
         """Make the new chunks and indexes durable, which no record names yet."""
-        columns = dict(self.columns())
+        columns = self.columns
         written: list[fs.File] = []
         directories = set()
         for path, appended in staged.items():
@@ -652,7 +650,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         checkpoints needed may not be needed any more because one was dropped here.
         """
         record = self.commit_record
-        left = {path: found for path, column in self.columns() if (found := self._left(path, column, record))}
+        left = {path: found for path, column in self.columns.items() if (found := self._left(path, column, record))}
         old = {path: [*pinned, *left.get(path, ())] for path, pinned in self._pinned_shards.items()}
         old = {path: shards for path, shards in old.items() if shards}
         tails = self.tail.outdated()
@@ -663,7 +661,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         named = {cut.tail.number: cut.tail.size for cut in sorted(cuts, key=lambda cut: cut.tail.size)}
         tails = [*tails, *self._pinned_tails]
         self._unlink(
-            [self._columns[path].shard_path(n) for path, shards in old.items() for n in shards if n not in needed[path]]
+            [self.columns[path].shard_path(n) for path, shards in old.items() for n in shards if n not in needed[path]]
             + [self.tail.path(number) for number in tails if number not in named]
         )
         for number in tails:
@@ -676,7 +674,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._pinned_shards[path] = [shard for shard in shards if shard in needed[path]]
             self._first_shards[path] = max(self._first_shards[path], *(shard + 1 for shard in shards))
         with publish:
-            for path, column in self.columns():
+            for path, column in self.columns.items():
                 column.trim(record.of(path).needed_from)
 
     def _left(self, path: str, column: ColumnWriter, record: Commit) -> range:
