@@ -26,9 +26,21 @@ import numpy as np
 from diskreplay import video
 from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError, EvictedError
+from diskreplay.index import cuts
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.reading import ragged_reads
-from diskreplay.schema.columns import PATCH_TABLE, PLACES, START, TERMINATED, TRUNCATED, VALID, Schema, Start
+from diskreplay.schema.columns import (
+    CUT_PLACES,
+    CUTS,
+    PATCH_TABLE,
+    PLACES,
+    START,
+    TERMINATED,
+    TRUNCATED,
+    VALID,
+    Schema,
+    Start,
+)
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import ROWS, Commit, table_of
 from diskreplay.storage.tail import Part
@@ -132,6 +144,8 @@ class RowCheck:
         starts, valids = self._loaded(START), self._loaded(VALID)
         num_envs, step = self.commit.num_envs, starts.column.chunk_rows
         have = set(map(tuple, places[places[:, 2] < 0].tolist()))
+        table = self.commit.table(CUTS)
+        told = self._loaded(CUT_PLACES).read_rows(table.begin, table.end)[:, 0]
         before = np.full((1, num_envs), self.first == 0)
         row, env, offset = places[: self.own].T
         told_by = row + (offset == 1)  # the row whose start code says whether there is such a patch
@@ -150,6 +164,9 @@ class RowCheck:
                     ended[1:] |= self._loaded(flag).read_rows(low, high)
             before = ended[-1:]
             self._starts(low, start, valid, ended[:-1])
+            known = cuts.of_rows(start, valid, low)
+            if not np.array_equal(known, told[(told[:, 0] >= low) & (told[:, 0] < high)]):
+                self._report(f"the table {CUTS!r} does not say which of these rows begin a run", START, (low, high - 1))
             explained = (np.argwhere(start == Start.PATCHES) + np.array([low, 0])).tolist()
             wanted = {(row, env, -back) for row, env in explained for back in range(1, self.schema.context + 1)}
             self.missing += sorted(wanted - have)
