@@ -259,9 +259,9 @@ class Samples:
         column = self.schema.obs_columns[leaf]
         if column.name in self.schema.ragged or self.schema.stacks[leaf].frames == 1:
             return self.observe(leaf)
-        out = self._empty((self.size, 2, *column.shape), column.dtype)
-        self._fill(leaf, Target(out), 0, 1)
-        return out[:, 0], out[:, 1]
+        obs, following = (self._empty((self.size, 1, *column.shape), column.dtype) for _ in range(2))
+        self._fill(leaf, Target(obs, following), 0, 1)
+        return obs[:, 0], following[:, 0]
 
     def _fill(
         self, leaf: int, out: Target, first_step: int, last_step: int, last_rows: Sequence[Ids] | None = None
