@@ -87,7 +87,8 @@ class Start(enum.IntEnum):
     """The code in the column ``start`` for what stands before a row of one environment.
 
     A frame stack reaches back from a row to the last row that is not ``CONTINUES``; where it needs older frames than
-    that row has, this code says what they are.
+    that row has, this code says what they are. If the first steps of the row's episode are missing, because the episode
+    is a copy of one that had lost them, the column has the code plus :data:`CUT_START`.
     """
 
     CONTINUES = 0
@@ -99,6 +100,16 @@ class Start(enum.IntEnum):
     PATCHES = 3
     """Nothing; older frames stand in the patch table."""
 
+    @staticmethod
+    def by_patches(codes: Any) -> Any:
+        """Tell which codes of a column say that older frames stand in the patch table."""
+        return codes & PATCHES == PATCHES
+
+    @staticmethod
+    def wrong(codes: Any) -> Any:
+        """Tell which numbers of a column are no codes."""
+        return (codes == CUT_START) | (codes > CUT_START + PATCHES)
+
 
 CONTINUES, ZEROS, REPEAT, PATCHES = (int(code) for code in Start)
 """The codes, to compare arrays with.
@@ -106,6 +117,8 @@ CONTINUES, ZEROS, REPEAT, PATCHES = (int(code) for code in Start)
 Given a member of an enumeration, NumPy looks for methods in its class, which runs Python code of the class and swallows
 what is raised there: a Ctrl-C in that moment would be lost.
 """
+CUT_START = 4
+"""What is added to another code than ``CONTINUES`` if the first steps of the episode are missing."""
 
 
 @dataclasses.dataclass(frozen=True)

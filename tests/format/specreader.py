@@ -18,7 +18,7 @@ import numpy as np
 from numcodecs import blosc
 
 MISSING = (1 << 64) - 1
-CONTINUES, ZEROS, REPEAT, PATCHES = range(4)
+CONTINUES, ZEROS, REPEAT, PATCHES, CUT = range(5)
 
 
 def _crc_table() -> list[int]:
@@ -201,6 +201,7 @@ class Stream:
             name: array.rows(self.floor, self.end) if self.end else None for name, array in self.arrays.items()
         }
 
+        assert self.end == 0 or {0, 1, 2, 3, 5, 6, 7}.issuperset(self.columns["start"].ravel().tolist())  # I18
         self.check_spans()
         self.facts = self.read_facts(folder / "info", seal and f"{seal}/info")
         self.later = self.read_later(folder / "later" / "values", seal and f"{seal}/later/values")
@@ -336,7 +337,7 @@ class Stream:
         while depth < frames - 1 and self.value("start", row - depth, env) == CONTINUES:
             depth += 1
         found = [self.value(name, row - back, env) for back in range(depth + 1)]
-        code = self.value("start", row - depth, env)
+        code = self.value("start", row - depth, env) % CUT
         for back in range(1, frames - depth):
             if code == ZEROS:
                 found.append(np.zeros_like(found[0]))

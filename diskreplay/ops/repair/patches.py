@@ -46,7 +46,7 @@ class PatchRepair:
         self.commit = commit
         self.continues = continues
         self._by_flags = by_flags
-        self.explained = start == Start.PATCHES
+        self.explained = Start.by_patches(start)
         self._continues_now = (start == Start.CONTINUES) & (not by_flags)
         self.floor = floor
         self.context = context

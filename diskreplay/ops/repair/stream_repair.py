@@ -179,7 +179,7 @@ class StreamRepair:
     def _codes(self, start: Array, given_up: Array, continues: Array, patches: PatchRepair) -> Array:
         codes = start.copy()
         codes[given_up & (continues | self._lost(START))] = Start.REPEAT
-        codes[given_up & (start == Start.PATCHES) & patches.forgotten] = Start.ZEROS
+        codes[given_up & Start.by_patches(start) & patches.forgotten] = Start.ZEROS
         if not self.context:
             codes[1:][given_up[:-1] & ~given_up[1:] & continues[1:]] = Start.ZEROS
         return codes
@@ -260,7 +260,7 @@ PREDICATES: dict[str, Callable[[Array], Array]] = {
     VALID: lambda values: values.view(np.uint8) <= 1,
     "terminated": lambda values: values.view(np.uint8) <= 1,
     "truncated": lambda values: values.view(np.uint8) <= 1,
-    START: lambda values: values <= max(Start),
+    START: lambda values: ~Start.wrong(values),
     REWARD: np.isfinite,
 }
 """The test that values of a column must pass."""
