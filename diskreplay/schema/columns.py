@@ -19,14 +19,11 @@ import gymnasium
 import numpy as np
 
 from diskreplay.checks import check_count, check_key
-from diskreplay.errors import CorruptionError, InputError, SchemaError
+from diskreplay.errors import CorruptionError, FormatVersionError, InputError, SchemaError
 from diskreplay.schema import spaces
 from diskreplay.video import MAX_VALUE_BYTES, Video
 
 FORMAT_VERSION = 1
-"""The version of a store without ragged columns, whose bytes are what they always were."""
-RAGGED_VERSION = 2
-"""The version of a store with one, which is also the newest that is read."""
 
 ACTION, OBS, REWARD, TERMINATED, TRUNCATED, VALID, START = (
     "action", "obs", "reward", "terminated", "truncated", "valid", "start",
@@ -229,8 +226,8 @@ class Column:
         for number in (*shape, stored["chunk_rows"], stored["shard_rows"]):
             if type(number) is not int or number < 1:
                 raise ValueError(f"column {name!r}: {number!r} is no positive integer")
-        if stored["dtype"] not in DTYPES or type(stored["resident"]) is not bool:
-            raise ValueError(f"column {name!r}: dtype or resident cannot be read")
+        if stored["dtype"] not in DTYPES or type(stored["resident"]) is not bool or "as" in stored:
+            raise ValueError(f"column {name!r}: dtype, resident or as cannot be read")
         return cls(
             name, shape, np.dtype(stored["dtype"]), stored["chunk_rows"], stored["shard_rows"],
             Codec.parse(stored["codec"]), stored["resident"],
@@ -393,11 +390,6 @@ class Schema:
             raise SchemaError(f"video: a store with video has one environment a stream, got num_envs={self.num_envs}")
         return found
 
-    @property
-    def format_version(self) -> int:
-        """The least version of a reader that reads the store rightly."""
-        return RAGGED_VERSION if self.ragged else FORMAT_VERSION
-
     @functools.cached_property
     def obs_columns(self) -> tuple[Column, ...]:
         """The columns of the leaves of the observation space."""
@@ -503,6 +495,8 @@ class Schema:
             )
         except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
             raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
+        if shape := schema.column(REWARD).shape:
+            raise FormatVersionError(f"the store has rewards of shape {shape}; this diskreplay reads one number a step")
         return schema
 
 

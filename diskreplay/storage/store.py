@@ -38,12 +38,12 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.schema.columns import RAGGED_VERSION, Continuity, Schema
+from diskreplay.schema.columns import FORMAT_VERSION, Continuity, Schema
 from diskreplay.storage import attachments, checkpoint_arrays, metadata, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
+from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_needs, check_size
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
@@ -170,16 +170,18 @@ class Store:
                 f"{path!r}: format_version must be a whole number above 0, got {version!r}",
                 file=os.path.join(path, metadata.NAME),
             )
-        if version > RAGGED_VERSION:
+        if version > 2:  # which there was for a while, too
             raise FormatVersionError(
-                f"{path!r} has format version {version}; this diskreplay reads up to {RAGGED_VERSION}: update it"
+                f"{path!r} has format version {version}; this diskreplay reads up to {FORMAT_VERSION}: update it"
             )
         metadata.check(ours, "", os.path.join(path, metadata.NAME))
-        self.schema = Schema.from_json(ours.get("schema"))
-        if version < self.schema.format_version:
-            raise CorruptionError(
-                f"{path!r} has ragged columns, and format version {version}", file=os.path.join(path, metadata.NAME)
+        if version == 2 or "needs" not in ours:
+            raise FormatVersionError(
+                f"{path!r} was made by a diskreplay from before the tag 1.0: export it with that one and import the "
+                "dataset, or make it anew"
             )
+        check_needs(ours["needs"], path)
+        self.schema = Schema.from_json(ours.get("schema"))
         settings = ours.get("settings")
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
         told = self.settings.get(PROVENANCE)
@@ -629,7 +631,7 @@ class Store:
 
 
 def _root_document(schema: Schema, settings: dict[str, Any]) -> dict[str, Any]:
-    attributes = {"format_version": schema.format_version, "schema": schema.to_json(), "settings": settings}
+    attributes = {"format_version": FORMAT_VERSION, "needs": [], "schema": schema.to_json(), "settings": settings}
     return metadata.group_document(attributes)
 
 

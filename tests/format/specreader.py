@@ -1,4 +1,4 @@
-"""A reader of format versions 1 and 2, written from docs/format.md alone: small, slow, and without any of our code.
+"""A reader of format version 1, written from docs/format.md alone: small, slow, and without any of our code.
 
 Numbers in comments are sections of that page, ``I...`` its invariants. It stands for the reader that somebody writes in
 another language: it needs JSON, little-endian integers, CRC-32C, and a Blosc decoder.
@@ -149,6 +149,7 @@ class Stream:
     def __init__(self, folder: pathlib.Path, schema: dict[str, Any], record: dict[str, Any] | None = None) -> None:
         self.record = record = record or group_attributes(folder, f"streams/{folder.name}")
         self.schema = schema
+        assert record["needs"] == []  # 12
         self.envs, self.begin, self.end = record["num_envs"], record["begin"], record["end"]
         assert self.begin <= self.end  # I15
         assert self.end - self.begin <= record["capacity"] // self.envs  # I15
@@ -389,7 +390,7 @@ class Store:
         root = pathlib.Path(path)
         ours = group_attributes(root)
         self.schema = ours["schema"]
-        assert ours["format_version"] == (2 if "ragged" in self.schema else 1)
+        assert (ours["format_version"], ours["needs"]) == (1, [])  # 12
         assert self.schema.get("ragged", ["..."])
         cut = None
         if checkpoint is not None:
