@@ -60,10 +60,7 @@ INFO = "info"
 INFO_CHUNK_ROWS, INFO_SHARD_ROWS = 1 << 14, 1 << 20
 """The rows, which are bytes, of that array's chunks and shards, fixed by the format."""
 LATER = "later/values"
-"""The name of a stream's array with the values written after their rows, made with the first.
-
-No column can be called so: names of the user's have no slash, and ``later`` was no reserved name in earlier versions.
-"""
+"""The name of a stream's array with the values written after their rows, made with the first."""
 LATER_CHUNK_ROWS, LATER_SHARD_ROWS = 1 << 16, 1 << 23
 """The rows, which are bytes too, of that array's chunks and shards."""
 LOGS = {INFO: "info", LATER: "later"}
