@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from diskreplay.checks import check_count, check_flag, checked_number
-from diskreplay.errors import CorruptionError, InputError
+from diskreplay.errors import CorruptionError, FormatVersionError, InputError
 from diskreplay.schema.columns import CUTS, INFO, ITEMS, LATER_TABLE, PATCH_TABLE, Codec
 
 MAX_ENVS = 1 << 20
@@ -210,12 +210,13 @@ class Commit:
             if stored[name] in (0, NO_START):
                 del stored[name]
         tables = {name: table for name, table in self.tables.items() if name == ROWS or any(table)}
-        return {**stored, "tables": tables, "needs": []}
+        return {"needs": [], **stored, "tables": tables}
 
     @classmethod
     def from_json(cls, stored: Any, file: str) -> Commit:
         """Return the commit of a record; raise CorruptionError, naming ``file``, if it breaks an invariant."""
         try:
+            check_needs(stored["needs"], file)
             counts = {name: check_count(name, stored[name], least=0) for name in ("stream", "sequence", "timeline")}
             for name, most in OPTIONAL.items():
                 if name in stored:
@@ -284,6 +285,14 @@ def needed_shards(commits: Iterable[Commit], path: str) -> set[int]:
         found.update(range(max(min(begin, end - 1), reached) // rows, -(-end // rows)))
         reached = max(reached, end)
     return found
+
+
+def check_needs(needs: Any, path: str) -> None:
+    """Raise FormatVersionError if a root or a record needs anything: nothing is known that it could."""
+    if needs != []:
+        raise FormatVersionError(
+            f"{path!r} needs {needs!r:.200}: a newer diskreplay wrote the store; update diskreplay"
+        )
 
 
 def check_size(num_envs: int, capacity: Any) -> int:
