@@ -126,7 +126,7 @@ class NotAStoreError(OpenError):
 
 
 class FormatVersionError(OpenError):
-    """The store was written by a newer format version."""
+    """The store was written by a newer version, or by one from before the tag 1.0."""
 
     code = "format-version"
 

@@ -35,14 +35,14 @@ NO_THRESHOLD = {
         "storage.column.MAX_CHUNK_BYTES "
         "storage.commit.MAX_ENVS storage.commit.MAX_IDS storage.commit.MAX_ITEMS storage.commit.MAX_SAMPLED "
         "storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
-        "storage.metadata.MAX_CHECKPOINT_BYTES storage.metadata.MAX_DEPTH storage.metadata.MAX_INTEGER_BITS "
+        "storage.metadata.MAX_DEPTH storage.metadata.MAX_INTEGER_BITS "
         "sampling.counting.MOST_TIMES"
     ),
     "a number of the format": (
         "index.episodes.ROW_BITS index.later_values.HEADER_BYTES index.later_values.PLACE_BYTES "
         "reading.kernel.BLOSC_BYTES reading.kernel.FRAME_BYTES reading.kernel.POLYNOMIAL schema.columns.CONTINUES "
-        "schema.columns.FORMAT_VERSION schema.columns.PATCHES "
-        "schema.columns.RAGGED_VERSION schema.columns.REPEAT schema.columns.ZEROS "
+        "schema.columns.CUT_START schema.columns.FORMAT_VERSION schema.columns.PATCHES "
+        "schema.columns.REPEAT schema.columns.ZEROS "
         "schema.ids.STREAM_SHIFT schema.spaces.TYPED_DISCRETE "
         "storage.attachments.SHARD_BYTES "
         "storage.chunks.CRC_BYTES storage.chunks.ENTRY_BYTES storage.chunks.MISSING storage.chunks.OVERHEAD_BYTES "

@@ -13,7 +13,7 @@ from typing import Any
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.engine.inputs import InputExceptions
-from diskreplay.errors import CorruptionError, OpenError
+from diskreplay.errors import CorruptionError, FormatVersionError, OpenError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
@@ -80,7 +80,7 @@ def recognise(path: pathlib.Path) -> bool:
     """Tell whether a path is a directory that opens as a store."""
     try:
         Store(str(path.absolute()), LocalFiles())
-    except CorruptionError:
+    except (CorruptionError, FormatVersionError):
         return True  # it is one, and opening it says what is wrong
     except OpenError:
         return False

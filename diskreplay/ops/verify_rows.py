@@ -1,6 +1,6 @@
 """The check of one commit's rows against each other: where runs begin, and what the patch table says of them.
 
-1. ``start`` is one of the codes of :class:`diskreplay.schema.columns.Start`.
+1. ``start`` is one of the codes of :class:`diskreplay.schema.columns.Start`, of 1 to 3 maybe plus ``CUT_START``.
 2. A row continues the one before only where both are transitions and the one before did not end; the first row of all
    continues nothing.
 3. Patches are in the order of their rows. Each names an existing row and environment, and an offset from ``-context``
@@ -150,20 +150,20 @@ class RowCheck:
                     ended[1:] |= self._loaded(flag).read_rows(low, high)
             before = ended[-1:]
             self._starts(low, start, valid, ended[:-1])
-            explained = (np.argwhere(start == Start.PATCHES) + np.array([low, 0])).tolist()
+            explained = (np.argwhere(Start.by_patches(start)) + np.array([low, 0])).tolist()
             wanted = {(row, env, -back) for row, env in explained for back in range(1, self.schema.context + 1)}
             self.missing += sorted(wanted - have)
             first, last = np.searchsorted(told_by, [low, high], sorter=order)
             here = order[first:last]
             here = here[(env[here] >= 0) & (env[here] < num_envs)]
             at, patch = (told_by[here] - low, env[here]), offset[here]
-            self.orphans += here[(patch < 0) & valid[at] & (start[at] != Start.PATCHES)].tolist()
+            self.orphans += here[(patch < 0) & valid[at] & ~Start.by_patches(start[at])].tolist()
             self.continued += here[(patch == 1) & valid[at] & (start[at] == Start.CONTINUES)].tolist()
 
     def _starts(self, low: int, start: Array, valid: Array, after_end: Array) -> None:
         continues = start == Start.CONTINUES
         for what, bad in (
-            ("its start code is none of 0 to 3", start > max(Start)),
+            ("its start code is none of 0 to 3 and 5 to 7", Start.wrong(start)),
             ("it continues a row that ended or is no transition", continues & after_end),
             ("it is no transition, but continues the row before", continues & ~valid),
         ):

@@ -143,7 +143,7 @@ class CheckpointPush:
         """Return a remote checkpoint that this store's writers made, or None if it is another's."""
         known = document.key, document.tag
         if known not in self._made:
-            found = find(self._objects, document.key, metadata.MAX_CHECKPOINT_BYTES)
+            found = find(self._objects, document.key, metadata.MAX_BYTES)
             data = found[1] if found else b""
             ours, mine = documents.ours(data), documents.beside(data).get("origin") in self._origins()
             self._made[known] = Made(_count(ours.get("number")), str(ours.get("id", ""))) if ours and mine else None
@@ -162,7 +162,7 @@ class CheckpointPush:
         """Raise RemoteConflictError if another's checkpoint may need rows that this stream gives up."""
         for one in self._checkpoints_there().values():
             if checkpoint_name(one.key) is not None and self._made_here(one) is None:
-                found = find(self._objects, one.key, metadata.MAX_CHECKPOINT_BYTES)
+                found = find(self._objects, one.key, metadata.MAX_BYTES)
                 cut = documents.ours(found[1]).get("cut") if found else None
                 of = cut.get(self._name) if isinstance(cut, dict) else None
                 if isinstance(of, dict) and of.get("timeline") != timeline:

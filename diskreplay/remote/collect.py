@@ -29,6 +29,7 @@ from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
 
 NOTE = "__dead.json"
 """The note of what was dead since when, beside the first stream's array ``start``, where Zarr readers do not look."""
+MAX_NOTE_BYTES = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _note(catalog: Catalog) -> dict[str, Any]:
     """Return what the note says, empty if there is none that can be read."""
     key = _note_key(catalog)
     try:
-        found = json.loads(read(catalog.objects, key, metadata.MAX_CHECKPOINT_BYTES)[1])
+        found = json.loads(read(catalog.objects, key, MAX_NOTE_BYTES)[1])
     except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -38,12 +38,12 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.schema.columns import RAGGED_VERSION, Continuity, Schema
+from diskreplay.schema.columns import FORMAT_VERSION, Continuity, Schema
 from diskreplay.storage import attachments, checkpoint_arrays, metadata, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
+from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_needs, check_size
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
@@ -72,8 +72,8 @@ class Checkpoint:
         metadata: the user's own; JSON.
         time: seconds since the epoch, for people; nothing depends on it.
         arrays: dtype and length of the arrays that stand beside, by name.
-        number: its place in the order of all, from 1 on; 0 where an older version made it.
-        id: a random name: a checkpoint that was dropped and made again has another; empty in older ones.
+        number: its place in the order of all, from 1 on.
+        id: a random name: a checkpoint that was dropped and made again has another.
         maker: the stream whose writer made it; None where a reader of a remote store did.
         attachments: files that it took along, by name.
         kept: True if newer ones of its maker that are made with ``keep`` drop it.
@@ -92,9 +92,9 @@ class Checkpoint:
     kept: bool = False
 
     @property
-    def order(self) -> tuple[int, float, str]:
-        """The key that sorts checkpoints, the oldest first: by number and name, or by the clock without a number."""
-        return self.number, 0.0 if self.number else self.time, self.name
+    def order(self) -> tuple[int, str]:
+        """The key that sorts checkpoints, the oldest first."""
+        return self.number, self.name
 
     def numbered(self, number: int, maker: str | None, values: Mapping[str, NDArray[Any]]) -> Checkpoint:
         """Return the checkpoint as its maker writes it, with an id of its own, and with arrays ``(n,)`` by name."""
@@ -112,7 +112,7 @@ class Made(NamedTuple):
     ``cuts`` has None for a stream that the checkpoint has not.
     """
 
-    order: tuple[int, float, str]
+    order: tuple[int, str]
     kept: bool
     maker: str | None
     cuts: dict[str, Commit | None]
@@ -170,16 +170,18 @@ class Store:
                 f"{path!r}: format_version must be a whole number above 0, got {version!r}",
                 file=os.path.join(path, metadata.NAME),
             )
-        if version > RAGGED_VERSION:
+        if version > 2:  # which there was for a while, too
             raise FormatVersionError(
-                f"{path!r} has format version {version}; this diskreplay reads up to {RAGGED_VERSION}: update it"
+                f"{path!r} has format version {version}; this diskreplay reads up to {FORMAT_VERSION}: update it"
             )
         metadata.check(ours, "", os.path.join(path, metadata.NAME))
-        self.schema = Schema.from_json(ours.get("schema"))
-        if version < self.schema.format_version:
-            raise CorruptionError(
-                f"{path!r} has ragged columns, and format version {version}", file=os.path.join(path, metadata.NAME)
+        if version == 2 or "needs" not in ours:
+            raise FormatVersionError(
+                f"{path!r} was made by a diskreplay from before the tag 1.0: export it with that one and import the "
+                "dataset, or make it anew"
             )
+        check_needs(ours["needs"], path)
+        self.schema = Schema.from_json(ours.get("schema"))
         settings = ours.get("settings")
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
         told = self.settings.get(PROVENANCE)
@@ -453,11 +455,11 @@ class Store:
 
     def checkpoint_names(self) -> list[str]:
         """Return the names of all checkpoints, oldest first."""
-        return [one.order[2] for one in self._checkpoints_made()]
+        return [one.order[1] for one in self._checkpoints_made()]
 
     def kept_checkpoint_names(self, maker: str | None) -> list[str]:
         """Return the names of those that a maker made with ``keep``, oldest first."""
-        return [one.order[2] for one in self._checkpoints_made() if one.kept and one.maker == maker]
+        return [one.order[1] for one in self._checkpoints_made() if one.kept and one.maker == maker]
 
     def _checkpoints_made(self) -> list[Made]:
         """Return what is remembered of each checkpoint that is there now, oldest first."""
@@ -629,7 +631,7 @@ class Store:
 
 
 def _root_document(schema: Schema, settings: dict[str, Any]) -> dict[str, Any]:
-    attributes = {"format_version": schema.format_version, "schema": schema.to_json(), "settings": settings}
+    attributes = {"format_version": FORMAT_VERSION, "needs": [], "schema": schema.to_json(), "settings": settings}
     return metadata.group_document(attributes)
 
 
@@ -656,9 +658,8 @@ def _checkpoint(folder: str, stored: dict[str, Any]) -> Checkpoint:
     try:
         cut = {check_key(of, "cut"): Commit.from_json(record, file) for of, record in stored["cut"].items()}
         parts = dict(stored["state"]), dict(stored["metadata"]), float(stored["time"]), dict(stored["arrays"])
-        number = check_count("number", stored.get("number", 0), least=0, most=MAX_NUMBER)
-        maker = stored.get("maker", next(iter(cut)) if len(cut) == 1 else None)
-        id = stored.get("id", "")
+        number = check_count("number", stored["number"], least=0, most=MAX_NUMBER)
+        id, maker = stored["id"], stored["maker"]
         if not isinstance(id, str) or not isinstance(maker, str | None):
             raise ValueError(f"id must be text, and maker text or null, got {id!r} and {maker!r}")
         beside = attachments.from_json(stored.get(attachments.GROUP, {}))

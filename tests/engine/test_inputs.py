@@ -22,6 +22,7 @@ from helpers.line import rows_in
 from helpers.model import Leaf
 from helpers.programs import printed
 from helpers.recording import Recording
+from hostile.test_regressions import edit as rewrite
 
 import diskreplay as dr
 from diskreplay.errors import (
@@ -462,8 +463,56 @@ def edit(file: str, change: Callable[[Any], None]) -> None:
 def test_a_newer_format_version(path: str, mode: Any) -> None:
     create(path).close()
     edit(f"{path}/zarr.json", lambda document: document["attributes"]["diskreplay"].update(format_version=3, schema=0))
-    with pytest.raises(FormatVersionError, match=r"format version 3; this diskreplay reads up to 2: update"):
+    with pytest.raises(FormatVersionError, match=r"format version 3; this diskreplay reads up to 1: update"):
         dr.ReplayBuffer.open(path, mode=mode)
+
+
+OTHERS: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
+    "of version 2": ("", lambda ours: ours.update(format_version=2), r"from before the tag 1\.0: export it"),
+    "without needs": ("", lambda ours: ours.pop("needs"), r"from before the tag 1\.0: export it"),
+    "needs more": ("", lambda ours: ours.update(needs=["as:text"]), r"needs \['as:text'\]: a newer diskreplay wrote"),
+    "needs no list": ("", lambda ours: ours.update(needs=None), "needs None: a newer diskreplay wrote"),
+    "a record needs more": ("streams/0", lambda ours: ours.update(needs=["x", "y"]), r"streams/0.*needs \['x', 'y'\]"),
+    "rewards of agents": (
+        "", lambda ours: next(c for c in ours["schema"]["columns"] if c["name"] == "reward").update(shape=[3]),
+        r"rewards of shape \(3,\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("what", OTHERS)
+def test_stores_of_other_versions(path: str, what: str, mode: Any) -> None:
+    create(path).close()
+    node, change, match = OTHERS[what]
+    rewrite(pathlib.Path(path, node, "zarr.json"), change, node)
+    with pytest.raises(FormatVersionError, match=match):
+        dr.ReplayBuffer.open(path, mode=mode)
+    with pytest.raises(FormatVersionError, match=match):
+        import_dataset(path, path + "-copy", "store")
+
+
+@pytest.mark.parametrize(
+    ("node", "change"),
+    [
+        ("", lambda ours: ours["schema"]["columns"][0].update({"as": "text"})),
+        ("streams/0", lambda ours: ours.pop("needs")),
+    ],
+)
+def test_what_a_root_must_name_and_a_record_must_have(path: str, node: str, change: Callable[[Any], Any]) -> None:
+    create(path).close()
+    rewrite(pathlib.Path(path, node, "zarr.json"), change, node)
+    with pytest.raises(CorruptionError, match="cannot be read"):
+        dr.ReplayBuffer.open(path, mode="r")
+
+
+def test_what_a_cut_needs(path: str) -> None:
+    with create(path) as buffer:
+        buffer.checkpoint("one")
+    file = pathlib.Path(path, "checkpoints/one/zarr.json")
+    rewrite(file, lambda ours: ours["cut"]["0"].update(needs=["x"]), "checkpoints/one")
+    with pytest.raises(FormatVersionError, match="needs"):
+        dr.ReplayBuffer.open(path, mode="r", checkpoint="one")
 
 
 @pytest.mark.long

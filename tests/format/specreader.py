@@ -1,4 +1,4 @@
-"""A reader of format versions 1 and 2, written from docs/format.md alone: small, slow, and without any of our code.
+"""A reader of format version 1, written from docs/format.md alone: small, slow, and without any of our code.
 
 Numbers in comments are sections of that page, ``I...`` its invariants. It stands for the reader that somebody writes in
 another language: it needs JSON, little-endian integers, CRC-32C, and a Blosc decoder.
@@ -18,7 +18,7 @@ import numpy as np
 from numcodecs import blosc
 
 MISSING = (1 << 64) - 1
-CONTINUES, ZEROS, REPEAT, PATCHES = range(4)
+CONTINUES, ZEROS, REPEAT, PATCHES, CUT = range(5)
 
 
 def _crc_table() -> list[int]:
@@ -149,6 +149,7 @@ class Stream:
     def __init__(self, folder: pathlib.Path, schema: dict[str, Any], record: dict[str, Any] | None = None) -> None:
         self.record = record = record or group_attributes(folder, f"streams/{folder.name}")
         self.schema = schema
+        assert record["needs"] == []  # 12
         self.envs, self.begin, self.end = record["num_envs"], record["begin"], record["end"]
         assert self.begin <= self.end  # I15
         assert self.end - self.begin <= record["capacity"] // self.envs  # I15
@@ -201,6 +202,7 @@ class Stream:
             name: array.rows(self.floor, self.end) if self.end else None for name, array in self.arrays.items()
         }
 
+        assert self.end == 0 or {0, 1, 2, 3, 5, 6, 7}.issuperset(self.columns["start"].ravel().tolist())  # I18
         self.check_spans()
         self.facts = self.read_facts(folder / "info", seal and f"{seal}/info")
         self.later = self.read_later(folder / "later" / "values", seal and f"{seal}/later/values")
@@ -336,7 +338,7 @@ class Stream:
         while depth < frames - 1 and self.value("start", row - depth, env) == CONTINUES:
             depth += 1
         found = [self.value(name, row - back, env) for back in range(depth + 1)]
-        code = self.value("start", row - depth, env)
+        code = self.value("start", row - depth, env) % CUT
         for back in range(1, frames - depth):
             if code == ZEROS:
                 found.append(np.zeros_like(found[0]))
@@ -388,7 +390,7 @@ class Store:
         root = pathlib.Path(path)
         ours = group_attributes(root)
         self.schema = ours["schema"]
-        assert ours["format_version"] == (2 if "ragged" in self.schema else 1)
+        assert (ours["format_version"], ours["needs"]) == (1, [])  # 12
         assert self.schema.get("ragged", ["..."])
         cut = None
         if checkpoint is not None:

@@ -20,16 +20,15 @@ from diskreplay.errors import CorruptionError, InputError
 from diskreplay.formats.core.format import Holds, Loss
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.log_rows import LogRows, open_rows
-from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.core.transitions import NO_START, Source, Transitions
 from diskreplay.index import rewards
 from diskreplay.index.episodes import Episode
-from diskreplay.index.facts import CUT_START
 from diskreplay.index.selecting import chosen
 from diskreplay.index.where import Where
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.remote import named
-from diskreplay.schema.columns import RECORDED, REWARD, START, Start
+from diskreplay.schema.columns import CUT_START, RECORDED, REWARD, START, Start
 from diskreplay.schema.ids import Ids, pack
 from diskreplay.storage.paths import PathLike
 
@@ -232,7 +231,7 @@ class SelectedStore:
             yield rows, env, spans
 
     def _starts(self) -> list[int]:
-        return [int(rows.log.take(START, np.array([e.start]), np.array([e.env]))[0]) for rows, e in self._chosen]
+        return [int(rows.log.take(START, *np.array([[e.start], [e.env]]))[0] % CUT_START) for rows, e in self._chosen]
 
     def own_next_obs(self, between: Callable[[], object] = lambda: None) -> int:
         """Count steps, but for the last ones of episodes, whose next observation is not the next step's ``obs``."""
@@ -286,7 +285,7 @@ def open_selected(path: PathLike, selection: Selection = EVERYTHING, reward_colu
 def told(episode: Episode) -> dict[str, Any]:
     """Return the facts of an episode for a :class:`Source`: if its first steps are missing, that is among them."""
     found: dict[str, Any] = episode.facts
-    return found if episode.complete_start else {**found, CUT_START: True}
+    return found if episode.complete_start else {**found, NO_START: True}
 
 
 def place_of(episode: Episode) -> tuple[int, int, int]:
