@@ -1,7 +1,7 @@
 """The push of what is new of a local stream to its remote store.
 
 A push takes the newest commit record from the disk and uploads, in this order: documents of arrays that grew; shards
-that do not change any more; bundles of them; the committed bytes of the growing ones; and then the record, on the
+that do not change any more; the committed bytes of the growing ones; and then the record, on the
 condition that the remote one is still the one that this writer put there. That is the remote commit: until then a
 reader sees the one before, whose shards are prefixes of the new ones. Then checkpoints, each when all that it needs
 is remote.
@@ -157,7 +157,6 @@ class Push:
         self._uploads.forget()
         self._put_record(_empty(newest, self.sent.sequence + 1))
         self._checkpoints.give_up(newest.timeline)
-        self._uploads.drop_bundles()
 
     def _put_record(self, record: Commit) -> None:
         """Replace the remote record, which is the remote commit."""

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from diskreplay.remote.bundles import ShardTail
 from diskreplay.remote.catalog import Catalog, Shard
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Objects, connect
@@ -24,19 +23,16 @@ from diskreplay.storage.local_files import LocalFile
 
 
 class RemoteFile(fs.File):
-    """A shard: the parts that a bundle had, until the rest is asked for, then its copy in the mirror."""
+    """A shard: its index until the rest is asked for, then its copy in the mirror."""
 
-    def __init__(self, shards: Shards, shard: Shard, part: ShardTail | None) -> None:
+    def __init__(self, shards: Shards, shard: Shard) -> None:
         self._shards = shards
         self._shard = shard
-        self._part = part
         self._local: LocalFile | None = None
 
     def pread(self, size: int, offset: int, /) -> bytes:
-        if self._part is not None and offset >= self._part.offset:
-            at = offset - self._part.offset
-            return bytes(self._part.data[at : at + size])
-        return self._copy().pread(size, offset)
+        index = self._shards.index(self._shard, size, offset) if self._local is None else None
+        return self._copy().pread(size, offset) if index is None else index
 
     def size(self) -> int:
         return self._shard.size if self._local is None else self._local.size()
@@ -50,9 +46,6 @@ class RemoteFile(fs.File):
         return self._local is None
 
     def fetch(self, spans: Iterable[Span]) -> PartialShard | None:
-        spans = list(spans)
-        if self._part is not None and all(begin >= self._part.offset for begin, _ in spans):
-            return None
         return self._shards.fetch(self._shard, spans)
 
     def will_need(self, offset: int, size: int, /) -> None:
@@ -119,12 +112,11 @@ class RemoteFiles(fs.Files):
     def open(self, path: str, *, write: bool = False) -> fs.File:
         if write:
             raise _read_only(path)
-        listing = self.catalog.listing
-        shard = listing.shard(self._key(path))
+        shard = self.catalog.listing.shard(self._key(path))
         if shard is None:
             self.refresh()  # what is missing may have been evicted, which the newer record says
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return RemoteFile(self.shards, shard, self.shards.bundles.find(shard, listing))
+        return RemoteFile(self.shards, shard)
 
     def read(self, path: str) -> bytes:
         data = self.catalog.read(self._key(path))

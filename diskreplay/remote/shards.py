@@ -20,11 +20,10 @@ from typing import Any, TypeVar
 
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
 from diskreplay.interrupts import Lock
-from diskreplay.remote.bundles import Bundles
 from diskreplay.remote.catalog import Catalog, Shard, stream_of
 from diskreplay.remote.downloads import AfterDownload, CalledOffError, Download, Downloads, call_off
 from diskreplay.remote.mirror import Mirror
-from diskreplay.remote.needed import needed_shards
+from diskreplay.remote.needed import read_first
 from diskreplay.remote.objects import Object
 from diskreplay.remote.prefetcher import ShardPrefetcher
 from diskreplay.schema.columns import Schema
@@ -91,18 +90,18 @@ class Shards:
         mirror: the mirror, where the copies are kept.
 
     Attributes:
-        bundles: the bundles of the store: a shard that is in one needs no copy.
         downloads: the downloads of whole shards.
         prefetcher: what begins downloads of shards of which batches ask for parts.
     """
 
     def __init__(self, catalog: Catalog, mirror: Mirror) -> None:
-        self.bundles = Bundles(catalog)
         self.downloads: Downloads[str] = Downloads()
         self.prefetcher = ShardPrefetcher(mirror, self.begin)
         self._catalog = catalog
         self._mirror = mirror
         self._parts: Downloads[bytes] = Downloads(RANGE_THREADS)
+        self._indexes: dict[Shard, tuple[int, Download[bytes]]] = {}
+        """The first byte of the index of each shard that is being opened, and the download of what is behind it."""
         self._process = os.getpid()
         self._counting = Lock("the counts of a mirror")
         self._requests = self._received = 0
@@ -113,31 +112,39 @@ class Shards:
 
         What fails is left to whoever reads it. At the end what was begun here, and not before, is called off.
         """
-        before = self.downloads.under_way()
+        before, listing = self.downloads.under_way(), self._catalog.listing
         room = self._mirror.most_bytes // 2  # else copies would be taken away for others before they are read
-        begun: list[Download[str]] = []
-
-        def begin(stream: str, commit: Commit, of_stream: Download[str]) -> str:
-            nonlocal room
-            listing = self._catalog.listing
-            for key in needed_shards(schema, stream, commit):
-                of_stream.check()
-                shard = listing.shard(key)
-                if shard is not None and self.bundles.find(shard, listing) is None:
-                    download = self.begin(shard)
-                    if download is not None and download not in before:
-                        begun.append(download)
-                        room -= shard.size
-                if room < 0:
-                    break
-            return stream
-
+        begun: list[Download[Any]] = []
         try:
             for stream, commit in commits.items():
-                begun.append(self.downloads.begin(stream, functools.partial(begin, stream, commit)))
+                with contextlib.suppress(CorruptionError):
+                    for key, index in read_first(schema, stream, commit):
+                        shard = listing.shard(key)
+                        if shard is None:  # it is damaged, and names any number of them
+                            break
+                        if index is not None:
+                            begun += self._begin_index(shard, max(0, shard.size - index))
+                        elif room >= 0 and (download := self.begin(shard)) is not None and download not in before:
+                            begun.append(download)
+                            room -= shard.size
             yield
         finally:
-            call_off(begun, STOP_SECONDS)  # those of streams come first, and add the others
+            self._indexes = {}
+            call_off(begun, STOP_SECONDS)
+
+    def _begin_index(self, shard: Shard, first: int) -> list[Download[bytes]]:
+        """Begin to download what is from a byte on; return the download, or none if there is a copy of the shard."""
+        if self._mirror.find(shard) is not None:
+            return []
+        span = first, shard.size
+        download = self._parts.begin((shard, span), functools.partial(self._part, shard, span))
+        self._indexes[shard] = first, download
+        return [download]
+
+    def index(self, shard: Shard, size: int, offset: int) -> bytes | None:
+        """Return bytes of the index of a shard that is being opened, or None for other bytes."""
+        first, download = self._indexes.get(shard, (shard.size, None))
+        return download.result()[offset - first :][:size] if download is not None and offset >= first else None
 
     def begin(self, shard: Shard, then: AfterDownload | None = None) -> Download[str] | None:
         """Begin to download a shard, with ``then`` called after it; return None if its copy is there."""
@@ -191,7 +198,6 @@ class Shards:
         """Remove the copy of a shard whose bytes were found damaged, so that it is downloaded once more."""
         known = self._catalog.listing.there.get(key)
         if known is not None:
-            self.bundles.suspect(key)
             self._mirror.drop(known)
 
     def _newest(self, shard: Shard) -> Shard:

@@ -1,4 +1,4 @@
-"""The objects of a stream under its URL, as one push knows them: shards, bundles of them, documents of its arrays.
+"""The objects of a stream under its URL, as one push knows them: shards, documents of its arrays.
 
 Every one is put on the condition that it is the one that this push knows. Where a put is refused, nothing is assumed
 any more: ChangedError.
@@ -11,7 +11,6 @@ import os
 from collections.abc import Sequence
 
 from diskreplay.errors import CorruptionError
-from diskreplay.remote import bundles
 from diskreplay.remote.commit_record import ChangedError, RemoteRecord
 from diskreplay.remote.objects import NEW, Objects, TakenError, find, put_over
 from diskreplay.schema.columns import Schema
@@ -48,13 +47,11 @@ class Uploads:
         """The tags of all that is remote."""
         self._tails: dict[str, Tail] = {}
         self._documents: dict[str, bytes] = {}
-        self._bundles = bundles.BundleWriter(name, self._replace)
 
     def look(self) -> None:
         """List what is there, and take nothing of it for whole."""
         self._tags = {one.key: one.tag for one in self._objects.list(f"{self.prefix}/") if one.key != self._record.key}
         self.complete, self._tails, self._documents = set(), {}, {}
-        self._bundles.restart(self._tags)
 
     def adopt(self, remote: Commit, local: Commit) -> None:
         """Take the rows of a remote record for those here; raise RemoteConflictError if they are others."""
@@ -81,15 +78,6 @@ class Uploads:
     def forget(self) -> None:
         """Forget the remote shards before the stream goes back: they are to be replaced."""
         self.complete, self._tails = set(), {}
-        self._bundles.forget()
-
-    def drop_bundles(self) -> None:
-        """Remove all bundles that are there."""
-        prefix = f"{bundles.folder(self._name)}/{bundles.PREFIX}"
-        old = [key for key in self._tags if key.startswith(prefix)]
-        self._objects.delete(old)
-        for key in old:
-            del self._tags[key]
 
     def put_groups(self) -> None:
         """Put the documents of a stream that is new there."""
@@ -124,11 +112,8 @@ class Uploads:
     def _put_complete(self, path: str, name: str, column: ColumnReader, data: bytes) -> None:
         key = f"{self.prefix}/{path}/{name}"
         self._put_array(path)
-        tag = self._replace(key, data)
+        self._replace(key, data)
         self.complete.add(key)
-        whole = column.column.resident
-        offset = 0 if whole else max(0, len(data) - column.index_bytes - 4)
-        self._bundles.add(bundles.Entry(f"{path}/{name}", tag, offset, data[offset:]))
 
     def _put_array(self, path: str) -> None:
         """Put the documents of an array and of the groups that it is in."""
