@@ -99,7 +99,7 @@ class CheckpointPush:
                 return False
             there = {one.key for one in self._objects.list(f"{STREAMS}/{name}/")}
             missing = set(needed_shards(self._store.schema, name, cut)) - there
-            if missing & self._uploads.complete:
+            if missing & self._uploads.known.keys():
                 raise ChangedError(missing)  # removed since
             if missing:
                 return False

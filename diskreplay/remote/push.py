@@ -115,7 +115,7 @@ class Push:
             raise self._record.conflict("it is ahead of this directory, which holds files of an older copy")
         self._is_remote(remote, known)
         if local.timeline == remote.timeline:
-            self._uploads.adopt(remote, local)
+            self._uploads.adopt(remote, self._store.cuts(self._name))
 
     def _is_remote(self, record: Commit, ours: bool = True) -> None:
         """Note a record that is remote, and the rows that were lost before it if this push put it."""
@@ -154,7 +154,7 @@ class Push:
     def _go_back(self, newest: Commit) -> None:
         """Make the remote stream empty on the new timeline, so that its shards may be replaced."""
         self._checkpoints.check_not_needed(newest.timeline)
-        self._uploads.forget()
+        self._uploads.known = {}
         self._put_record(_empty(newest, self.sent.sequence + 1))
         self._checkpoints.give_up(newest.timeline)
 
