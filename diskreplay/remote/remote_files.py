@@ -23,7 +23,7 @@ from diskreplay.storage.local_files import LocalFile
 
 
 class RemoteFile(fs.File):
-    """A shard: its index until the rest is asked for, then its copy in the mirror."""
+    """A shard: its index until the rest is asked for, then its copy in the mirror, if that takes one."""
 
     def __init__(self, shards: Shards, shard: Shard) -> None:
         self._shards = shards
@@ -31,11 +31,16 @@ class RemoteFile(fs.File):
         self._local: LocalFile | None = None
 
     def pread(self, size: int, offset: int, /) -> bytes:
+        if self._local is not None and offset + size > self._local.size():
+            self._local = None  # the shard has grown since
         index = self._shards.index(self._shard, size, offset) if self._local is None else None
-        return self._copy().pread(size, offset) if index is None else index
+        if index is not None:
+            return index
+        copy = self._copy()
+        return self._shards.part(self._shard, size, offset) if copy is None else copy.pread(size, offset)
 
     def size(self) -> int:
-        return self._shard.size if self._local is None else self._local.size()
+        return self._shards.newest(self._shard).size
 
     def begin(self) -> None:
         if self._local is None:
@@ -52,10 +57,11 @@ class RemoteFile(fs.File):
         self.begin()
 
     def descriptor(self) -> int | None:
-        """Wait for the copy in the mirror, and return its descriptor."""
-        return self._copy().descriptor()
+        """Wait for the copy in the mirror, and return its descriptor, or None where it takes none."""
+        copy = self._copy()
+        return None if copy is None else copy.descriptor()
 
-    def _copy(self) -> LocalFile:
+    def _copy(self) -> LocalFile | None:
         if self._local is None:
             self._local = self._shards.copy(self._shard)
         return self._local

@@ -2,7 +2,8 @@
 
 A request costs its latency beside its bytes. So what lies close together is one request, and what is most of a shard,
 or a small shard, is downloaded whole. Of another one a batch asks for its chunks alone, and
-:mod:`diskreplay.remote.prefetcher` downloads the shard beside it.
+:mod:`diskreplay.remote.prefetcher` downloads the shard beside it. A shard that grew is downloaded from where its older
+copy ends. One that is larger than half the mirror has no copy: all reads of it are requests.
 
 The bytes under a key and a tag never change. A shard that was replaced since the listing has grown, or its stream has
 gone back to a checkpoint: then all is listed again, and the timeline of its stream must be the one that it was when the
@@ -14,6 +15,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -102,6 +104,8 @@ class Shards:
         self._parts: Downloads[bytes] = Downloads(RANGE_THREADS)
         self._indexes: dict[Shard, tuple[int, Download[bytes]]] = {}
         """The first byte of the index of each shard that is being opened, and the download of what is behind it."""
+        self._kept: dict[str, Shard] = {}
+        """The versions of shards that were downloaded last, by key."""
         self._process = os.getpid()
         self._counting = Lock("the counts of a mirror")
         self._requests = self._received = 0
@@ -136,8 +140,7 @@ class Shards:
         """Begin to download what is from a byte on; return the download, or none if there is a copy of the shard."""
         if self._mirror.find(shard) is not None:
             return []
-        span = first, shard.size
-        download = self._parts.begin((shard, span), functools.partial(self._part, shard, span))
+        download = self._begin_part(shard, (first, shard.size))
         self._indexes[shard] = first, download
         return [download]
 
@@ -146,20 +149,30 @@ class Shards:
         first, download = self._indexes.get(shard, (shard.size, None))
         return download.result()[offset - first :][:size] if download is not None and offset >= first else None
 
+    def part(self, shard: Shard, size: int, offset: int) -> bytes:
+        """Return bytes of a shard that has no copy, fewer only where it ends."""
+        shard = self.newest(shard)
+        return self._begin_part(shard, (offset, min(offset + size, shard.size))).result()
+
     def begin(self, shard: Shard, then: AfterDownload | None = None) -> Download[str] | None:
-        """Begin to download a shard, with ``then`` called after it; return None if its copy is there."""
-        shard = self._newest(shard)
-        if self._mirror.find(shard) is not None:
+        """Begin to download a shard, with ``then`` called after it; return None if its copy is there, or never is."""
+        shard = self.newest(shard)
+        if not self._mirror.takes(shard) or self._mirror.find(shard) is not None:
             return None
         self._catalog.check_process()
         return self.downloads.begin(shard, functools.partial(self._download, shard), then)
 
-    def copy(self, shard: Shard) -> LocalFile:
-        """Return the copy of a shard, downloaded if need be; raise CorruptionError if the shard is gone."""
+    def copy(self, shard: Shard) -> LocalFile | None:
+        """Return the copy of a shard, downloaded if need be, or None if it is too large for one.
+
+        Raises CorruptionError if the shard is gone.
+        """
         for _ in range(ATTEMPTS):
+            if not self._mirror.takes(self.newest(shard)):
+                return None
             download = self.begin(shard)
             try:
-                path = self._mirror.path(self._newest(shard)) if download is None else download.result()
+                path = self._mirror.path(self.newest(shard)) if download is None else download.result()
             except CalledOffError:
                 continue  # it was one that was read ahead
             with contextlib.suppress(FileNotFoundError):  # another process took it away for room
@@ -170,18 +183,17 @@ class Shards:
 
     def fetch(self, shard: Shard, spans: Iterable[Span]) -> PartialShard | None:
         """Begin to download parts of a shard; return None if its copy is there, or is worth downloading whole."""
-        shard = self._newest(shard)
+        shard = self.newest(shard)
         if self._mirror.find(shard) is not None:
             return None
         self._catalog.check_process()
         parts = joined(spans)
-        if shard.size <= self._mirror.most_bytes and shard.size <= max(WHOLE_BYTES, 2 * cost(parts)):
-            self.begin(shard)
-            return None
-        self.prefetcher.note(shard, cost(parts))
-        return PartialShard(
-            (span[0], self._parts.begin((shard, span), functools.partial(self._part, shard, span))) for span in parts
-        )
+        if self._mirror.takes(shard):
+            if shard.size <= max(WHOLE_BYTES, 2 * cost(parts)):
+                self.begin(shard)
+                return None
+            self.prefetcher.note(shard, cost(parts))
+        return PartialShard((span[0], self._begin_part(shard, span)) for span in parts)
 
     def stop(self) -> None:
         """Stop reading ahead until something is asked for again, and wait for that, but not for ever."""
@@ -199,8 +211,9 @@ class Shards:
         known = self._catalog.listing.there.get(key)
         if known is not None:
             self._mirror.drop(known)
+            self._kept.pop(key, None)
 
-    def _newest(self, shard: Shard) -> Shard:
+    def newest(self, shard: Shard) -> Shard:
         """Return a shard as listed last if it has grown: its copy is named so, and no request finds it replaced."""
         now = self._catalog.listing.shard(shard.key)
         return now if now is not None and now.timeline == shard.timeline else shard
@@ -209,7 +222,18 @@ class Shards:
         """Download a shard, and return the path of its copy, which may be that of a newer version."""
         if (path := self._mirror.find(shard)) is not None:
             return path  # it came between the look and the beginning of this download
-        return self._taken(self._mirror.keep, shard, None, download)
+        take: Callable[[Object, Iterable[bytes]], str] = self._mirror.keep
+        span, older = None, self._kept.get(shard.key, shard)
+        if older.timeline == shard.timeline and older.size < shard.size and (path := self._mirror.find(older)):
+            with contextlib.suppress(FileNotFoundError):  # another process took it away for room
+                beginning, span = LocalFile(path, write=False).pread(older.size, 0), (older.size, shard.size)
+                take = lambda _, pieces: self._mirror.keep(shard, itertools.chain([beginning], pieces))  # noqa: E731
+        path = self._taken(take, shard, span, download)
+        self._kept[shard.key] = shard
+        return path
+
+    def _begin_part(self, shard: Shard, span: Span) -> Download[bytes]:
+        return self._parts.begin((shard, span), functools.partial(self._part, shard, span))
 
     def _part(self, shard: Shard, span: Span, download: Download[bytes]) -> bytes:
         def take(_: Object, pieces: Iterable[bytes]) -> bytes:

@@ -207,10 +207,13 @@ def test_the_budget_is_kept_and_a_full_mirror_is_not_churned(
 def test_a_shard_that_no_mirror_can_hold_is_read_in_parts(
     life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
-    with reader(remote, tmp_path / "m") as buffer:
-        files_of(buffer).mirror.most_bytes = 4000
+    with reader(remote, tmp_path / "m", mirror_bytes=1) as buffer:
+        assert sorted(rows_of(buffer)) == sorted(life.window())
+        life.add(3, to=remote)
+        assert buffer.refresh()
         assert sorted(rows_of(buffer)) == sorted(life.window())
         assert buffer.stats()["remote"]["ahead_shards"] == 0
+        assert not list((tmp_path / "m").iterdir())
 
 
 def test_several_readers_share_what_is_read_ahead(life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path) -> None:
@@ -335,6 +338,24 @@ def test_a_shard_that_grew_is_downloaded_once_and_listed_once(tmp_path: pathlib.
         asked = len(objects.requests)
         rows_of(buffer, ids)
         assert len(objects.requests) == asked
+
+
+def test_of_a_shard_that_grew_the_new_bytes_are_downloaded(tmp_path: pathlib.Path) -> None:
+    life, inner = pushed(tmp_path / "b", 2 * SHARD_ROWS + 8, "c", capacity=SHARD_ROWS * SHARDS)
+    objects, (key,) = FaultyObjects(inner), [key for key in inner.data if "/obs/c.2." in key]
+    with reader(objects, tmp_path / "m") as buffer:
+        for count in (2, 1):
+            size = len(inner.data[key])
+            life.add(count, to=inner)
+            objects.heal()
+            buffer.refresh()
+            spans = [one.span for one in objects.requests if one.name == "get" and one.key == key]
+            assert spans == [(size, len(inner.data[key]))]
+            assert sorted(rows_of(buffer)) == sorted(life.window())
+        life.go_back("c")
+        life.add(4, to=inner)
+        buffer.refresh()
+        assert sorted(rows_of(buffer)) == sorted(life.window())
 
 
 class SlowPieces:
