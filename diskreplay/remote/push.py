@@ -17,6 +17,7 @@ takes rows of both, and uploaded anew; refused where another's checkpoint needs 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -56,8 +57,8 @@ class Push:
         self.sent = Sent(begin=self._commit().begin)
         self._objects = Counted(objects, self.sent)
         self._record = RemoteRecord(store, name, self._objects)
-        self._uploads = Uploads(store, name, self._objects, self._record)
-        self._checkpoints = CheckpointPush(store, name, self._objects, self._record, self._uploads)
+        self._uploads = Uploads(self._record)
+        self._checkpoints = CheckpointPush(self._record, self._uploads)
         self._begun = False
         self._pins: list[Commit] = []
         """The commits of checkpoints, whose shards are remote."""
@@ -67,20 +68,16 @@ class Push:
 
         Raises RemoteError, after which it can be run again, and RemoteConflictError, after which it cannot.
         """
-        self._record.begin()
+        self._record.written = False
         for _ in range(ATTEMPTS):
-            try:
-                if not self._begun:
+            begun, self._begun = self._begun, False  # what fails half-way looks again at everything
+            with contextlib.suppress(ChangedError):
+                if not begun:
                     self._begin()
-                    self._begun = True
                 self._push_rows()
                 self.sent.taken = self._checkpoints.run()
+                self._begun = True
                 return
-            except ChangedError:
-                self._begun = False
-            except BaseException:
-                self._begun = False
-                raise
         raise RemoteError(f"{self.url}/{self._uploads.prefix}: others change it again and again; try again")
 
     def check_going_back(self, timeline: int) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from diskreplay.remote.commit_record import ChangedError, RemoteRecord
 from diskreplay.remote.needed import needed_arrays
-from diskreplay.remote.objects import NEW, Objects, TakenError, find, put_over
+from diskreplay.remote.objects import NEW, TakenError, find, put_over
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import shard_name
@@ -50,9 +50,6 @@ class Uploads:
     """The remote objects of a stream but for its record; not thread-safe.
 
     Args:
-        store: the local one.
-        name: the name of the stream.
-        objects: the objects of the remote store.
         record: the record of the stream there.
 
     Attributes:
@@ -60,12 +57,10 @@ class Uploads:
         known: the shards and documents that are remote, by key, as this push put them or found them whole.
     """
 
-    def __init__(self, store: Store, name: str, objects: Objects, record: RemoteRecord) -> None:
-        self.prefix = f"{STREAMS}/{name}"
+    def __init__(self, record: RemoteRecord) -> None:
+        self.prefix = f"{STREAMS}/{record.name}"
         self.known: dict[str, Shard | bytes] = {}
-        self._store = store
-        self._name = name
-        self._objects = objects
+        self._store, self._name, self._objects = record.store, record.name, record.objects
         self._record = record
         self._tags: dict[str, str] = {}
         """The tags of all that is remote."""
