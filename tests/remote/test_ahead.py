@@ -26,6 +26,7 @@ from remote.world import SPACES, Life, lived, pushed, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, InputError, RemoteError
+from diskreplay.ops.inspect import inspect
 from diskreplay.remote import prefetcher, shards
 from diskreplay.remote.objects import Object
 from diskreplay.remote.prefetcher import ShardPrefetcher
@@ -148,6 +149,14 @@ def test_a_batch_asks_for_chunks_and_waits_for_no_shard(
         assert (told["ahead_shards"], told["failures"], told["error"]) == (3, 0, None)
         assert told["received_bytes"] > 0
         assert sorted(rows_of(buffer)) == sorted(life.window())
+
+
+def test_who_looks_at_a_store_downloads_indexes(remote: SimulatedObjects) -> None:
+    objects = FaultyObjects(remote)
+    with world.under(objects):
+        assert inspect(objects.url).health == ()
+    assert sorted(shards_of(objects.requests, whole=False)) == list(range(SHARDS - 1))
+    assert shards_of(objects.requests, whole=True) == [SHARDS - 1]  # it may grow
 
 
 def test_the_shards_of_which_most_was_read_come_first(
