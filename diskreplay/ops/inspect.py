@@ -292,7 +292,8 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
 def _inspect_stream(store: Store, name: str, found: _Found) -> None:
     transitions, causes, commit = None, None, stream.read_commit(store.files, store.stream_path(name))
     try:
-        part = open_stream(store, name, ChunkCache(0))
+        with store.files.coming(store.schema, {name: commit}):
+            part = open_stream(store, name, ChunkCache(0))
         commit, transitions, causes = part.disk.commit_record, len(part.log), ends(part.log)
         if found.episodes is not None:
             found.episodes += episodes(part.log, part.facts)
