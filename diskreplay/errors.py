@@ -218,7 +218,7 @@ class WriteFailedError(DiskReplayError, OSError):
 
 
 class FileSystemError(WriteFailedError):
-    """The file system lacks what a store needs, such as locks of directories, and nothing was made."""
+    """The file system lacks what a store needs, such as locks of files, and nothing was made."""
 
     code = "file-system"
 

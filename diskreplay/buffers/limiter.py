@@ -280,15 +280,11 @@ class RateLimiter:
 
     def _standing(self) -> str:
         """Return the counts, and who writes the other streams, in words."""
-        files, streams = self._engine.store.files, self._engine.streams.commits
+        store, streams = self._engine.store, self._engine.streams.commits
         others = [
             f"{name!r} is "
             + (f"written by {holder}" if holder.startswith(("process", THIS_PROCESS)) else "not being written")
-            for name, holder in (
-                (name, files.lock_holder(self._engine.store.stream_path(name)))
-                for name in streams
-                if name != self._writer.name
-            )
+            for name, holder in ((name, store.lock_holder(name)) for name in streams if name != self._writer.name)
         ]
         surplus = self.inserts * self._ratio - self.samples
         return (

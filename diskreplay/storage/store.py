@@ -52,6 +52,8 @@ PROVENANCE = "provenance"
 """The name of the setting that says where the steps come from."""
 NO_CHECKPOINT = contextlib.nullcontext()
 """The block of a read that no checkpoint can go under."""
+STORE_LOCK = "store-lock"
+"""The file whose lock is the store's, in the scratch directory of the stream with the lowest number."""
 LOCK_SECONDS = 60.0
 """The seconds to wait for another process that adds a stream, which takes it milliseconds."""
 
@@ -222,10 +224,9 @@ class Store:
                 metadata.create_group(files, os.path.join(temporary, STREAMS))
                 metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
                 first = Commit.first(part.number, part.num_envs, part.capacity)
-                stream.create(files, os.path.join(temporary, STREAMS, first_stream), schema, first, first_stream)
-                if part.note is not None:
-                    note = os.path.join(temporary, STREAMS, first_stream, SCRATCH, part.note[0])
-                    fs.replace(files, note, part.note[1])
+                beside = {STORE_LOCK: b"", **({} if part.note is None else dict([part.note]))}
+                place = os.path.join(temporary, STREAMS, first_stream)
+                stream.create(files, place, schema, first, first_stream, beside)
                 claim(document)
                 files.rename(temporary, path)
             except BaseException as error:
@@ -247,6 +248,10 @@ class Store:
 
     def stream_path(self, name: str) -> str:
         return os.path.join(self.path, STREAMS, name)
+
+    def lock_holder(self, name: str) -> str:
+        """Return in words who writes a stream, as far as the system tells."""
+        return self.files.lock_holder(stream.lock_file(self.stream_path(name)))
 
     def stream_names(self) -> list[str]:
         """Return the names of all streams, in the order of their numbers."""
@@ -318,33 +323,42 @@ class Store:
         check_sizes(num_envs, capacity)
         if num_envs != 1 and self.schema.videos:
             raise InputError(f"a store with video has one environment a stream, got num_envs={num_envs}")
-        with fs.translate("creating the stream", name):
-            waited = time.monotonic()
-            while (lock := self.files.lock(self.path)) is None:
-                if time.monotonic() - waited > LOCK_SECONDS:
-                    raise LockedError(
-                        f"{self.files.lock_holder(self.path)} has been adding a stream to {self.path!r} for "
-                        f"{LOCK_SECONDS:.0f} seconds; end it"
-                    )
-                time.sleep(0.01)
-            try:
-                others = self.newest_commits()
-                if name in others:
-                    return
-                number = 1 + max(commit.stream for commit in others.values())
-                if number >= MAX_STREAMS:
-                    raise InputError(f"a store has at most {MAX_STREAMS} streams; write to another store")
-                scratch = os.path.join(self.stream_path(next(iter(others))), SCRATCH)
-                for left in self.files.list(scratch):
-                    if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
-                        fs.clear(self.files, os.path.join(scratch, left))
-                temporary = fs.unused(self.files, os.path.join(scratch, f"{TEMPORARY_STREAM}{name}"))
-                empty = Commit.first(number, num_envs, capacity)
-                stream.create(self.files, temporary, self.schema, empty, name)
-                self.files.rename(temporary, self.stream_path(name))
-                self.files.sync_dir(os.path.join(self.path, STREAMS))
-            finally:
-                lock.release()
+        with fs.translate("creating the stream", name), self._locked() as scratch:
+            others = self.newest_commits()
+            if name in others:
+                return
+            number = 1 + max(commit.stream for commit in others.values())
+            if number >= MAX_STREAMS:
+                raise InputError(f"a store has at most {MAX_STREAMS} streams; write to another store")
+            for left in self.files.list(scratch):
+                if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
+                    fs.clear(self.files, os.path.join(scratch, left))
+            temporary = fs.unused(self.files, os.path.join(scratch, f"{TEMPORARY_STREAM}{name}"))
+            empty = Commit.first(number, num_envs, capacity)
+            stream.create(self.files, temporary, self.schema, empty, name, {})
+            self.files.rename(temporary, self.stream_path(name))
+            self.files.sync_dir(os.path.join(self.path, STREAMS))
+
+    @property
+    def lock_file(self) -> str:
+        """The file whose lock is the store's: who adds a stream holds it, or removes what is left of one."""
+        return os.path.join(self.stream_path(self.stream_names()[0]), SCRATCH, STORE_LOCK)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[str]:
+        """Hold the store's lock, and yield the scratch directory that it is in; LockedError after a while."""
+        file, waited = self.lock_file, time.monotonic()
+        while (lock := self.files.lock(file)) is None:
+            if time.monotonic() - waited > LOCK_SECONDS:
+                raise LockedError(
+                    f"{self.files.lock_holder(file)} has been adding a stream to {self.path!r} for "
+                    f"{LOCK_SECONDS:.0f} seconds; end it"
+                )
+            time.sleep(0.01)
+        try:
+            yield os.path.dirname(file)
+        finally:
+            lock.release()
 
     def first_commit(self) -> Commit:
         """Return the newest commit record of the store's first stream."""
@@ -396,8 +410,9 @@ class Store:
                 f"checkpoint {checkpoint.name!r} has no stream {name!r}, which was made later; open its last commit"
             )
         return StreamWriter(
-            self.files, self.stream_path(name), self.schema, functools.partial(self.cuts, name), choose, check
-        )
+            self.files, self.stream_path(name), self.schema, functools.partial(self.cuts, name), choose, check,
+            lambda: self.files.lock(self.lock_file),
+        )  # fmt: skip
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:
         """Raise CheckpointError if other checkpoints need rows, or items, that going back to this one would discard.

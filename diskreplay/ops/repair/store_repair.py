@@ -34,7 +34,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from diskreplay.errors import DiskReplayError, LockedError
+from diskreplay.errors import CorruptionError, DiskReplayError, LockedError
 from diskreplay.ops.mend import mended
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
@@ -137,14 +137,16 @@ class _StoreRepair:
         return os.path.join(self.store.path, *parts)
 
     def run(self) -> None:
-        with self._locked(self.store.path):
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(CorruptionError):  # of a record that says which stream has the lock
+                held.enter_context(self._locked(self.store.lock_file))
             self.group(STREAMS)
             self.group(CHECKPOINTS)
             names = metadata.nodes(self.files, self._path(STREAMS))
             with contextlib.ExitStack() as locks:
                 for name in names:
                     if self.files.kind(self._path(STREAMS, name)) == "directory":
-                        locks.enter_context(self._locked(self._path(STREAMS, name)))
+                        locks.enter_context(self._locked(stream.lock_file(self._path(STREAMS, name))))
                         mend(self.files, self._path(STREAMS, name), f"{STREAMS}/{name}", self.quarantine)
                 for name in metadata.nodes(self.files, self._path(CHECKPOINTS)):
                     mend(self.files, self._path(CHECKPOINTS, name), f"{CHECKPOINTS}/{name}", self.quarantine)
@@ -213,7 +215,7 @@ class _StoreRepair:
             empty = Commit.first(0, schema.num_envs, schema.capacity)
             scratch = self._path(f".{FIRST_STREAM}.tmp")
             fs.clear(self.files, scratch)
-            stream.create(self.files, scratch, schema, empty, FIRST_STREAM)
+            stream.create(self.files, scratch, schema, empty, FIRST_STREAM, {})
             self.files.rename(scratch, self._path(STREAMS, FIRST_STREAM))
             self.files.sync_dir(self._path(STREAMS))
             commits[FIRST_STREAM] = empty

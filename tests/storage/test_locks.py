@@ -1,0 +1,190 @@
+"""Locks are of files: missing, removed, replaced and copied ones, and a second writer that comes by another mount."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from helpers import line
+from helpers.damage import files_below
+from helpers.line import add, rows_in
+from helpers.patience import PATIENCE
+from helpers.testing import FaultyFiles, Operation
+
+import diskreplay as dr
+from diskreplay.errors import LockedError, StateError
+from diskreplay.ops.verify import verify
+from diskreplay.storage import temporaries
+from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.store import Store
+
+LOCK, STORE_LOCK = "streams/0/start/lock", "streams/0/start/store-lock"
+
+
+def made(path: str | pathlib.Path) -> pathlib.Path:
+    with line.create(path) as buffer:
+        add(buffer, 5)
+    return pathlib.Path(path)
+
+
+def test_a_store_has_its_locks_before_it_has_its_name(path: str) -> None:
+    names = {name for name in files_below(made(path)) if "lock" in name}
+    assert names == {LOCK, STORE_LOCK}
+    dr.ReplayBuffer.open(path, stream="b").close()
+    assert {name for name in files_below(path) if "lock" in name} == {LOCK, STORE_LOCK, "streams/b/start/lock"}
+
+
+def test_a_missing_lock_is_made_by_who_writes_and_by_nobody_else(path: str) -> None:
+    store = made(path)
+    for name in (LOCK, STORE_LOCK):
+        (store / name).unlink()
+    before = files_below(path)
+    assert rows_in(path) == 5
+    assert verify(path).ok
+    assert Store(path, LocalFiles()).lock_holder("0") == "another process"
+    assert files_below(path) == before
+    with dr.ReplayBuffer.open(path, stream="b"), dr.ReplayBuffer.open(path), pytest.raises(LockedError):
+        dr.ReplayBuffer.open(path)
+    assert {LOCK, STORE_LOCK} <= files_below(path).keys()
+
+
+def replace(lock: pathlib.Path) -> None:
+    lock.rename(f"{lock}.old")
+    lock.touch()
+
+
+@pytest.mark.parametrize("change", [pathlib.Path.unlink, replace])
+def test_a_writer_whose_lock_is_another_file_writes_nothing(path: str, change: Callable[[pathlib.Path], None]) -> None:
+    buffer = line.create(path)
+    add(buffer, 5)
+    buffer.commit()
+    add(buffer, 2)
+    change(pathlib.Path(path, LOCK))
+    for deed in (buffer.commit, lambda: buffer.checkpoint("new"), buffer.close):
+        with pytest.raises(StateError, match=r"moved, removed or replaced .* 2 rows are in no commit"):
+            deed()
+    with dr.ReplayBuffer.open(path) as other:
+        add(other)
+    assert rows_in(path) == 6
+
+
+def test_the_lock_of_a_copy_is_a_file_of_its_own(path: str) -> None:
+    with line.create(path) as buffer:
+        add(buffer, 5)
+        buffer.commit()
+        shutil.copytree(path, path + ".copy")
+        with dr.ReplayBuffer.open(path + ".copy") as copy:
+            add(copy)
+        add(buffer)
+    assert (rows_in(path), rows_in(path + ".copy")) == (6, 6)
+
+
+def test_the_lock_of_a_maker_that_died_is_no_damage_and_goes(path: str) -> None:
+    store = made(path)
+    (store / "lock").touch()
+    assert verify(path).ok
+    assert rows_in(path) == 5
+    dr.ReplayBuffer.open(path).close()
+    assert not (store / "lock").exists()
+
+
+# A store that is being made
+
+
+def temporary(path: str) -> pathlib.Path:
+    place = pathlib.Path(path)
+    return place.with_name(f".{place.name}.tmp-{'0' * 16}")
+
+
+def test_a_temporary_directory_without_a_lock_goes_and_a_locked_one_stays(path: str) -> None:
+    lock = LocalFiles().lock
+    for held in (False, True):
+        (temporary(path) / "streams").mkdir(parents=True)
+        taken = lock(str(temporary(path) / "lock")) if held else None
+        made(path)
+        assert temporary(path).exists() == held
+        shutil.rmtree(path)
+    assert taken is not None
+    taken.release()
+
+
+def test_a_maker_whose_directory_went_begins_anew(path: str) -> None:
+    """Another process found it without a lock: it is removed, or about to be."""
+    files, place = FaultyFiles(), pathlib.Path(path)
+    gone: list[pathlib.Path] = []
+    locks: list[object] = []
+
+    def decide(operation: Operation) -> None:
+        if operation.name == "lock" and ".tmp-" in operation.path and len(gone) < 3:
+            gone.append(pathlib.Path(operation.path).parent)
+            if len(gone) < 3:
+                shutil.rmtree(gone[-1])
+            else:
+                locks.append(LocalFiles().lock(operation.path))
+
+    files.decide = decide
+    line.create(path, files=files).close()
+    assert len(set(gone)) == 3
+    assert verify(path).ok
+    locks.clear()
+    temporaries.sweep(LocalFiles(), str(place.parent), place.name)
+    assert [one.name for one in place.parent.iterdir()] == [place.name]
+
+
+def test_the_lock_of_a_file_that_was_removed_meanwhile_is_none(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who removes a temporary directory would empty the one that its maker has just begun."""
+    flock = fcntl.flock
+
+    def late(fd: int, operation: int) -> None:
+        pathlib.Path(path).unlink()
+        pathlib.Path(path).touch()
+        flock(fd, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", late)
+        assert LocalFiles().lock(path) is None
+    assert LocalFiles().lock(path) is not None
+
+
+# Other paths to the same file
+
+
+def test_a_second_writer_by_a_link_is_refused(path: str) -> None:
+    pathlib.Path(path + ".link").symlink_to(path)
+    with line.create(path), pytest.raises(LockedError):
+        dr.ReplayBuffer.open(path + ".link")
+
+
+@contextlib.contextmanager
+def mounted(source: pathlib.Path, place: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Another mount of a directory, which hands locks of files on, as some network file systems do."""
+    place.mkdir()
+    if not (shutil.which("bindfs") and shutil.which("fusermount")):
+        pytest.skip("no bindfs here: nothing mounts a directory a second time without root")
+    command = ["bindfs", "--multithreaded", "--enable-lock-forwarding", str(source), str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    if done.returncode:
+        pytest.skip(f"bindfs mounts nothing here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["fusermount", "-u", "-z", str(place)], check=True)
+
+
+def test_a_second_writer_by_another_mount_is_refused(tmp_path: pathlib.Path) -> None:
+    """Regression: locks of directories were each mount's own, so both wrote, and the store could not be read."""
+    (tmp_path / "disk").mkdir()
+    with mounted(tmp_path / "disk", tmp_path / "one") as one, mounted(tmp_path / "disk", tmp_path / "two") as two:
+        with line.create(one / "a.replay") as buffer:
+            add(buffer, 5)
+            for place in (two, tmp_path / "disk"):
+                with pytest.raises(LockedError, match="is being written by"):
+                    dr.ReplayBuffer.open(place / "a.replay")
+        with dr.ReplayBuffer.open(two / "a.replay") as buffer:
+            add(buffer)
+        assert rows_in(one / "a.replay") == 6
