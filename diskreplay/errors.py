@@ -59,6 +59,10 @@ class SamplerWarning(UserWarning):
     """A sampler begins anew: what the store keeps of one cannot be taken over; the message says why."""
 
 
+class DamageWarning(UserWarning):
+    """A file of a store is damaged, and what it says was read from another place; the message names both."""
+
+
 class RemoteWarning(UserWarning):
     """Something is not in the remote store yet, and is safe where it is."""
 

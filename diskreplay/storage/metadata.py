@@ -168,12 +168,16 @@ def read(files: fs.Files, directory: str) -> dict[str, Any]:
 
 def read_bytes(files: fs.Files, directory: str) -> bytes:
     """Return the bytes of the document of the node at ``directory``, with errors as :func:`read`."""
-    path = os.path.join(directory, NAME)
     most = MAX_CHECKPOINT_BYTES if os.path.basename(os.path.dirname(directory)) == CHECKPOINTS else MAX_BYTES
+    return read_file(files, os.path.join(directory, NAME), most)
+
+
+def read_file(files: fs.Files, path: str, most: int = MAX_BYTES) -> bytes:
+    """Return the bytes of a document of at most so many, with errors as :func:`read`."""
     with fs.translate_reads(path):
         size = files.size(path)
         if size is not None and size > most:
-            raise CorruptionError(f"{path!r} has {size} bytes; a zarr.json has at most {most}", file=path)
+            raise CorruptionError(f"{path!r} has {size} bytes; a document has at most {most}", file=path)
         return files.read(path)
 
 

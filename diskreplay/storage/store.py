@@ -28,23 +28,20 @@ from diskreplay.errors import (
     CheckpointError,
     CorruptionError,
     EvictedError,
-    FormatVersionError,
     InputError,
     LockedError,
     NotAStoreError,
-    ReadFailedError,
     RemoteError,
     SchemaError,
     StoreExistsError,
-    StoreNotFoundError,
 )
-from diskreplay.schema.columns import RAGGED_VERSION, Continuity, Schema
-from diskreplay.storage import attachments, checkpoint_arrays, metadata, stream, temporaries
+from diskreplay.schema.columns import Continuity, Schema
+from diskreplay.storage import attachments, checkpoint_arrays, metadata, root, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
-from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
+from diskreplay.storage.stream import TEMPORARY_ROOT, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
@@ -128,14 +125,14 @@ class PartialStore:
         identity: the identity of the store.
         number: the number of the stream.
         num_envs, capacity: the number of environments and capacity of the stream.
-        note: name and bytes of a file that stands in the stream's scratch directory from the beginning.
+        notes: files that stand in the stream's scratch directory from the beginning, by name.
     """
 
     identity: str
     number: int
     num_envs: int
     capacity: int
-    note: tuple[str, bytes] | None = None
+    notes: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 class Store:
@@ -149,40 +146,15 @@ class Store:
         exits.catch_up()  # a buffer that the collector found may still hold a lock
         self.path = path
         self.files = files
-        try:
-            document = metadata.read(files, path)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if files.kind(path) is None:
-                raise StoreNotFoundError(f"there is no store at {path!r}; ReplayBuffer.create makes one") from error
-            raise _rootless(files, path, f"is not a diskreplay store: it has no {metadata.NAME}") from error
-        except ReadFailedError as error:
-            if error.errno not in fs.NO_NAMES:
-                raise
-            reason = os.strerror(error.errno)
-            raise StoreNotFoundError(f"there is no store at {path!r}: {reason}; name another path") from error
-        except CorruptionError as error:
-            raise _rootless(files, path, f"is not a diskreplay store: {error}") from error
-        attributes = document.get("attributes")
-        ours = attributes.get(metadata.KEY) if isinstance(attributes, dict) else None
-        if document.get("node_type") != "group" or not isinstance(ours, dict) or "format_version" not in ours:
-            raise _rootless(files, path, "is a Zarr hierarchy but not a diskreplay store")
-        version = ours["format_version"]
-        if type(version) is not int or version < 1:
-            raise CorruptionError(
-                f"{path!r}: format_version must be a whole number above 0, got {version!r}",
-                file=os.path.join(path, metadata.NAME),
-            )
-        if version > RAGGED_VERSION:
-            raise FormatVersionError(
-                f"{path!r} has format version {version}; this diskreplay reads up to {RAGGED_VERSION}: update it"
-            )
-        metadata.check(ours, "", os.path.join(path, metadata.NAME))
-        self.schema = Schema.from_json(ours.get("schema"))
+        self.attributes, self.root_copy = root.read(files, path)
+        """Our attributes of the root, and the copy that they are from where its document cannot be read."""
+        self.schema = Schema.from_json(self.attributes.get("schema"))
+        version = self.attributes["format_version"]
         if version < self.schema.format_version:
             raise CorruptionError(
                 f"{path!r} has ragged columns, and format version {version}", file=os.path.join(path, metadata.NAME)
             )
-        settings = ours.get("settings")
+        settings = self.attributes.get("settings")
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
         told = self.settings.get(PROVENANCE)
         self.provenance: dict[str, Any] = told if isinstance(told, dict) else {}
@@ -206,7 +178,7 @@ class Store:
         check_key(first_stream, "stream")
         part = part or PartialStore(secrets.token_hex(8), 0, schema.num_envs, schema.capacity)
         schema = dataclasses.replace(schema, identity=part.identity)
-        document = _root_document(schema, settings)
+        document = root.document(schema, settings)
         try:
             metadata.dump(document, "the store's description")
             metadata.dump(stream.largest_record(schema).to_json(), "a commit of so many columns")
@@ -224,8 +196,8 @@ class Store:
                 metadata.create_group(files, os.path.join(temporary, STREAMS))
                 metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
                 first = Commit.first(part.number, part.num_envs, part.capacity)
-                beside = {STORE_LOCK: b"", **({} if part.note is None else dict([part.note]))}
                 place = os.path.join(temporary, STREAMS, first_stream)
+                beside = {STORE_LOCK: b"", **root.copy(document), **part.notes}
                 stream.create(files, place, schema, first, first_stream, beside)
                 claim(document)
                 files.rename(temporary, path)
@@ -243,8 +215,12 @@ class Store:
     def write_continuity(self, continuity: Continuity) -> None:
         """Write the store's own document again with another continuity, as long as it has no name yet (I2)."""
         self.schema = dataclasses.replace(self.schema, continuity=continuity)
+        document = root.document(self.schema, self.settings)
+        self.attributes = document["attributes"][metadata.KEY]
         with fs.translate("creating", self.path, kept=""):
-            metadata.write(self.files, self.path, _root_document(self.schema, self.settings))
+            metadata.write(self.files, self.path, document)
+            for file in root.copies(self.files, self.path):
+                fs.replace(self.files, file, root.copy(document)[root.COPY])
 
     def stream_path(self, name: str) -> str:
         return os.path.join(self.path, STREAMS, name)
@@ -335,14 +311,26 @@ class Store:
                     fs.clear(self.files, os.path.join(scratch, left))
             temporary = fs.unused(self.files, os.path.join(scratch, f"{TEMPORARY_STREAM}{name}"))
             empty = Commit.first(number, num_envs, capacity)
-            stream.create(self.files, temporary, self.schema, empty, name, {})
+            beside = root.copy(metadata.group_document(self.attributes)) if len(others) < root.COPIES else {}
+            stream.create(self.files, temporary, self.schema, empty, name, beside)
             self.files.rename(temporary, self.stream_path(name))
             self.files.sync_dir(os.path.join(self.path, STREAMS))
+
+    def put_root_back(self) -> None:
+        """Write the root's document where a copy was read in its place, and nobody else has put it back."""
+        with fs.translate("putting back the root document of", self.path), self._locked() as scratch:
+            try:
+                root.read_document(self.files, self.path)
+            except (NotAStoreError, CorruptionError):
+                data = metadata.dump(metadata.group_document(self.attributes))
+                place = os.path.join(self.path, metadata.NAME)
+                fs.replace(self.files, place, data, os.path.join(scratch, TEMPORARY_ROOT))
+        self.root_copy = None
 
     @property
     def lock_file(self) -> str:
         """The file whose lock is the store's: who adds a stream holds it, or removes what is left of one."""
-        return os.path.join(self.stream_path(self.stream_names()[0]), SCRATCH, STORE_LOCK)
+        return stream.lock_file(self.stream_path(self.stream_names()[0]), STORE_LOCK)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[str]:
@@ -405,6 +393,8 @@ class Store:
                 timeline=newest.timeline + 1
             )
 
+        if self.root_copy is not None:
+            self.put_root_back()
         if checkpoint is not None and name not in checkpoint.cut:
             raise CheckpointError(
                 f"checkpoint {checkpoint.name!r} has no stream {name!r}, which was made later; open its last commit"
@@ -643,11 +633,6 @@ class Store:
             raise CheckpointError(f"the file system does not let {place!r} be moved or removed; mend its permissions")
 
 
-def _root_document(schema: Schema, settings: dict[str, Any]) -> dict[str, Any]:
-    attributes = {"format_version": schema.format_version, "schema": schema.to_json(), "settings": settings}
-    return metadata.group_document(attributes)
-
-
 def check_sizes(num_envs: int, capacity: int) -> None:
     """Raise InputError if no stream can have so many environments, and transitions in its window."""
     check_size(check_count("num_envs", num_envs, most=MAX_ENVS), capacity)
@@ -718,17 +703,6 @@ def checkpoint_files(files: fs.Files, folder: str, checkpoint: Checkpoint) -> li
     group = [f"{attachments.GROUP}/{metadata.NAME}"] if checkpoint.attachments else []
     nodes = [*checkpoint.arrays, *(f"{attachments.GROUP}/{name}" for name in checkpoint.attachments)]
     return [*group, *(f"{node}/{name}" for node in nodes for name in files.list(os.path.join(folder, node)))]
-
-
-def _rootless(files: fs.Files, path: str, otherwise: str) -> NotAStoreError | CorruptionError:
-    """Return the error for a directory without a root document: a store has lost it if its groups are there."""
-    if all(files.size(os.path.join(path, name, metadata.NAME)) is not None for name in (STREAMS, CHECKPOINTS)):
-        root = os.path.join(path, metadata.NAME)
-        return CorruptionError(
-            f"the root document {root!r} of a store is missing or damaged, and its rows are there: put that file back "
-            "from a backup, or copy the store from where it was pushed to ('diskreplay pull')", file=root,
-        )  # fmt: skip
-    return NotAStoreError(f"{path!r} {otherwise}")
 
 
 def _check_free(files: fs.Files, path: str) -> None:

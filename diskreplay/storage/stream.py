@@ -36,6 +36,7 @@ MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
 TEMPORARY_STREAM = ".tmp-stream-"
+TEMPORARY_ROOT = ".tmp-root"
 MOST_KNOWN = 4096
 """Streams of which the newest record that was read is remembered: it is looked at more often than it changes."""
 SCRATCH = "start"
@@ -241,7 +242,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Remove the temporary files that killed writers left."""
         scratch = os.path.join(self.path, SCRATCH)
         for name in self.files.list(scratch):
-            if name.startswith(TEMPORARY_STREAM):
+            if name.startswith((TEMPORARY_STREAM, TEMPORARY_ROOT)):
                 self.remove_half_made(os.path.join(scratch, name))
             elif name.startswith(".tmp-"):
                 fs.clear(self.files, os.path.join(scratch, name))
@@ -552,14 +553,15 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.release()
 
 
-def lock_file(path: str) -> str:
-    """Return the file whose lock is that of the stream at ``path``."""
-    return os.path.join(path, SCRATCH, LOCK)
+def lock_file(path: str, name: str = LOCK) -> str:
+    """Return the file whose lock is that of the stream at ``path``, or another one beside it."""
+    return os.path.join(path, SCRATCH, name)
 
 
 def lock(files: fs.Files, path: str) -> fs.FileLock:
     """Take the lock of the stream at ``path``; raise LockedError if another has it."""
     with fs.translate("locking", path):
+        metadata.check_no_link(files, path, os.path.join(path, SCRATCH))  # a missing lock would be made elsewhere
         taken = files.lock(lock_file(path))
     if taken is None:
         holder = files.lock_holder(lock_file(path))

@@ -231,6 +231,7 @@ def test_one_bit_of_a_document(store: pathlib.Path, below: str) -> None:
 
 def test_the_root_cannot_be_repaired(store: pathlib.Path) -> None:
     (store / "zarr.json").write_text("{}")
+    (store / "streams/0/start/root.json").unlink()
     with pytest.raises(CorruptionError, match=r"the root document .*zarr.json' of a store is missing or damaged"):
         repair(store)
 

@@ -137,6 +137,9 @@ class _StoreRepair:
         return os.path.join(self.store.path, *parts)
 
     def run(self) -> None:
+        if self.store.root_copy is not None:
+            self.quarantine.copy(self._path(metadata.NAME))
+            self.store.put_root_back()
         with contextlib.ExitStack() as held:
             with contextlib.suppress(CorruptionError):  # of a record that says which stream has the lock
                 held.enter_context(self._locked(self.store.lock_file))
