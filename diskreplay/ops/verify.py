@@ -190,8 +190,8 @@ class _StoreCheck:
         self._total = 0
 
     def run(self) -> None:
-        self._root()
-        self._groups([self._path(STREAMS), self._path(CHECKPOINTS)])
+        self._groups([self.store.path, self._path(STREAMS), self._path(CHECKPOINTS)])
+        self._copies()
         for name in metadata.nodes(self.store.files, self._path(STREAMS)):
             self._read_stream(name)
         for name in metadata.nodes(self.store.files, self._path(CHECKPOINTS)):
@@ -215,15 +215,11 @@ class _StoreCheck:
         if self.progress:
             self.progress(min(self._done, self._total), self._total)
 
-    def _root(self) -> None:
-        store, file = self.store, self._path(metadata.NAME)
+    def _copies(self) -> None:
+        store = self.store
         if store.root_copy is not None:
-            self.found.add(
-                f"the root document is missing or damaged; its copy {store.root_copy!r} was read, and opening the "
-                "store to write puts the document back", file=file,
-            )  # fmt: skip
-        else:
-            self._groups([store.path])
+            said = f"its copy {store.root_copy!r} was read; opening the store to write puts the document back"
+            self.found.add(said, file=self._path(metadata.NAME))
         for file, ours in root.copies(store.files, store.path).items():
             if ours != store.attributes:
                 self.found.add("it is no copy of the root document, which counts", file=file)

@@ -11,12 +11,12 @@ import os
 from collections.abc import Sequence
 
 from diskreplay.errors import CorruptionError
-from diskreplay.remote import bundles
+from diskreplay.remote import bundles, documents
 from diskreplay.remote.commit_record import ChangedError, RemoteRecord
 from diskreplay.remote.objects import NEW, Objects, TakenError, find, put_over
 from diskreplay.schema.columns import Schema
 from diskreplay.storage import files as fs
-from diskreplay.storage import metadata, stream
+from diskreplay.storage import metadata, root, stream
 from diskreplay.storage.column import ColumnReader, shard_name
 from diskreplay.storage.commit import Commit, Tail
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
@@ -91,8 +91,12 @@ class Uploads:
         for key in old:
             del self._tags[key]
 
-    def put_groups(self) -> None:
-        """Put the documents of a stream that is new there."""
+    def put_groups(self, there: bytes, number: int) -> None:
+        """Put the documents of a stream that is new, and first a copy of the root ``there`` if its number is low."""
+        if number < root.COPIES:
+            with contextlib.suppress(TakenError):
+                data = metadata.dump(documents.ours(there))
+                put_over(self._objects, f"{self.prefix}/{stream.SCRATCH}/{root.COPY}", data, NEW)
         for key in (STREAMS, CHECKPOINTS, *(f"{self.prefix}/{group}" for group in stream.groups(self._store.schema))):
             with contextlib.suppress(TakenError):
                 put_over(self._objects, f"{key}/{metadata.NAME}", metadata.dump(metadata.group_document()), NEW)

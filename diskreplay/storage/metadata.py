@@ -166,18 +166,14 @@ def read(files: fs.Files, directory: str) -> dict[str, Any]:
     return parsed(read_bytes(files, directory), os.path.join(directory, NAME))
 
 
-def read_bytes(files: fs.Files, directory: str) -> bytes:
-    """Return the bytes of the document of the node at ``directory``, with errors as :func:`read`."""
+def read_bytes(files: fs.Files, directory: str, name: str = NAME) -> bytes:
+    """Return the bytes of the document of the node at ``directory``, or of another one there, with errors as read."""
+    path = os.path.join(directory, name)
     most = MAX_CHECKPOINT_BYTES if os.path.basename(os.path.dirname(directory)) == CHECKPOINTS else MAX_BYTES
-    return read_file(files, os.path.join(directory, NAME), most)
-
-
-def read_file(files: fs.Files, path: str, most: int = MAX_BYTES) -> bytes:
-    """Return the bytes of a document of at most so many, with errors as :func:`read`."""
     with fs.translate_reads(path):
         size = files.size(path)
         if size is not None and size > most:
-            raise CorruptionError(f"{path!r} has {size} bytes; a document has at most {most}", file=path)
+            raise CorruptionError(f"{path!r} has {size} bytes; a {name} has at most {most}", file=path)
         return files.read(path)
 
 

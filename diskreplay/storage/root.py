@@ -72,12 +72,13 @@ def copies(files: fs.Files, path: str) -> dict[str, Attributes | None]:
     found: dict[str, Attributes | None] = {}
     streams = os.path.join(path, STREAMS)
     for name in metadata.nodes(files, streams):
-        file = os.path.join(streams, name, SCRATCH, COPY)
+        scratch = os.path.join(streams, name, SCRATCH)
+        file = os.path.join(scratch, COPY)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             try:
-                metadata.check_no_link(files, os.path.join(streams, name), os.path.dirname(file))
-                found[file] = _checked(metadata.parsed(metadata.read_file(files, file), file), file)
-            except (CorruptionError, FormatVersionError):
+                metadata.check_no_link(files, os.path.dirname(scratch), scratch)
+                found[file] = _checked(metadata.parsed(metadata.read_bytes(files, scratch, COPY), file), path, file)
+            except (CorruptionError, FormatVersionError, ReadFailedError):
                 found[file] = None
     return found
 
@@ -104,19 +105,17 @@ def read_document(files: fs.Files, path: str) -> Attributes:
     ours = attributes.get(metadata.KEY) if isinstance(attributes, dict) else None
     if document.get("node_type") != "group" or not isinstance(ours, dict) or "format_version" not in ours:
         raise _rootless(files, path, "is a Zarr hierarchy but not a diskreplay store")
-    return _checked(ours, os.path.join(path, metadata.NAME), path)
+    return _checked(ours, path, os.path.join(path, metadata.NAME))
 
 
-def _checked(ours: Attributes, file: str, path: str = "") -> Attributes:
-    """Return our attributes; raise CorruptionError or FormatVersionError, which name the file, or the store at path."""
+def _checked(ours: Attributes, path: str, file: str) -> Attributes:
+    """Return our attributes, as they stand in a file of the store at ``path``, if version and checksum are right."""
     version = ours.get("format_version")
     if type(version) is not int or version < 1:
-        raise CorruptionError(
-            f"{path or file!r}: format_version must be a whole number above 0, got {version!r}", file=file
-        )
+        raise CorruptionError(f"{path!r}: format_version must be a whole number above 0, got {version!r}", file=file)
     if version > RAGGED_VERSION:
         raise FormatVersionError(
-            f"{path or file!r} has format version {version}; this diskreplay reads up to {RAGGED_VERSION}: update it"
+            f"{path!r} has format version {version}; this diskreplay reads up to {RAGGED_VERSION}: update it"
         )
     metadata.check(ours, "", file)
     return ours

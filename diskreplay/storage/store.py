@@ -41,7 +41,7 @@ from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
-from diskreplay.storage.stream import TEMPORARY_ROOT, TEMPORARY_STREAM, StreamReader, StreamWriter
+from diskreplay.storage.stream import TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
@@ -318,13 +318,11 @@ class Store:
 
     def put_root_back(self) -> None:
         """Write the root's document where a copy was read in its place, and nobody else has put it back."""
-        with fs.translate("putting back the root document of", self.path), self._locked() as scratch:
+        with fs.translate("putting back the root document of", self.path), self._locked():
             try:
                 root.read_document(self.files, self.path)
             except (NotAStoreError, CorruptionError):
-                data = metadata.dump(metadata.group_document(self.attributes))
-                place = os.path.join(self.path, metadata.NAME)
-                fs.replace(self.files, place, data, os.path.join(scratch, TEMPORARY_ROOT))
+                metadata.write(self.files, self.path, metadata.group_document(self.attributes))
         self.root_copy = None
 
     @property

@@ -36,7 +36,6 @@ MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
 TEMPORARY_STREAM = ".tmp-stream-"
-TEMPORARY_ROOT = ".tmp-root"
 MOST_KNOWN = 4096
 """Streams of which the newest record that was read is remembered: it is looked at more often than it changes."""
 SCRATCH = "start"
@@ -242,7 +241,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Remove the temporary files that killed writers left."""
         scratch = os.path.join(self.path, SCRATCH)
         for name in self.files.list(scratch):
-            if name.startswith((TEMPORARY_STREAM, TEMPORARY_ROOT)):
+            if name.startswith(TEMPORARY_STREAM):
                 self.remove_half_made(os.path.join(scratch, name))
             elif name.startswith(".tmp-"):
                 fs.clear(self.files, os.path.join(scratch, name))
@@ -613,10 +612,7 @@ def groups(schema: Schema) -> list[str]:
 def create(
     files: fs.Files, path: str, schema: Schema, commit: Commit, name: str, beside: Mapping[str, bytes]
 ) -> None:  # fmt: skip
-    """Make a new, empty stream at ``path``, perhaps a temporary place: its groups, arrays and files ``beside``.
-
-    ``beside`` has what stands in the scratch directory from the beginning, by name.
-    """
+    """Make a new, empty stream at ``path``, perhaps a temporary place: groups, arrays, and files beside ``start``."""
     metadata.create_group(files, path, commit.to_json(), f"{STREAMS}/{name}")
     for group in groups(schema):
         metadata.create_group(files, os.path.join(path, group))

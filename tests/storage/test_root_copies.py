@@ -70,7 +70,7 @@ def test_a_lost_root_is_read_from_a_copy_and_put_back_by_a_writer(store: pathlib
     with pytest.warns(DamageWarning, match=said):
         problems = verify(store).problems
     assert {str(store / ROOT)} <= {one.file for one in problems} <= {str(store / ROOT), str(store / COPY)}
-    assert "opening the store to write puts the document back" in problems[0].what
+    assert any("opening the store to write puts the document back" in one.what for one in problems)
     assert files_below(store) == damaged
     with pytest.raises(StoreExistsError):
         line.create(store)
@@ -176,7 +176,7 @@ def test_a_crash_leaves_a_root_and_copies_that_are_right(deed: str) -> None:
             assert set(map(json.dumps, copies.values())) == {json.dumps(Store("/a.replay", disk).attributes)}
         made = line.create if deed == "create" and not there else dr.ReplayBuffer.open
         made("/a.replay", files=disk).close()
-        names = [path for path in disk.contents() if ".tmp-" in path or path == "/a.replay/lock"]
+        names = [path for path in disk.contents() if ".tmp" in path or path == "/a.replay/lock"]
         assert names == []
         assert disk.size("/a.replay/zarr.json")
         assert verify("/a.replay", files=disk).ok
