@@ -10,7 +10,7 @@ catch                         and then
 :class:`RateLimitError`       look whether the process on the other side still runs, then call again
 :class:`CollectorError`       mend the environment or the policy, then start the collectors again
 :class:`StateError`           reopen the store, or do not use it after ``close``
-:class:`CorruptionError`      run ``diskreplay verify``; restore the named file
+:class:`CorruptionError`      run ``diskreplay verify``; go back to a checkpoint, or take a copy
 :class:`ReadFailedError`      mend the disk or its mount, then call again
 :class:`WriteFailedError`     make room or mend the disk, then reopen: the last commit is intact
 :class:`FileSystemError`      put the store on a file system that has locks and syncs directories

@@ -19,7 +19,7 @@ What cannot be read is left out: :mod:`diskreplay.ops.verify_chunks` reports it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -38,17 +38,11 @@ BLOCK_VALUES = 1 << 20
 UNREADABLE = (EvictedError, *DAMAGE)
 
 
-class ValueReader:
-    """A reader of single values of a column, which keeps the last one's chunk.
+class _ValueReader:
+    """A reader of single values of a column, which keeps the last one's chunk."""
 
-    Args:
-        reader: the reader of the column.
-        read: reads a chunk of a group into an array; as the reader does if None.
-    """
-
-    def __init__(self, reader: ColumnReader, read: Callable[[int, int, Array], object] | None = None) -> None:
+    def __init__(self, reader: ColumnReader) -> None:
         self.reader = reader
-        self._read = reader.read_chunk if read is None else read
         self._chunk = np.empty(reader.chunk_shape, reader.column.dtype)
         self._at = -1, -1
 
@@ -58,7 +52,7 @@ class ValueReader:
         group, of = divmod(env, self.reader.group_envs)
         if self._at != (chunk, group):
             self._at = -1, -1
-            self._read(chunk, group, self._chunk)
+            self.reader.read_chunk(chunk, group, self._chunk)
             self._at = chunk, group
         value: Array = self._chunk[at, of]
         return value
@@ -224,7 +218,7 @@ class RowCheck:
         for leaf, path in ((column.name, f"{PATCH_TABLE}/{column.name}") for column in columns):
             bad = []
             with contextlib.suppress(*UNREADABLE):
-                rows, patches = ValueReader(self._loaded(leaf)), ValueReader(self._loaded(path))
+                rows, patches = _ValueReader(self._loaded(leaf)), _ValueReader(self._loaded(path))
                 for at in order:
                     row, env = places[at, :2].tolist()
                     with contextlib.suppress(*UNREADABLE):
@@ -253,7 +247,7 @@ def _count(bad: Sequence[int] | Array) -> str:
 
 def _wrong_packets(facts: Video, spans: Array, items: ColumnReader) -> str | None:
     """Return what is wrong with the first group of records of a video column that breaks a rule, or None."""
-    for group in by_group(spans):
+    for group in _by_group(spans):
         start, stop = spans[group[-1]].tolist()
         if start == stop:
             continue
@@ -266,7 +260,7 @@ def _wrong_packets(facts: Video, spans: Array, items: ColumnReader) -> str | Non
     return None
 
 
-def by_group(spans: Array) -> list[Array]:
+def _by_group(spans: Array) -> list[Array]:
     """Return the positions of spans ``(n, 2)`` that begin at one item, as those of a group of packets; longest last."""
     order = np.lexsort((spans[:, 1], spans[:, 0]))
     return np.split(order, np.flatnonzero(np.diff(spans[order, 0])) + 1) if len(order) else []

@@ -150,13 +150,6 @@ class Commit:
         """Return the commit with another span of a log, or of items."""
         return dataclasses.replace(self, logs={**self.logs, path: (begin, end)})
 
-    def without_log(self, path: str) -> Commit:
-        """Return the commit without anything in a log."""
-        tails, logs = dict(self.tails), dict(self.logs)
-        tails.pop(path, None)
-        logs.pop(path, None)
-        return dataclasses.replace(self, tails=tails, logs=logs)
-
     @property
     def rows(self) -> int:
         """The most rows that the window holds."""

@@ -47,7 +47,6 @@ from diskreplay.ops.demo import demo
 from diskreplay.ops.episodes import episodes, head
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.record import record
-from diskreplay.ops.repair import repair
 from diskreplay.ops.show import show
 from diskreplay.ops.verify import verify
 
@@ -376,7 +375,7 @@ def test_paths_that_no_file_can_have(text: str, path: str) -> None:
         lambda: dr.MultiAgentReplayBuffer.open(text),
         lambda: dr.MultiAgentRolloutBuffer.create(text, BOX, spaces.Discrete(3), 2, steps=3),
         lambda: dr.MultiAgentRolloutBuffer.open(text),
-        lambda: verify(text), lambda: inspect(text), lambda: compact(text), lambda: repair(text),
+        lambda: verify(text), lambda: inspect(text), lambda: compact(text),
         lambda: episodes(text), lambda: head(text),
         lambda: merge(text, [path]), lambda: merge(f"{path}2", [text]), lambda: split(text, [0.5]),
         lambda: split(path, [0.5, 0.5], [text, f"{path}2"]), lambda: show(text, f"{path}.png"),

@@ -88,7 +88,7 @@ def test_a_file_is_read_whole_by_short_reads(tmp_path: pathlib.Path, short_reads
 
 
 def test_short_reads_damage_nothing(path: str, short_reads: int) -> None:
-    """Regression: sound rows were called damaged, and ``verify --repair`` gave them up."""
+    """Regression: sound rows were called damaged."""
     make(path)
     assert verify(path).ok
     for mode in ("r", "a"):

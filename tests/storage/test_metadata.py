@@ -16,9 +16,9 @@ import diskreplay as dr
 from diskreplay.errors import InputError, SchemaError
 from diskreplay.ops.compact import compact
 from diskreplay.ops.inspect import inspect
-from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 from diskreplay.storage import metadata
+from diskreplay.storage.local_files import LocalFiles
 
 BOX = spaces.Box(0, 255, (3,), np.uint8)
 
@@ -145,7 +145,6 @@ def test_programs_over_stores_take_it_for_no_damage(broken: str) -> None:
     assert verify(broken).ok
     assert [one.name for one in inspect(broken).checkpoints] == ["large"]
     assert not inspect(broken).health
-    repair(broken)
     compact(broken)
     assert rows_in(broken, mode="r+", checkpoint="large") == 32
     assert verify(broken).ok
@@ -204,3 +203,11 @@ def test_bounds_of_every_element_that_do_not_fit(path: str, side: int) -> None:
     with pytest.raises(SchemaError, match=said):
         dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=9)
     assert list(pathlib.Path(path).parent.iterdir()) == []
+
+
+def test_the_checksum_of_documents_is_stable(path: str) -> None:
+    """As docs/format.md says; the field itself does not count."""
+    create(path).close()
+    ours = metadata.read(LocalFiles(), f"{path}/streams/0")["attributes"]["diskreplay"]
+    assert metadata.checksum(ours, "streams/0") == ours["checksum"]
+    assert metadata.checksum({"b": [1, 0.5, None], "a": "é"}, "n") == 0xBB019E99
