@@ -28,6 +28,7 @@ from diskreplay.checks import check_count, checked_number
 from diskreplay.errors import InputError, MisuseWarning, RateLimitError, RateLimitWarning, StateError, warn_outside
 from diskreplay.storage.commit import MAX_SAMPLED, NO_START, LimiterStart
 from diskreplay.storage.files import THIS_PROCESS
+from diskreplay.storage.stream import lock_holder
 
 POLL_SECONDS = 0.01
 """The seconds between two looks of a waiting side at the other one's records."""
@@ -284,7 +285,9 @@ class RateLimiter:
         others = [
             f"{name!r} is "
             + (f"written by {holder}" if holder.startswith(("process", THIS_PROCESS)) else "not being written")
-            for name, holder in ((name, store.lock_holder(name)) for name in streams if name != self._writer.name)
+            for name in streams
+            if name != self._writer.name
+            for holder in (lock_holder(store.files, store.stream_path(name)),)
         ]
         surplus = self.inserts * self._ratio - self.samples
         return (

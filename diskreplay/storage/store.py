@@ -225,10 +225,6 @@ class Store:
     def stream_path(self, name: str) -> str:
         return os.path.join(self.path, STREAMS, name)
 
-    def lock_holder(self, name: str) -> str:
-        """Return in words who writes a stream, as far as the system tells."""
-        return self.files.lock_holder(stream.lock_file(self.stream_path(name)))
-
     def stream_names(self) -> list[str]:
         """Return the names of all streams, in the order of their numbers."""
         return list(self.newest_commits())
@@ -325,20 +321,16 @@ class Store:
                 metadata.write(self.files, self.path, metadata.group_document(self.attributes))
         self.root_copy = None
 
-    @property
-    def lock_file(self) -> str:
-        """The file whose lock is the store's: who adds a stream holds it, or removes what is left of one."""
-        return stream.lock_file(self.stream_path(self.stream_names()[0]), STORE_LOCK)
-
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[str]:
-        """Hold the store's lock, and yield the scratch directory that it is in; LockedError after a while."""
-        file, waited = self.lock_file, time.monotonic()
+    def _locked(self, seconds: float = LOCK_SECONDS) -> Iterator[str]:
+        """Hold the store's lock, and yield the scratch directory that it is in; LockedError after so many seconds."""
+        file = stream.lock_file(self.stream_path(self.stream_names()[0]), STORE_LOCK)
+        waited = time.monotonic()
         while (lock := self.files.lock(file)) is None:
-            if time.monotonic() - waited > LOCK_SECONDS:
+            if time.monotonic() - waited >= seconds:
                 raise LockedError(
                     f"{self.files.lock_holder(file)} has been adding a stream to {self.path!r} for "
-                    f"{LOCK_SECONDS:.0f} seconds; end it"
+                    f"{seconds:.0f} seconds; end it"
                 )
             time.sleep(0.01)
         try:
@@ -399,7 +391,7 @@ class Store:
             )
         return StreamWriter(
             self.files, self.stream_path(name), self.schema, functools.partial(self.cuts, name), choose, check,
-            lambda: self.files.lock(self.lock_file),
+            self._locked,
         )  # fmt: skip
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:

@@ -125,7 +125,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         cuts: Callable[[], Collection[Commit]],
         choose: Callable[[Commit], Commit],
         check: Callable[[], None],
-        lock_store: Callable[[], fs.FileLock | None],
+        lock_store: Callable[[float], contextlib.AbstractContextManager[object]],
     ) -> None:
         """Lock the stream at ``path`` and recover it to its newest commit, or to the one that ``choose`` gives.
 
@@ -134,7 +134,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             choose: turns the newest commit into the one to go on from: another one is made the newest first.
             check: raises CheckpointError if a checkpoint needs rows that going back gives up; called again once the new
                 record is on disk.
-            lock_store: takes the store's lock, or returns None if another process has it.
+            lock_store: holds the store's lock for a block; raises LockedError if another has it for so many seconds.
         """
         self._lock_store = lock_store
         self._lock: fs.FileLock | None = None
@@ -285,12 +285,8 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def remove_half_made(self, path: str) -> None:
         """Remove a stream or a checkpoint without a document, but if a living process that makes one holds the lock."""
-        lock = self._lock_store()
-        if lock is not None:
-            try:
-                fs.clear(self.files, path)
-            finally:
-                lock.release()
+        with contextlib.suppress(LockedError), self._lock_store(0.0):
+            fs.clear(self.files, path)
 
     def _cut(self, file: str, size: int, in_place: bool) -> None:
         """Leave the first ``size`` bytes of a shard.
@@ -557,13 +553,18 @@ def lock_file(path: str, name: str = LOCK) -> str:
     return os.path.join(path, SCRATCH, name)
 
 
+def lock_holder(files: fs.Files, path: str) -> str:
+    """Return in words who writes the stream at ``path``, as far as the system tells."""
+    return files.lock_holder(lock_file(path))
+
+
 def lock(files: fs.Files, path: str) -> fs.FileLock:
     """Take the lock of the stream at ``path``; raise LockedError if another has it."""
     with fs.translate("locking", path):
         metadata.check_no_link(files, path, os.path.join(path, SCRATCH))  # a missing lock would be made elsewhere
         taken = files.lock(lock_file(path))
     if taken is None:
-        holder = files.lock_holder(lock_file(path))
+        holder = lock_holder(files, path)
         if holder.startswith(fs.THIS_PROCESS):
             holder += " (with take_over=True that is committed and closed first)"
         raise LockedError(

@@ -21,7 +21,7 @@ from diskreplay.errors import LockedError, StateError
 from diskreplay.ops.verify import verify
 from diskreplay.storage import temporaries
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.store import Store
+from diskreplay.storage.stream import lock_holder
 
 LOCK, STORE_LOCK = "streams/0/start/lock", "streams/0/start/store-lock"
 
@@ -38,7 +38,7 @@ def test_a_missing_lock_is_made_by_who_writes_and_by_nobody_else(path: str) -> N
     pathlib.Path(path, "lock").touch()  # as who made the store left it, if killed
     assert rows_in(path) == 0
     assert verify(path).ok
-    assert Store(path, LocalFiles()).lock_holder("0") == "another process"
+    assert lock_holder(LocalFiles(), f"{path}/streams/0") == "another process"
     assert locks(path) == {"lock"}
     with dr.ReplayBuffer.open(path, stream="b"), dr.ReplayBuffer.open(path), pytest.raises(LockedError):
         dr.ReplayBuffer.open(path)
