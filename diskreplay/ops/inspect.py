@@ -314,7 +314,7 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
             del told["parameters"]
             facts = dataclasses.replace(facts, raw_bytes=pictures * math.prod(video.shape), video=told)
         found.columns[path] = _merge(found.columns.get(path), facts)
-    writer = store.files.lock_holder(store.stream_path(name))
+    writer = stream.lock_holder(store.files, store.stream_path(name))
     found.streams.append(
         StreamFacts(
             name, commit.num_envs, commit.capacity, commit.begin, commit.end, transitions,

@@ -105,7 +105,7 @@ class Push:
         self._pins = []
         if remote is None:
             numbers.claim(self._objects, first, self._name, local.stream, self._record.origin)
-            self._uploads.put_groups()
+            self._uploads.put_groups(there, local.stream)
             self._put_record(_empty(local, 0))
             return
         if remote.timeline > local.timeline or remote.sequence > local.sequence:

@@ -12,11 +12,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from diskreplay.remote import documents
 from diskreplay.remote.commit_record import ChangedError, RemoteRecord
 from diskreplay.remote.needed import needed_arrays
 from diskreplay.remote.objects import NEW, TakenError, find, put_over
 from diskreplay.storage import files as fs
-from diskreplay.storage import metadata, stream
+from diskreplay.storage import metadata, root, stream
 from diskreplay.storage.column import shard_name
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
@@ -88,8 +89,12 @@ class Uploads:
         if found is None or len(data) < size or found[1][:size] != data[:size]:
             raise self._record.conflict("its rows are others than the ones here")
 
-    def put_groups(self) -> None:
-        """Put the documents of a stream that is new there."""
+    def put_groups(self, there: bytes, number: int) -> None:
+        """Put the documents of a stream that is new, and first a copy of the root ``there`` if its number is low."""
+        if number < root.COPIES:
+            with contextlib.suppress(TakenError):
+                data = metadata.dump(documents.ours(there))
+                put_over(self._objects, f"{self.prefix}/{stream.SCRATCH}/{root.COPY}", data, NEW)
         for key in (STREAMS, CHECKPOINTS):
             with contextlib.suppress(TakenError):
                 put_over(self._objects, f"{key}/{metadata.NAME}", metadata.dump(metadata.group_document()), NEW)
