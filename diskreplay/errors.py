@@ -59,6 +59,10 @@ class SamplerWarning(UserWarning):
     """A sampler begins anew: what the store keeps of one cannot be taken over; the message says why."""
 
 
+class DamageWarning(UserWarning):
+    """A file of a store is damaged, and what it says was read from another place; the message names both."""
+
+
 class RemoteWarning(UserWarning):
     """Something is not in the remote store yet, and is safe where it is."""
 
@@ -218,7 +222,7 @@ class WriteFailedError(DiskReplayError, OSError):
 
 
 class FileSystemError(WriteFailedError):
-    """The file system lacks what a store needs, such as locks of directories, and nothing was made."""
+    """The file system lacks what a store needs, such as locks of files, and nothing was made."""
 
     code = "file-system"
 

@@ -28,6 +28,7 @@ from diskreplay.checks import check_count, checked_number
 from diskreplay.errors import InputError, MisuseWarning, RateLimitError, RateLimitWarning, StateError, warn_outside
 from diskreplay.storage.commit import MAX_SAMPLED, NO_START, LimiterStart
 from diskreplay.storage.files import THIS_PROCESS
+from diskreplay.storage.stream import lock_holder
 
 POLL_SECONDS = 0.01
 """The seconds between two looks of a waiting side at the other one's records."""
@@ -280,15 +281,13 @@ class RateLimiter:
 
     def _standing(self) -> str:
         """Return the counts, and who writes the other streams, in words."""
-        files, streams = self._engine.store.files, self._engine.streams.commits
+        store, streams = self._engine.store, self._engine.streams.commits
         others = [
             f"{name!r} is "
             + (f"written by {holder}" if holder.startswith(("process", THIS_PROCESS)) else "not being written")
-            for name, holder in (
-                (name, files.lock_holder(self._engine.store.stream_path(name)))
-                for name in streams
-                if name != self._writer.name
-            )
+            for name in streams
+            if name != self._writer.name
+            for holder in (lock_holder(store.files, store.stream_path(name)),)
         ]
         surplus = self.inserts * self._ratio - self.samples
         return (

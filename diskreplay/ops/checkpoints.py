@@ -165,7 +165,7 @@ def _line(found: Checkpoint) -> CheckpointLine:
 
 
 def _is_free(store: Store, name: str) -> bool:
-    lock = store.files.lock(store.stream_path(name))
+    lock = store.files.lock(stream.lock_file(store.stream_path(name)))
     if lock is not None:
         lock.release()
     return lock is not None

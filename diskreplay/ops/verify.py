@@ -2,7 +2,8 @@
 
 Of the store:
 
-1. Every group has a ``zarr.json`` that says so; the root's schema can be read; stream numbers differ.
+1. Every group has a ``zarr.json`` that says so; the root's schema can be read, and copies of it are right; stream
+   numbers differ.
 
 Of each stream:
 
@@ -57,7 +58,7 @@ from diskreplay.ops.verify_rows import UNREADABLE, RowCheck
 from diskreplay.reading.bytelog import CONTENTS, read_records
 from diskreplay.remote import locate_store
 from diskreplay.schema.columns import LOGS, PATCH_TABLE, Schema
-from diskreplay.storage import attachments, metadata, saved_state, stream
+from diskreplay.storage import attachments, metadata, root, saved_state, stream
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.files import Files, translate_reads
@@ -187,6 +188,7 @@ class _StoreCheck:
 
     def run(self) -> None:
         self._groups([self.store.path, self._path(STREAMS), self._path(CHECKPOINTS)])
+        self._copies()
         for name in metadata.nodes(self.store.files, self._path(STREAMS)):
             self._read_stream(name)
         for name in metadata.nodes(self.store.files, self._path(CHECKPOINTS)):
@@ -232,6 +234,15 @@ class _StoreCheck:
         self._done += count
         if self.progress:
             self.progress(min(self._done, self._total), self._total)
+
+    def _copies(self) -> None:
+        store = self.store
+        if store.root_copy is not None:
+            said = f"its copy {store.root_copy!r} was read; opening the store to write puts the document back"
+            self.found.add(said, file=self._path(metadata.NAME))
+        for file, ours in root.copies(store.files, store.path).items():
+            if ours != store.attributes:
+                self.found.add("it is no copy of the root document, which counts", file=file)
 
     def _groups(self, folders: Sequence[str], name: str | None = None) -> None:
         files = self.store.files

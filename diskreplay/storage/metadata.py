@@ -164,13 +164,13 @@ def read(files: fs.Files, directory: str) -> dict[str, Any]:
     return parsed(read_bytes(files, directory), os.path.join(directory, NAME))
 
 
-def read_bytes(files: fs.Files, directory: str) -> bytes:
-    """Return the bytes of the document of the node at ``directory``, with errors as :func:`read`."""
-    path = os.path.join(directory, NAME)
+def read_bytes(files: fs.Files, directory: str, name: str = NAME) -> bytes:
+    """Return the bytes of the document of the node at ``directory``, or of another one there, with errors as read."""
+    path = os.path.join(directory, name)
     with fs.translate_reads(path):
         size = files.size(path)
         if size is not None and size > MAX_BYTES:
-            raise CorruptionError(f"{path!r} has {size} bytes; a zarr.json has at most {MAX_BYTES}", file=path)
+            raise CorruptionError(f"{path!r} has {size} bytes; a {name} has at most {MAX_BYTES}", file=path)
         return files.read(path)
 
 

@@ -28,23 +28,20 @@ from diskreplay.errors import (
     CheckpointError,
     CorruptionError,
     EvictedError,
-    FormatVersionError,
     InputError,
     LockedError,
     NotAStoreError,
-    ReadFailedError,
     RemoteError,
     SchemaError,
     StoreExistsError,
-    StoreNotFoundError,
 )
-from diskreplay.schema.columns import FORMAT_VERSION, Continuity, Schema
-from diskreplay.storage import attachments, checkpoint_arrays, metadata, stream, tail, temporaries
+from diskreplay.schema.columns import Continuity, Schema
+from diskreplay.storage import attachments, checkpoint_arrays, metadata, root, stream, tail, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_needs, check_size
-from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
+from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
+from diskreplay.storage.stream import TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
@@ -52,6 +49,8 @@ PROVENANCE = "provenance"
 """The name of the setting that says where the steps come from."""
 NO_CHECKPOINT = contextlib.nullcontext()
 """The block of a read that no checkpoint can go under."""
+STORE_LOCK = "store-lock"
+"""The file whose lock is the store's, in the scratch directory of the stream with the lowest number."""
 LOCK_SECONDS = 60.0
 """The seconds to wait for another process that adds a stream, which takes it milliseconds."""
 
@@ -126,14 +125,14 @@ class PartialStore:
         identity: the identity of the store.
         number: the number of the stream.
         num_envs, capacity: the number of environments and capacity of the stream.
-        note: name and bytes of a file that stands in the stream's scratch directory from the beginning.
+        notes: files that stand in the stream's scratch directory from the beginning, by name.
     """
 
     identity: str
     number: int
     num_envs: int
     capacity: int
-    note: tuple[str, bytes] | None = None
+    notes: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 class Store:
@@ -147,42 +146,10 @@ class Store:
         exits.catch_up()  # a buffer that the collector found may still hold a lock
         self.path = path
         self.files = files
-        try:
-            document = metadata.read(files, path)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if files.kind(path) is None:
-                raise StoreNotFoundError(f"there is no store at {path!r}; ReplayBuffer.create makes one") from error
-            raise _rootless(files, path, f"is not a diskreplay store: it has no {metadata.NAME}") from error
-        except ReadFailedError as error:
-            if error.errno not in fs.NO_NAMES:
-                raise
-            reason = os.strerror(error.errno)
-            raise StoreNotFoundError(f"there is no store at {path!r}: {reason}; name another path") from error
-        except CorruptionError as error:
-            raise _rootless(files, path, f"is not a diskreplay store: {error}") from error
-        attributes = document.get("attributes")
-        ours = attributes.get(metadata.KEY) if isinstance(attributes, dict) else None
-        if document.get("node_type") != "group" or not isinstance(ours, dict) or "format_version" not in ours:
-            raise _rootless(files, path, "is a Zarr hierarchy but not a diskreplay store")
-        version = ours["format_version"]
-        if type(version) is not int or version < 1:
-            raise CorruptionError(
-                f"{path!r}: format_version must be a whole number above 0, got {version!r}",
-                file=os.path.join(path, metadata.NAME),
-            )
-        if version > 2:  # which there was for a while, too
-            raise FormatVersionError(
-                f"{path!r} has format version {version}; this diskreplay reads up to {FORMAT_VERSION}: update it"
-            )
-        metadata.check(ours, "", os.path.join(path, metadata.NAME))
-        if version == 2 or "needs" not in ours:
-            raise FormatVersionError(
-                f"{path!r} was made by a diskreplay from before the tag 1.0: export it with that one and import the "
-                "dataset, or make it anew"
-            )
-        check_needs(ours["needs"], path)
-        self.schema = Schema.from_json(ours.get("schema"))
-        settings = ours.get("settings")
+        self.attributes, self.root_copy = root.read(files, path)
+        """Our attributes of the root, and the copy that they are from where its document cannot be read."""
+        self.schema = Schema.from_json(self.attributes.get("schema"))
+        settings = self.attributes.get("settings")
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
         told = self.settings.get(PROVENANCE)
         self.provenance: dict[str, Any] = told if isinstance(told, dict) else {}
@@ -206,7 +173,7 @@ class Store:
         check_key(first_stream, "stream")
         part = part or PartialStore(secrets.token_hex(8), 0, schema.num_envs, schema.capacity)
         schema = dataclasses.replace(schema, identity=part.identity)
-        document = _root_document(schema, settings)
+        document = root.document(schema, settings)
         try:
             metadata.dump(document, "the store's description")
             metadata.dump(stream.largest_record(schema).to_json(), "a commit of so many columns")
@@ -224,10 +191,9 @@ class Store:
                 metadata.create_group(files, os.path.join(temporary, STREAMS))
                 metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
                 first = Commit.first(part.number, part.num_envs, part.capacity)
-                stream.create(files, os.path.join(temporary, STREAMS, first_stream), schema, first, first_stream)
-                if part.note is not None:
-                    note = os.path.join(temporary, STREAMS, first_stream, SCRATCH, part.note[0])
-                    fs.replace(files, note, part.note[1])
+                place = os.path.join(temporary, STREAMS, first_stream)
+                beside = {STORE_LOCK: b"", **root.copy(document), **part.notes}
+                stream.create(files, place, schema, first, first_stream, beside)
                 claim(document)
                 files.rename(temporary, path)
             except BaseException as error:
@@ -244,8 +210,12 @@ class Store:
     def write_continuity(self, continuity: Continuity) -> None:
         """Write the store's own document again with another continuity, as long as it has no name yet (I2)."""
         self.schema = dataclasses.replace(self.schema, continuity=continuity)
+        document = root.document(self.schema, self.settings)
+        self.attributes = document["attributes"][metadata.KEY]
         with fs.translate("creating", self.path, kept=""):
-            metadata.write(self.files, self.path, _root_document(self.schema, self.settings))
+            metadata.write(self.files, self.path, document)
+            for file in root.copies(self.files, self.path):
+                fs.replace(self.files, file, root.copy(document)[root.COPY])
 
     def stream_path(self, name: str) -> str:
         return os.path.join(self.path, STREAMS, name)
@@ -320,33 +290,48 @@ class Store:
         check_sizes(num_envs, capacity)
         if num_envs != 1 and self.schema.videos:
             raise InputError(f"a store with video has one environment a stream, got num_envs={num_envs}")
-        with fs.translate("creating the stream", name):
-            waited = time.monotonic()
-            while (lock := self.files.lock(self.path)) is None:
-                if time.monotonic() - waited > LOCK_SECONDS:
-                    raise LockedError(
-                        f"{self.files.lock_holder(self.path)} has been adding a stream to {self.path!r} for "
-                        f"{LOCK_SECONDS:.0f} seconds; end it"
-                    )
-                time.sleep(0.01)
+        with fs.translate("creating the stream", name), self._locked() as scratch:
+            others = self.newest_commits()
+            if name in others:
+                return
+            number = 1 + max(commit.stream for commit in others.values())
+            if number >= MAX_STREAMS:
+                raise InputError(f"a store has at most {MAX_STREAMS} streams; write to another store")
+            for left in self.files.list(scratch):
+                if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
+                    fs.clear(self.files, os.path.join(scratch, left))
+            temporary = fs.unused(self.files, os.path.join(scratch, f"{TEMPORARY_STREAM}{name}"))
+            empty = Commit.first(number, num_envs, capacity)
+            beside = root.copy(metadata.group_document(self.attributes)) if len(others) < root.COPIES else {}
+            stream.create(self.files, temporary, self.schema, empty, name, beside)
+            self.files.rename(temporary, self.stream_path(name))
+            self.files.sync_dir(os.path.join(self.path, STREAMS))
+
+    def put_root_back(self) -> None:
+        """Write the root's document where a copy was read in its place, and nobody else has put it back."""
+        with fs.translate("putting back the root document of", self.path), self._locked():
             try:
-                others = self.newest_commits()
-                if name in others:
-                    return
-                number = 1 + max(commit.stream for commit in others.values())
-                if number >= MAX_STREAMS:
-                    raise InputError(f"a store has at most {MAX_STREAMS} streams; write to another store")
-                scratch = os.path.join(self.stream_path(next(iter(others))), SCRATCH)
-                for left in self.files.list(scratch):
-                    if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
-                        fs.clear(self.files, os.path.join(scratch, left))
-                temporary = fs.unused(self.files, os.path.join(scratch, f"{TEMPORARY_STREAM}{name}"))
-                empty = Commit.first(number, num_envs, capacity)
-                stream.create(self.files, temporary, self.schema, empty, name)
-                self.files.rename(temporary, self.stream_path(name))
-                self.files.sync_dir(os.path.join(self.path, STREAMS))
-            finally:
-                lock.release()
+                root.read_document(self.files, self.path)
+            except (NotAStoreError, CorruptionError):
+                metadata.write(self.files, self.path, metadata.group_document(self.attributes))
+        self.root_copy = None
+
+    @contextlib.contextmanager
+    def _locked(self, seconds: float = LOCK_SECONDS) -> Iterator[str]:
+        """Hold the store's lock, and yield the scratch directory that it is in; LockedError after so many seconds."""
+        file = stream.lock_file(self.stream_path(self.stream_names()[0]), STORE_LOCK)
+        waited = time.monotonic()
+        while (lock := self.files.lock(file)) is None:
+            if time.monotonic() - waited >= seconds:
+                raise LockedError(
+                    f"{self.files.lock_holder(file)} has been adding a stream to {self.path!r} for "
+                    f"{seconds:.0f} seconds; end it"
+                )
+            time.sleep(0.01)
+        try:
+            yield os.path.dirname(file)
+        finally:
+            lock.release()
 
     def first_commit(self) -> Commit:
         """Return the newest commit record of the store's first stream."""
@@ -393,13 +378,16 @@ class Store:
                 timeline=newest.timeline + 1
             )
 
+        if self.root_copy is not None:
+            self.put_root_back()
         if checkpoint is not None and name not in checkpoint.cut:
             raise CheckpointError(
                 f"checkpoint {checkpoint.name!r} has no stream {name!r}, which was made later; open its last commit"
             )
         return StreamWriter(
-            self.files, self.stream_path(name), self.schema, functools.partial(self.cuts, name), choose, check
-        )
+            self.files, self.stream_path(name), self.schema, functools.partial(self.cuts, name), choose, check,
+            self._locked,
+        )  # fmt: skip
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:
         """Raise CheckpointError if other checkpoints need rows, or items, that going back to this one would discard.
@@ -625,11 +613,6 @@ class Store:
             raise CheckpointError(f"the file system does not let {place!r} be moved or removed; mend its permissions")
 
 
-def _root_document(schema: Schema, settings: dict[str, Any]) -> dict[str, Any]:
-    attributes = {"format_version": FORMAT_VERSION, "needs": [], "schema": schema.to_json(), "settings": settings}
-    return metadata.group_document(attributes)
-
-
 def check_sizes(num_envs: int, capacity: int) -> None:
     """Raise InputError if no stream can have so many environments, and transitions in its window."""
     check_size(check_count("num_envs", num_envs, most=MAX_ENVS), capacity)
@@ -699,17 +682,6 @@ def checkpoint_files(files: fs.Files, folder: str, checkpoint: Checkpoint) -> li
     group = [f"{attachments.GROUP}/{metadata.NAME}"] if checkpoint.attachments else []
     nodes = [*checkpoint.arrays, *(f"{attachments.GROUP}/{name}" for name in checkpoint.attachments)]
     return [*group, *(f"{node}/{name}" for node in nodes for name in files.list(os.path.join(folder, node)))]
-
-
-def _rootless(files: fs.Files, path: str, otherwise: str) -> NotAStoreError | CorruptionError:
-    """Return the error for a directory without a root document: a store has lost it if its groups are there."""
-    if all(files.size(os.path.join(path, name, metadata.NAME)) is not None for name in (STREAMS, CHECKPOINTS)):
-        root = os.path.join(path, metadata.NAME)
-        return CorruptionError(
-            f"the root document {root!r} of a store is missing or damaged, and its rows are there: put that file back "
-            "from a backup, or copy the store from where it was pushed to ('diskreplay pull')", file=root,
-        )  # fmt: skip
-    return NotAStoreError(f"{path!r} {otherwise}")
 
 
 def _check_free(files: fs.Files, path: str) -> None:

@@ -43,6 +43,7 @@ from diskreplay.storage.commit import (
     rows_table,
     table_of,
 )
+from diskreplay.storage.temporaries import LOCK
 
 MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
@@ -162,6 +163,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         cuts: Callable[[], Collection[Commit]],
         choose: Callable[[Commit], Commit],
         check: Callable[[], None],
+        lock_store: Callable[[float], contextlib.AbstractContextManager[object]],
     ) -> None:
         """Lock the stream at ``path`` and recover it to its newest commit, or to the one that ``choose`` gives.
 
@@ -170,7 +172,9 @@ class StreamWriter(_Stream[ColumnWriter]):
             choose: turns the newest commit into the one to go on from: another one is made the newest first.
             check: raises CheckpointError if a checkpoint needs rows that going back gives up; called again once the new
                 record is on disk.
+            lock_store: holds the store's lock for a block; raises LockedError if another has it for so many seconds.
         """
+        self._lock_store = lock_store
         self._lock: fs.FileLock | None = None
         self._cuts = cuts
         self._opened = files, path, schema
@@ -190,7 +194,9 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.broken = False
         """True if a change in RAM was cut short: nobody knows what of it is there, and nothing is read any more."""
         self._process = forks.process
-        self._checkpoints = os.path.join(os.path.dirname(os.path.dirname(path)), CHECKPOINTS)
+        self._lock_file = lock_file(path)
+        store = os.path.dirname(os.path.dirname(path))
+        self._checkpoints, self._maker_lock = os.path.join(store, CHECKPOINTS), os.path.join(store, LOCK)
         try:
             self._lock = lock(files, path)
             self._settle(files, path)
@@ -342,6 +348,8 @@ class StreamWriter(_Stream[ColumnWriter]):
             place = os.path.join(self._checkpoints, name)
             if self.files.size(os.path.join(place, metadata.NAME)) is None:  # it was dropped where it could not move
                 self.remove_half_made(place)
+        if self.files.size(self._maker_lock) is not None:  # of who made the store
+            self.files.unlink(self._maker_lock)
 
     def _recover_column(self, record: Commit, path: str, column: ColumnWriter, cuts: Collection[Commit]) -> int:
         """Remove what neither the record nor a checkpoint names, and return the lowest shard on disk."""
@@ -368,12 +376,8 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def remove_half_made(self, path: str) -> None:
         """Remove a stream or a checkpoint without a document, but if a living process that makes one holds the lock."""
-        lock = self.files.lock(os.path.dirname(self._checkpoints))
-        if lock is not None:
-            try:
-                fs.clear(self.files, path)
-            finally:
-                lock.release()
+        with contextlib.suppress(LockedError), self._lock_store(0.0):
+            fs.clear(self.files, path)
 
     def _cut(self, file: str, size: int, in_place: bool) -> None:
         """Leave the first ``size`` bytes of a shard.
@@ -428,13 +432,13 @@ class StreamWriter(_Stream[ColumnWriter]):
     def writes(self, path: str) -> bool:
         """Tell whether the stream at a path is the one whose lock this object holds."""
         is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
-        return self.held and (path == self.path if is_at is None else bool(is_at(path)))
+        return self.held and (path == self.path if is_at is None else bool(is_at(lock_file(path))))
 
     def check_place(self, action: str) -> None:
         """Raise StateError if the stream is not at its path any more: what is there now is somebody else's."""
         is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
         with fs.translate(action, self.path):
-            here = is_at is None or is_at(self.path)
+            here = is_at is None or is_at(self._lock_file)
         if not here:
             raise StateError(
                 f"{action} {self.path!r}: the store was moved, removed or replaced while it was open, so nothing was "
@@ -705,12 +709,23 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.release()
 
 
+def lock_file(path: str, name: str = LOCK) -> str:
+    """Return the file whose lock is that of the stream at ``path``, or another one beside it."""
+    return os.path.join(path, SCRATCH, name)
+
+
+def lock_holder(files: fs.Files, path: str) -> str:
+    """Return in words who writes the stream at ``path``, as far as the system tells."""
+    return files.lock_holder(lock_file(path))
+
+
 def lock(files: fs.Files, path: str) -> fs.FileLock:
     """Take the lock of the stream at ``path``; raise LockedError if another has it."""
     with fs.translate("locking", path):
-        taken = files.lock(path)
+        metadata.check_no_link(files, path, os.path.join(path, SCRATCH))  # a missing lock would be made elsewhere
+        taken = files.lock(lock_file(path))
     if taken is None:
-        holder = files.lock_holder(path)
+        holder = lock_holder(files, path)
         if holder.startswith(fs.THIS_PROCESS):
             holder += " (with take_over=True that is committed and closed first)"
         raise LockedError(
@@ -772,8 +787,10 @@ def groups(schema: Schema) -> list[str]:
     return sorted({parent for path in schema.arrays for parent in parents(os.path.dirname(path))})
 
 
-def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str) -> None:
-    """Make a new, empty stream at ``path``, perhaps a temporary place: its groups and arrays."""
+def create(
+    files: fs.Files, path: str, schema: Schema, commit: Commit, name: str, beside: Mapping[str, bytes]
+) -> None:  # fmt: skip
+    """Make a new, empty stream at ``path``, perhaps a temporary place: groups, arrays, and files beside ``start``."""
     metadata.create_group(files, path, commit.to_json(), f"{STREAMS}/{name}")
     for group in groups(schema):
         metadata.create_group(files, os.path.join(path, group))
@@ -782,6 +799,9 @@ def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str
         files.mkdir(array)
         metadata.write(files, array, metadata.array_document(column, commit.envs(below), column.shard_rows))
         files.sync_dir(os.path.dirname(array))
+    for file, data in {LOCK: b"", **beside}.items():
+        fs.write(files, os.path.join(path, SCRATCH, file), data)
+    files.sync_dir(os.path.join(path, SCRATCH))
 
 
 def parents(group: str) -> Iterator[str]:

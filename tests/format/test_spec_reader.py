@@ -391,7 +391,7 @@ def test_temporary_names_of_a_crash_are_not_seen(tmp_path: pathlib.Path) -> None
     patches = {f"streams/0/patches{name}" for name in ("", "/place", "/obs")}
     assert names == {"streams", "streams/0", "checkpoints", *columns, *patches}
     dr.ReplayBuffer.open(path).close()
-    assert sorted(file.name for file in start.iterdir()) == ["c.0.0", "zarr.json"]
+    assert sorted(file.name for file in start.iterdir()) == ["c.0.0", "lock", "root.json", "store-lock", "zarr.json"]
 
 
 def test_the_reader_notices_damage(tmp_path: pathlib.Path) -> None:

@@ -127,7 +127,7 @@ def refuse_syncs_of_directories(monkeypatch: pytest.MonkeyPatch, number: int) ->
     monkeypatch.setattr(os, "fsync", fsync)
 
 
-CASES = [(refuse_locks, number, r"refuses locks of directories \(flock\)") for number in LOCKLESS]
+CASES = [(refuse_locks, number, r"refuses locks of files \(flock\)") for number in LOCKLESS]
 CASES += [(refuse_syncs_of_directories, number, "refuses fsync of directories") for number in SYNCLESS]
 
 

@@ -51,7 +51,8 @@ class LogRows:
         self.name = name
         self.schema: Schema = store.schema
         self.reward = reward
-        self.stream = open_stream(store, name, ChunkCache(0), reward=reward)
+        with store.files.coming(store.schema, {name: store.newest_commit(name)}):
+            self.stream = open_stream(store, name, ChunkCache(0), reward=reward)
         self.log = self.stream.log
 
     def __len__(self) -> int:
