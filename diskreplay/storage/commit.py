@@ -175,7 +175,8 @@ class Commit:
     def from_json(cls, stored: Any, file: str) -> Commit:
         """Return the commit of a record; raise CorruptionError, naming ``file``, if it breaks an invariant."""
         try:
-            check_needs(stored["needs"], file)
+            if stored["needs"] != []:
+                raise needs_more(stored["needs"], file)
             counts = {
                 name: check_count(name, stored[name], least=0)
                 for name in ("stream", "sequence", "timeline", "begin", "end", "patch_begin", "patch_end")
@@ -260,12 +261,9 @@ def _of_items(path: str) -> str:
     return path.removeprefix(f"{ITEMS}/")
 
 
-def check_needs(needs: Any, path: str) -> None:
-    """Raise FormatVersionError if a root or a record needs anything: nothing is known that it could."""
-    if needs != []:
-        raise FormatVersionError(
-            f"{path!r} needs {needs!r:.200}: a newer diskreplay wrote the store; update diskreplay"
-        )
+def needs_more(needs: Any, path: str) -> FormatVersionError:
+    """Return the error for a root or a record that needs anything: nothing is known that it could."""
+    return FormatVersionError(f"{path!r} needs {needs!r:.200}: a newer diskreplay wrote the store; update diskreplay")
 
 
 def check_size(num_envs: int, capacity: Any) -> int:
