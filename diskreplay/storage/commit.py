@@ -216,17 +216,9 @@ class Commit:
     def from_json(cls, stored: Any, file: str) -> Commit:
         """Return the commit of a record; raise CorruptionError, naming ``file``, if it breaks an invariant."""
         try:
-<<<<<<< HEAD
-            check_needs(stored["needs"], file)
-            counts = {name: check_count(name, stored[name], least=0) for name in ("stream", "sequence", "timeline")}
-=======
             if stored["needs"] != []:
                 raise needs_more(stored["needs"], file)
-            counts = {
-                name: check_count(name, stored[name], least=0)
-                for name in ("stream", "sequence", "timeline", "begin", "end", "patch_begin", "patch_end")
-            }
->>>>>>> main
+            counts = {name: check_count(name, stored[name], least=0) for name in ("stream", "sequence", "timeline")}
             for name, most in OPTIONAL.items():
                 if name in stored:
                     counts[name] = check_count(name, stored[name], least=0, most=most)
@@ -296,23 +288,9 @@ def needed_shards(commits: Iterable[Commit], path: str) -> set[int]:
     return found
 
 
-<<<<<<< HEAD
-def check_needs(needs: Any, path: str) -> None:
-    """Raise FormatVersionError if a root or a record needs anything: nothing is known that it could."""
-    if needs != []:
-        raise FormatVersionError(
-            f"{path!r} needs {needs!r:.200}: a newer diskreplay wrote the store; update diskreplay"
-        )
-=======
-def _of_items(path: str) -> str:
-    """Return the ragged column whose items stand in an array."""
-    return path.removeprefix(f"{ITEMS}/")
-
-
 def needs_more(needs: Any, path: str) -> FormatVersionError:
     """Return the error for a root or a record that needs anything: nothing is known that it could."""
     return FormatVersionError(f"{path!r} needs {needs!r:.200}: a newer diskreplay wrote the store; update diskreplay")
->>>>>>> main
 
 
 def check_size(num_envs: int, capacity: Any) -> int:

@@ -238,7 +238,7 @@ class Store:
         """Return the newest commit of each stream by name, in the order of their numbers; a writer has its own."""
         own = {} if writer is None else {writer.name: writer.commit_record}
         others = (name for name in self._streams_there() if name not in own)
-        commits = own | {name: stream.read_commit(self.files, self.stream_path(name)) for name in others}
+        commits = own | {name: self.newest_commit(name) for name in others}
         numbers = sorted(commit.stream for commit in commits.values())
         if len(set(numbers)) != len(numbers):
             file = os.path.join(self.path, STREAMS)
@@ -342,8 +342,8 @@ class Store:
         return next(iter(self.newest_commits().values()))
 
     def newest_commit(self, name: str) -> Commit:
-        """Return the newest commit record of a stream, with errors as :func:`~.stream.read_commit`."""
-        return stream.read_commit(self.files, self.stream_path(name))
+        """Return the newest commit record of a stream, with errors as :func:`~.stream.newest_commit`."""
+        return stream.newest_commit(self.files, self.stream_path(name), self.schema)
 
     def read_stream(self, name: str, commit: Commit, timeline: int) -> StreamReader:
         """Return the stream as of a commit; ``timeline`` is that of the newest one.
