@@ -175,6 +175,22 @@ class Commit:
         stored = self.arrays.get(path)
         return 0 if stored is None else stored.rows
 
+    def without_tail(self, arrays: Iterable[str], context: int) -> Commit:
+        """Return what shards alone hold of the commit; the last row of all columns is the newest next observation.
+
+        ``arrays`` are the paths of all that the stream has.
+        """
+        stored: dict[str, int] = {}
+        for path in arrays:
+            name = table_of(path)
+            stored[name] = min(stored.get(name, self.stored_rows(path)), self.stored_rows(path))
+        end = max(0, stored.pop(ROWS) - 1)
+        tables = {ROWS: rows_table(min(self.begin, end), end, context)}
+        for name, last in stored.items():
+            first = min(self.table(name).begin, last)
+            tables[name] = Table(first, last, first)
+        return dataclasses.replace(self, tables=tables, tail=NO_TAIL)
+
     def resized(self, capacity: int, context: int) -> Commit:
         """Return the same commit with a window of another capacity; a smaller one drops the oldest rows."""
         resized = dataclasses.replace(self, capacity=check_size(self.num_envs, capacity))

@@ -130,6 +130,11 @@ def number_of(file: str) -> int | None:
     return int(digits) if digits.isdecimal() and name(int(digits)) == file and digits != "0" else None
 
 
+def is_tail(path: str | None) -> bool:
+    """Tell whether a path is that of a tail."""
+    return path is not None and number_of(os.path.basename(path)) is not None
+
+
 def on_disk(files: fs.Files, directory: str) -> list[int]:
     """Return the numbers of the tails in a stream's scratch directory, ascending."""
     return sorted(n for file in files.list(directory) if (n := number_of(file)) is not None)
