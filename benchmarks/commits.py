@@ -2,9 +2,9 @@
 
     python benchmarks/commits.py [--rows 1500]
 
-1. *On disk*: each row is committed, until the window is full, and until it has gone round twice more. Bytes on disk less
-   1 MB, over the bytes of the window's rows as they are given.
-2. *A commit*: syncs, kilobytes written, median milliseconds. The peer appends the same rows to chunked datasets of h5py,
+1. *On disk*: each row is committed, until the window is full, and until it has gone round twice more. Bytes on disk
+   less 1 MB, over the bytes of the window's rows as they are given.
+2. *A commit*: syncs, kilobytes written, median milliseconds. The peer appends the same rows to datasets of h5py,
    flushes, and syncs the file: it has no window, and a kill in that moment leaves a file that cannot be opened.
 3. *After a kill*: opening a store whose tail holds 8 MB.
 4. *Files* of 3,000 rows of 17 floats, and calls that open one.
@@ -181,7 +181,8 @@ def hdf5(folder: pathlib.Path, value: Callable[[np.random.Generator], Any], num_
 KILLED = """
 import os, sys, numpy as np, diskreplay as dr
 from gymnasium import spaces
-buffer = dr.ReplayBuffer.create(sys.argv[1], spaces.Box(0, 255, (64, 64, 3), np.uint8), spaces.Discrete(4), capacity=64 * 20000, num_envs=64)
+pictures = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+buffer = dr.ReplayBuffer.create(sys.argv[1], pictures, spaces.Discrete(4), capacity=64 * 20000, num_envs=64)
 rng = np.random.default_rng(0)
 obs = rng.integers(0, 256, (64, 64, 64, 3), np.uint8)
 zeros = np.zeros(64)
@@ -246,14 +247,14 @@ def main() -> None:
         shards, all_files, opened = files(folder)
     harness.write_section(
         "commits", "Small commits", harness.versions("h5py", "numpy"),
-        "Each row is committed. Bytes on disk less 1 MB, over the bytes of the rows in the window, the most of the last 50 "
-        "commits: when the window is full, and after two more rounds.\n\n"
+        "Each row is committed. Bytes on disk less 1 MB, over the bytes of the rows in the window, the most of the last "
+        "50 commits: when the window is full, and after two more rounds.\n\n"
         + harness.table(("rows", "environments", "full", "gone round twice", "target"), disk)
-        + "\n\nA commit of one row, on the disk of this checkout; the peer is an HDF5 file that is flushed and synced.\n\n"
+        + "\n\nA commit of one row, on the disk of this checkout; the peer is an HDF5 file, flushed and synced.\n\n"
         + harness.table(("rows", "environments", "syncs", "kB", "target", "ms", "h5py, ms", "ratio"), commits)
-        + f"\n\nOpening after a kill with {megabytes:.1f} MB in the tail takes {milliseconds:.0f} ms (target 50). 3,000 rows "
-        f"of 17 floats are {shards} shards (12) and {all_files} files (28), written with {opened:,} calls that open one "
-        "(1,800).",
+        + f"\n\nOpening after a kill with {megabytes:.1f} MB in the tail takes {milliseconds:.0f} ms (target 50). 3,000 "
+        f"rows of 17 floats are {shards} shards (12) and {all_files} files (28), written with {opened:,} calls that "
+        "open one (1,800).",
     )  # fmt: skip
 
 
