@@ -376,10 +376,10 @@ class Store:
                 return newest if cut == newest else cut.next()
             check()
             if may_go_back is not None:
-                may_go_back(newest.timeline + 1)
+                may_go_back(newest.timeline + 2)
             greatest = max(newest.last_checkpoint, cut.last_checkpoint)
             return dataclasses.replace(cut, sequence=newest.sequence, last_checkpoint=greatest).next(
-                timeline=newest.timeline + 1
+                timeline=newest.timeline + 2  # going back is announced by a timeline of its own
             )
 
         if self.root_copy is not None:

@@ -311,7 +311,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         Another writer makes a checkpoint, then looks for a new timeline; this one begins a timeline, then looks for new
         checkpoints. So one of them sees the other. If this one does, it gives way: nothing was given up yet.
         """
-        self._replace(newest.next(timeline=commit.timeline, back=True), begin=True)
+        self._replace(newest.next(timeline=commit.timeline - 1, back=True), begin=True)
         try:
             check()
         except BaseException:
