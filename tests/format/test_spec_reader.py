@@ -296,7 +296,7 @@ def test_the_cases_reach_every_start_code_and_patch_offset(tmp_path: pathlib.Pat
 
 
 def assert_invariants_of_rows(stream: Any) -> None:
-    """I17, I18, I23 and I24 of docs/format.md."""
+    """I17, I18, I22 and I23 of docs/format.md."""
     start, valid = stream.columns["start"], stream.columns["valid"]
     ended = stream.columns["terminated"] | stream.columns["truncated"] | ~valid
     assert not ((start[1:] == 0) & ended[:-1]).any()
