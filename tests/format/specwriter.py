@@ -22,10 +22,11 @@ CUT_LAYOUT = (4096, 1 << 16, 1, "zstd:1")  # 5.10
 def put_group(
     folder: pathlib.Path, node: str = "", ours: dict[str, Any] | None = None, name: str = "zarr.json"
 ) -> None:
-    """2.1: the document of a group, with our attributes if any."""
-    sealed = {} if ours is None else {"diskreplay": {**ours, "checksum": crc32c(f"{node}\n{compact(ours)}".encode())}}
+    """2.1: the document of a group, with our attributes if any; of a copy of the root these alone (3.5)."""
+    found = {} if ours is None else {**ours, "checksum": crc32c(f"{node}\n{compact(ours)}".encode())}
+    document = {"zarr_format": 3, "node_type": "group", "attributes": {"diskreplay": found} if found else {}}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(json.dumps({"zarr_format": 3, "node_type": "group", "attributes": sealed}))
+    (folder / name).write_text(json.dumps(found if name == "root.json" else document))
 
 
 def packed(values: np.ndarray, codec: str) -> bytes:
