@@ -305,7 +305,7 @@ def main() -> None:
         ]
         objects = pushed(path)
         requests, received, first, more = opened(objects, scratch / "mirror-cold")
-        rows.append(Figure("requests before the first batch, cold mirror", requests, 40))
+        rows.append(Figure("requests before the first batch, cold mirror", requests, 240))
         lines.append(
             f"Opening receives {received / 1e6:.1f} MB; the first batch of {BATCH} takes {first} requests and "
             f"{more / 1e6:.0f} MB; the whole store is {len(objects.objects)} objects of {objects.stored / 1e6:.0f} MB."

@@ -163,7 +163,6 @@ class _Calls:
         self._last = nothing  # with all that it holds: whoever has `settle` holds this
 
     def _run(self) -> None:
-        """Make calls, in a thread of its own."""
         while True:
             call = self.waiting.get()
             if isinstance(call, _Mark):

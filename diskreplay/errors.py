@@ -10,7 +10,7 @@ catch                         and then
 :class:`RateLimitError`       look whether the process on the other side still runs, then call again
 :class:`CollectorError`       mend the environment or the policy, then start the collectors again
 :class:`StateError`           reopen the store, or do not use it after ``close``
-:class:`CorruptionError`      run ``diskreplay verify``; restore the named file
+:class:`CorruptionError`      run ``diskreplay verify``; go back to a checkpoint, or take a copy
 :class:`ReadFailedError`      mend the disk or its mount, then call again
 :class:`WriteFailedError`     make room or mend the disk, then reopen: the last commit is intact
 :class:`FileSystemError`      put the store on a file system that has locks and syncs directories
@@ -57,6 +57,10 @@ class MisuseWarning(UserWarning):
 
 class SamplerWarning(UserWarning):
     """A sampler begins anew: what the store keeps of one cannot be taken over; the message says why."""
+
+
+class DamageWarning(UserWarning):
+    """A file of a store is damaged, and what it says was read from another place; the message names both."""
 
 
 class RemoteWarning(UserWarning):
@@ -126,7 +130,7 @@ class NotAStoreError(OpenError):
 
 
 class FormatVersionError(OpenError):
-    """The store was written by a newer format version."""
+    """The store was written by a newer version, or by one from before the tag 1.0."""
 
     code = "format-version"
 
@@ -218,7 +222,7 @@ class WriteFailedError(DiskReplayError, OSError):
 
 
 class FileSystemError(WriteFailedError):
-    """The file system lacks what a store needs, such as locks of directories, and nothing was made."""
+    """The file system lacks what a store needs, such as locks of files, and nothing was made."""
 
     code = "file-system"
 

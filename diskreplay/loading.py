@@ -1,7 +1,7 @@
 """Compiled code, loaded by a thread of its own while Python goes on.
 
 To import numba and a kernel takes from half a second to many, where nothing is kept of it yet. Whoever can do without
-asks for it with :meth:`Late.begin`, goes on, and has it some calls later. It is loaded once a process.
+asks for it with :meth:`BackgroundImport.begin`, goes on, and has it some calls later. It is loaded once a process.
 
 A fork waits for the thread: a child in which half of an import is missing could never load it, nor anything that needs
 the same modules, and would keep numba's locks for ever. So does the end of a program: a thread that is ended within a
@@ -34,7 +34,7 @@ _unkept = False
 _told = False
 
 
-class Late(Generic[Code]):
+class BackgroundImport(Generic[Code]):
     """The code that ``load`` returns, called in a thread, or None if this process cannot have it.
 
     Attributes:

@@ -210,7 +210,6 @@ def _tensors(batch: Arrays) -> Tensors:
 
 
 def _item(value: Any, at: int) -> Any:
-    """Return one entry of every tensor."""
     if isinstance(value, Mapping):
         kind = Tensors if isinstance(value, Tensors) else dict
         return kind({name: _item(part, at) for name, part in value.items()})

@@ -32,7 +32,7 @@ diskreplay view pong.replay
 diskreplay export pong.replay pong.hdf5 --format d4rl
 diskreplay import pong.hdf5 again.replay
 diskreplay edit pong.replay trimmed.replay --steps 0:30
-diskreplay verify --repair pong.replay
+diskreplay verify pong.replay
 diskreplay compact pong.replay
 ```
 

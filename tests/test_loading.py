@@ -19,7 +19,7 @@ from helpers.threads import together
 import diskreplay
 from diskreplay import loading
 from diskreplay.errors import CompilerWarning
-from diskreplay.loading import Late
+from diskreplay.loading import BackgroundImport
 
 TESTS = pathlib.Path(__file__).parent
 
@@ -40,7 +40,7 @@ class Slow:
 @pytest.mark.own_thresholds
 def test_python_goes_on_meanwhile() -> None:
     slow = Slow()
-    late = Late(slow)
+    late = BackgroundImport(slow)
     assert [late.begin() for _ in range(5)] == [None] * 5
     slow.leave.set()
     assert late.now() == late.begin() == late.code == 7
@@ -50,7 +50,7 @@ def test_python_goes_on_meanwhile() -> None:
 
 def test_many_threads_begin_it_once() -> None:
     slow = Slow()
-    late = Late(slow)
+    late = BackgroundImport(slow)
     with mock.patch.object(loading, "IN_BACKGROUND", 1):
         together(*[late.begin] * 8)
     slow.leave.set()
@@ -61,7 +61,7 @@ def test_many_threads_begin_it_once() -> None:
 def test_one_that_ends_while_another_begins_is_enough() -> None:
     slow = Slow()
     slow.leave.set()
-    late = Late(slow)
+    late = BackgroundImport(slow)
     start = late._start
 
     def start_late() -> None:
@@ -79,14 +79,14 @@ def test_one_that_ends_while_another_begins_is_enough() -> None:
 @pytest.mark.parametrize("load", [lambda: None, lambda: [][0]], ids=["nothing", "an error"])
 def test_what_cannot_be_had_is_asked_for_once(load: Any) -> None:
     calls = mock.Mock(side_effect=load)
-    late = Late[int](calls)
+    late = BackgroundImport[int](calls)
     assert [late.now() for _ in range(3)] == [None] * 3
     assert late.missing
     assert calls.call_count == 1
 
 
 def test_where_memory_or_threads_lack_it_is_tried_again() -> None:
-    late = Late[int](mock.Mock(side_effect=[MemoryError, 7]))
+    late = BackgroundImport[int](mock.Mock(side_effect=[MemoryError, 7]))
     with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
         assert late.now() is None
     assert late.now() == 7 or late.now() == 7  # the first call has no memory
@@ -95,7 +95,7 @@ def test_where_memory_or_threads_lack_it_is_tried_again() -> None:
 
 def test_a_fork_waits_until_it_is_there() -> None:
     slow = Slow()
-    late = Late(slow)
+    late = BackgroundImport(slow)
     with mock.patch.object(loading, "IN_BACKGROUND", 1):
         assert late.begin() is None
     threading.Timer(0.05, slow.leave.set).start()
@@ -110,7 +110,7 @@ def test_a_fork_waits_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(loading, "FORK_SECONDS", 0.02)
     monkeypatch.setattr(loading, "IN_BACKGROUND", 1)
     slow = Slow()
-    late = Late(slow)
+    late = BackgroundImport(slow)
     assert late.begin() is None
     child = os.fork()
     if not child:
@@ -131,7 +131,7 @@ def test_what_forks_while_it_is_loaded_gives_a_child_without() -> None:
         found.append(os.waitpid(child, 0)[1])
         return 7
 
-    late = Late(load)
+    late = BackgroundImport(load)
     assert late.now() == 7
     assert found == [0]
 
@@ -148,7 +148,7 @@ def test_where_nothing_is_kept_it_is_said_once(kept: bool, monkeypatch: pytest.M
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        assert [Late(load).now() for _ in range(3)] == [7] * 3
+        assert [BackgroundImport(load).now() for _ in range(3)] == [7] * 3
     assert [(warning.category, warning.filename) for warning in said] == [(CompilerWarning, __file__)] * (not kept)
 
 

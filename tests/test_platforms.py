@@ -129,8 +129,8 @@ def test_a_holder_that_the_system_does_not_name(tmp_path: pathlib.Path, monkeypa
         raise FileNotFoundError(2, "No such file or directory", str(path))
 
     monkeypatch.setattr(pathlib.Path, "read_text", missing)
-    lock = LocalFiles().lock(str(tmp_path))
+    lock = LocalFiles().lock(str(tmp_path / "lock"))
     assert lock is not None
-    assert LocalFiles().lock_holder(str(tmp_path)).startswith(THIS_PROCESS)
+    assert LocalFiles().lock_holder(str(tmp_path / "lock")).startswith(THIS_PROCESS)
     lock.release()
-    assert LocalFiles().lock_holder(str(tmp_path)) == "another process"
+    assert LocalFiles().lock_holder(str(tmp_path / "lock")) == "another process"

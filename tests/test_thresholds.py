@@ -35,18 +35,18 @@ NO_THRESHOLD = {
         "storage.column.MAX_CHUNK_BYTES "
         "storage.commit.MAX_ENVS storage.commit.MAX_IDS storage.commit.MAX_ITEMS storage.commit.MAX_SAMPLED "
         "storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
-        "storage.metadata.MAX_CHECKPOINT_BYTES storage.metadata.MAX_DEPTH storage.metadata.MAX_INTEGER_BITS "
+        "storage.metadata.MAX_DEPTH storage.metadata.MAX_INTEGER_BITS "
         "sampling.counting.MOST_TIMES"
     ),
     "a number of the format": (
         "index.episodes.ROW_BITS index.later_values.HEADER_BYTES index.later_values.PLACE_BYTES "
         "reading.kernel.BLOSC_BYTES reading.kernel.FRAME_BYTES reading.kernel.POLYNOMIAL schema.columns.CONTINUES "
-        "schema.columns.FORMAT_VERSION schema.columns.PATCHES "
-        "schema.columns.RAGGED_VERSION schema.columns.REPEAT schema.columns.ZEROS "
+        "schema.columns.CUT_START schema.columns.FORMAT_VERSION schema.columns.PATCHES "
+        "schema.columns.REPEAT schema.columns.ZEROS "
         "schema.ids.STREAM_SHIFT schema.spaces.TYPED_DISCRETE "
         "storage.attachments.SHARD_BYTES "
         "storage.chunks.CRC_BYTES storage.chunks.ENTRY_BYTES storage.chunks.MISSING storage.chunks.OVERHEAD_BYTES "
-        "storage.chunks.RESIDUE"
+        "storage.chunks.RESIDUE storage.root.COPIES"
     ),
     "a mark": (
         "engine.row_buffers.NEVER index.facts.NOWHERE index.log.LATER index.log.NEVER index.log.NOW "
@@ -66,7 +66,9 @@ NO_THRESHOLD = {
         "reading.kernel.KEY_LINES reading.kernel.LINE reading.kernel.RUN_LINES"
     ),
     "compiled in; tests/sampling/test_integers.py has ranges on both sides of it": "sampling.integers.MOST",
-    "the system's": "reading.kernel.NOWAIT reading.kernel.WILL_NEED",
+    "the system's": (
+        "reading.kernel.NOWAIT reading.kernel.WILL_NEED storage.local_files.READ storage.local_files.WRITE"
+    ),
     "1 already, and the format fixes it": "schema.columns.LARGE_PATCH_CHUNK_ROWS",
     "shared by what comes after it, see tests/buffers/test_latest.py": "storage.commit.MAX_NUMBER",
     "what a system that allows next to nothing is asked for all the same": "storage.handles.LEAST_FILES",

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import click
 
-from diskreplay.errors import DiskReplayError, MisuseWarning, RemoteWarning
+from diskreplay.errors import DamageWarning, DiskReplayError, MisuseWarning, RemoteWarning
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -51,7 +51,7 @@ def plain_warnings() -> Iterator[None]:
             message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
             line: str | None = None,
         ) -> None:  # fmt: skip
-            if issubclass(category, MisuseWarning | RemoteWarning):
+            if issubclass(category, DamageWarning | MisuseWarning | RemoteWarning):
                 click.echo(f"diskreplay: warning: {message}", err=True)
             else:
                 shown(message, category, filename, lineno, file, line)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 import diskreplay
-from diskreplay.errors import CorruptionError
 from diskreplay_cli import browser, changes, checkpoints, datasets, output, page, remote, text
 from diskreplay_cli.errors import FAILED, INTERRUPTED, MISUSED, OneLineErrors
-
-if TYPE_CHECKING:
-    from diskreplay.ops.repair.plan import RepairPlan
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
@@ -138,64 +133,28 @@ def inspect(path: str, as_json: bool) -> None:
 
 @main.command()
 @output.store_argument
-@click.option("--repair", "repairs", is_flag=True, help="Make a damaged store whole again; see above.")
 @output.json_option
-def verify(path: str, repairs: bool, as_json: bool) -> int:
+def verify(path: str, as_json: bool) -> int:
     """Check every chunk and every invariant of the store at PATH.
 
     Every problem is named with its stream, column, rows, file and byte. Exit status 1 when there is one: then the
-    command says what --repair would give up.
-
-    With --repair, transitions that need a damaged chunk are given up for good: they are marked, and never sampled
-    again. Checkpoints that need one, and files that are changed, go to the folder PATH.quarantine-1 (or -2, ...);
-    nothing is deleted. Exit status 1 when a problem is left.
+    command says what to do, which is to go back to the newest whole checkpoint, or to take a copy of the store.
     """
-    with output.progress("repairing" if repairs else "verifying", counted=False) as update:
+    from diskreplay.ops.verify import verify as run
 
-        def report(done: int, total: int) -> None:
-            update(done, total, f"{text.size(done)} of {text.size(total)}")
-
-        if repairs:
-            from diskreplay.ops.repair import repair
-
-            repaired = repair(path, report)
-            result, facts = repaired.after, repaired.to_json()
-        else:
-            from diskreplay.ops.verify import verify as run
-            from diskreplay.remote import is_url
-
-            result = run(path, report)
-            facts = result.to_json()
-            at_url = is_url(path)
-            plan = None if result.ok or at_url else foreseen(path)
-            facts["repair"] = plan and plan.to_json()
-    if output.printed_json(facts, as_json):
-        return 0 if result.ok else FAILED
-    if repairs:
-        for line in text.repaired(repaired):
-            click.echo(line)
-    for problem in result.problems:
-        click.echo(str(problem))
-    outcome = "no problem" if result.ok else text.plural(len(result.problems), "problem")
-    click.echo(
-        f"{outcome} in {text.plural(result.streams, 'stream')}, {text.plural(result.checkpoints, 'checkpoint')}, "
-        f"{text.plural(result.chunks, 'chunk')}, {text.size(result.bytes)} ({result.seconds:.1f} s)"
-    )
-    if not repairs and not result.ok:
-        beyond = "objects are not repaired" if at_url else "its root document is damaged: that cannot be repaired"
-        for line in text.planned(plan, path) if plan else [beyond]:
+    with output.progress("verifying", counted=False) as update:
+        result = run(path, lambda done, total: update(done, total, f"{text.size(done)} of {text.size(total)}"))
+    if not output.printed_json(result.to_json(), as_json):
+        for problem in result.problems:
+            click.echo(str(problem))
+        outcome = "no problem" if result.ok else text.plural(len(result.problems), "problem")
+        click.echo(
+            f"{outcome} in {text.plural(result.streams, 'stream')}, {text.plural(result.checkpoints, 'checkpoint')}, "
+            f"{text.plural(result.chunks, 'chunk')}, {text.size(result.bytes)} ({result.seconds:.1f} s)"
+        )
+        for line in text.cures(result, path):
             click.echo(line)
     return 0 if result.ok else FAILED
-
-
-def foreseen(path: str) -> RepairPlan | None:
-    """Return what a repair would give up, or None if a store cannot be repaired."""
-    from diskreplay.ops.repair.plan import plan
-
-    try:
-        return plan(path)
-    except CorruptionError:
-        return None
 
 
 @main.command()

@@ -14,7 +14,7 @@ from rich.text import Text
 from diskreplay_cli import text
 
 if TYPE_CHECKING:
-    from diskreplay.ops.inspect import ColumnFacts, EpisodeTotals, Facts, Spread
+    from diskreplay.ops.inspect import ColumnFacts, EpisodeTotals, Facts
 
 MAX_CHECKPOINTS = 5
 MAX_STREAMS = 8
@@ -151,12 +151,9 @@ def _episodes(facts: EpisodeTotals, plain: bool, narrow: bool) -> RenderableType
     for name, spread in (("length", facts.lengths), ("return", facts.returns)):
         if spread:
             bars = [] if narrow else [text.histogram(spread.counts, plain)]
-            table.add_row(name, *_numbers(spread), *bars)
+            numbers = spread.least, spread.median, spread.mean, spread.most
+            table.add_row(name, *map(text.number, numbers), *bars)
     return table
-
-
-def _numbers(spread: Spread) -> list[str]:
-    return [text.number(value) for value in (spread.least, spread.median, spread.mean, spread.most)]
 
 
 def _columns(facts: Facts, narrow: bool) -> Table:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from diskreplay.ops.repair import Repaired
-    from diskreplay.ops.repair.plan import RepairPlan
-    from diskreplay.ops.repair.stream_repair import StreamLoss
+    from diskreplay.ops.verify import Verified
 
 LINE = 300
 """The most characters of a line that a store may fill."""
@@ -121,47 +119,16 @@ def cut(line: str) -> str:
     return line if len(line) <= LINE else f"{line[: LINE - 3]}..."
 
 
-def repaired(result: Repaired) -> Iterator[str]:
-    """Yield what a repair gave up, a line for each thing."""
-    if not result.changed:
-        yield "nothing to repair"
-        return
-    yield f"repaired {plural(len(result.before.problems), 'problem')}" if result.before.problems else "repaired"
-    yield from lost(result.streams)
-    if result.checkpoints:
-        yield f"checkpoints moved aside: {', '.join(result.checkpoints)}"
-    if result.quarantine:
-        yield f"{plural(len(result.moved), 'path')} moved or copied to {result.quarantine}"
+def cures(result: Verified, path: str) -> Iterator[str]:
+    """Yield what can be done about the damage of a store, a line for each way."""
+    from diskreplay.remote import is_url
 
-
-def planned(plan: RepairPlan, path: str) -> Iterator[str]:
-    """Yield how to repair a store, and what that would give up, a line for each thing."""
-    command = shlex.join(["diskreplay", "verify", "--repair", path])
-    if not (plan.streams or plan.checkpoints):
-        yield f"'{command}' makes the store whole again; nothing would be given up"
-        return
-    yield f"'{command}' makes the store whole again; it would cost, for good:"
-    for line in lost(plan.streams):
-        yield f"  {line}"
-    if plan.checkpoints:
-        yield f"  checkpoints moved aside: {', '.join(plan.checkpoints)}"
-
-
-def lost(losses: Iterable[StreamLoss]) -> Iterator[str]:
-    """Yield what is given up of streams, a line for each."""
-    for loss in losses:
-        if loss.whole:
-            yield f"stream {loss.stream!r} given up: its commit record cannot be read, and no checkpoint has it"
-        elif loss.went_back_to is not None:
-            yield f"stream {loss.stream!r} back at its newest checkpoint, row {loss.went_back_to:,}"
-        elif loss.transitions or loss.chunks or not (loss.facts or loss.later):
-            ranges = ", ".join(f"{first:,} to {stop:,}" for first, stop in loss.rows) or "none"
-            yield (
-                f"stream {loss.stream!r}: {plural(loss.transitions, 'transition')} of "
-                f"{plural(loss.episodes, 'episode')} given up, rows {ranges}; "
-                f"{plural(loss.chunks, 'chunk')} ({size(loss.bytes)}) of {', '.join(loss.columns)} lost"
-            )
-        if loss.facts:
-            yield f"stream {loss.stream!r}: the facts of its episodes ({size(loss.facts)}) given up; its rows stay"
-        if loss.later:
-            yield f"stream {loss.stream!r}: the values written later ({size(loss.later)}) given up; its rows stay"
+    if result.checkpoint is not None:
+        line = f"diskreplay.ReplayBuffer.open({path!r}, mode='r', checkpoint={result.checkpoint!r})"
+        yield f"to read the newest whole checkpoint: {line}"
+    if result.checkpoint is not None and not is_url(path):
+        command = shlex.join(["diskreplay", "checkpoints", "restore", path, result.checkpoint])
+        yield f"to go back to it, and discard what came after it: {command}"
+    if not result.ok:
+        other = "the store that was pushed there" if is_url(path) else "what was pushed ('diskreplay pull')"
+        yield f"to go on with a copy of the store: a backup, or {other}"

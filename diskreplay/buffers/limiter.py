@@ -28,6 +28,7 @@ from diskreplay.checks import check_count, checked_number
 from diskreplay.errors import InputError, MisuseWarning, RateLimitError, RateLimitWarning, StateError, warn_outside
 from diskreplay.storage.commit import MAX_SAMPLED, NO_START, LimiterStart
 from diskreplay.storage.files import THIS_PROCESS
+from diskreplay.storage.stream import lock_holder
 
 POLL_SECONDS = 0.01
 """The seconds between two looks of a waiting side at the other one's records."""
@@ -81,7 +82,7 @@ class RateLimiter:
         self._publish = PUBLISHED_SHARE * 2 * self._error
         self._told: set[str] = set()
         self._start = NO_START
-        self._look()
+        self._read_counts()
         self._check_band("a step", 0)
 
     # Facts
@@ -128,7 +129,7 @@ class RateLimiter:
 
     def may_add(self) -> bool:
         """Tell whether the next step of all environments may be added now; if it seems not, look at the records."""
-        return self._add_fits() or (self._look_again() and self._add_fits())
+        return self._add_fits() or (self._refresh_counts() and self._add_fits())
 
     def wait_to_add(self, timeout: float | None = None) -> None:
         """Wait until the next step of all environments may be added, which is at once, nearly always.
@@ -156,7 +157,7 @@ class RateLimiter:
     def may_sample(self, count: int) -> bool:
         """Tell whether ``count`` transitions may be sampled now, without counting them; look again if it seems not."""
         count = self._checked(count)
-        return self._sample_fits(count) or (self._look_again() and self._sample_fits(count))
+        return self._sample_fits(count) or (self._refresh_counts() and self._sample_fits(count))
 
     def wait_to_sample(self, count: int, timeout: float | None = None) -> None:
         """Count ``count`` transitions as sampled once that many may be, which is at once, nearly always.
@@ -216,7 +217,7 @@ class RateLimiter:
 
     # The other side
 
-    def _look(self) -> None:
+    def _read_counts(self) -> None:
         """Take over the counts of the other streams, as they are open here."""
         with self._engine.lock:
             self._take_over()
@@ -248,10 +249,10 @@ class RateLimiter:
         middle = max(self._start.inserts, self._min_size) * self._rate - self._start.samples * self._unit
         self._least, self._most = middle - self._band, middle + self._band
 
-    def _look_again(self) -> bool:
+    def _refresh_counts(self) -> bool:
         """Go on to the newest commits of the other streams, and return True."""
         self._engine.refresh()
-        self._look()
+        self._read_counts()
         return True
 
     def _wait(self, what: str, fits: Any, timeout: float | None, count: int = 0) -> None:
@@ -259,7 +260,7 @@ class RateLimiter:
         if timeout is not None:
             timeout = checked_number("timeout", timeout)
         start = time.monotonic()
-        while not (self._look_again() and fits()):
+        while not (self._refresh_counts() and fits()):
             self._check_band("a batch" if count else "a step", count)  # a stream of more environments may have come
             record = self._writer.commit_record
             if self._shared and (self._log.end != record.end or self._writer.counted):
@@ -280,15 +281,13 @@ class RateLimiter:
 
     def _standing(self) -> str:
         """Return the counts, and who writes the other streams, in words."""
-        files, streams = self._engine.store.files, self._engine.streams.commits
+        store, streams = self._engine.store, self._engine.streams.commits
         others = [
             f"{name!r} is "
             + (f"written by {holder}" if holder.startswith(("process", THIS_PROCESS)) else "not being written")
-            for name, holder in (
-                (name, files.lock_holder(self._engine.store.stream_path(name)))
-                for name in streams
-                if name != self._writer.name
-            )
+            for name in streams
+            if name != self._writer.name
+            for holder in (lock_holder(store.files, store.stream_path(name)),)
         ]
         surplus = self.inserts * self._ratio - self.samples
         return (

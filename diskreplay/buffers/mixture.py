@@ -59,7 +59,7 @@ STATE = "mixture"
 LEFT = "padded on the left"
 GIVEN, FRACTIONS, READ, KEEPER = "given", "fractions", "read", "keeper"
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 PartToOpen = PathLike | tuple[PathLike, Mapping[str, Any]]
 
 
@@ -424,7 +424,7 @@ def _take_back(part: SampledBuffer[Any], ids: Ids) -> None:
         part.draws.take_back(ids)
 
 
-def _of_part(number: int, part: SampledBuffer[Any], call: Callable[[], Made]) -> Made:
+def _of_part(number: int, part: SampledBuffer[Any], call: Callable[[], Result]) -> Result:
     """Return what a call gives; if a part does not have enough data, the error names it."""
     try:
         return call()
@@ -479,7 +479,6 @@ def _to_mixture(index: Ids, number: int, part: SampledBuffer[Any]) -> Ids:
 
 
 def _checked_part(part: PartToOpen) -> tuple[str, dict[str, Any]]:
-    """Return a part's path and options."""
     path, options = part if isinstance(part, tuple) else (part, {})
     if not isinstance(options, Mapping):
         raise InputError(f"a part must be a path, or a path and a dict of options, got {part!r:.200}")

@@ -27,7 +27,7 @@ from diskreplay.storage.paths import PathLike
 from diskreplay.views.view import View
 
 Given = ParamSpec("Given")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 Space = gymnasium.Space[Any]
 
 
@@ -205,7 +205,7 @@ TABLE: tuple[tuple[type, Mapping[str, Any]], ...] = (
 DEFAULTS: dict[str, Any] = {name: default for _, defaults in TABLE for name, default in defaults.items()}
 
 
-def shared(options: type) -> Callable[[Callable[Given, Made]], Callable[Given, Made]]:
+def shared(options: type) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
     """Decorate a function with ``**options`` of a TypedDict, so that it is called with all of them, defaults too.
 
     Help and completion show them one by one, with what the table says of them where the docstring has a line for
@@ -214,7 +214,7 @@ def shared(options: type) -> Callable[[Callable[Given, Made]], Callable[Given, M
     kinds = [(kind, defaults) for kind, defaults in TABLE if {*kind.__annotations__} <= {*options.__annotations__}]
     defaults = {name: default for _, found in kinds for name, default in found.items()}
 
-    def decorate(function: Callable[Given, Made]) -> Callable[Given, Made]:
+    def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
         signature = inspect.signature(function)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         more = [
@@ -229,7 +229,7 @@ def shared(options: type) -> Callable[[Callable[Given, Made]], Callable[Given, M
         known = [one.name for one in (*own, *more)]
 
         @functools.wraps(function)
-        def called(*args: Given.args, **kwargs: Given.kwargs) -> Made:
+        def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             for name in kwargs:
                 if name not in known:
                     near = difflib.get_close_matches(name, known, 1)

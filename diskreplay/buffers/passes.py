@@ -12,18 +12,18 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Made = TypeVar("Made")
+Item = TypeVar("Item")
 
 
-class Passes(Iterator[Made], Generic[Made]):
+class Passes(Iterator[Item], Generic[Item]):
     """The items of several passes, one after another; ``begin`` makes the iterator of each when it is its turn."""
 
-    def __init__(self, begin: Callable[[], Iterator[Made]], epochs: int) -> None:
+    def __init__(self, begin: Callable[[], Iterator[Item]], epochs: int) -> None:
         self._begin = begin
-        self._at: tuple[int, Iterator[Made] | None] = epochs, None
+        self._at: tuple[int, Iterator[Item] | None] = epochs, None
         """The number of passes that are left, with the present one, and the present one."""
 
-    def __next__(self) -> Made:
+    def __next__(self) -> Item:
         while True:
             left, present = self._at
             if not left:
@@ -37,11 +37,11 @@ class Passes(Iterator[Made], Generic[Made]):
                 self._at = left - 1, None
 
 
-class Slices(Iterator[Made], Generic[Made]):
+class Slices(Iterator[Item], Generic[Item]):
     """The results of ``read`` for slices of ``batch_size`` ids of ``order`` ``(n,)``, one after another."""
 
     def __init__(
-        self, order: NDArray[np.int64], batch_size: int, drop_last: bool, read: Callable[[NDArray[Any]], Made]
+        self, order: NDArray[np.int64], batch_size: int, drop_last: bool, read: Callable[[NDArray[Any]], Item]
     ) -> None:
         self._order = order
         self._batch_size = batch_size
@@ -49,7 +49,7 @@ class Slices(Iterator[Made], Generic[Made]):
         self._read = read
         self._start = 0
 
-    def __next__(self) -> Made:
+    def __next__(self) -> Item:
         chosen = self._order[self._start : self._start + self._batch_size]
         if not len(chosen) or (self._drop_last and len(chosen) < self._batch_size):
             raise StopIteration

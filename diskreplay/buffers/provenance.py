@@ -69,7 +69,8 @@ def provenance(env: Any) -> dict[str, Any]:
     inner: Any = getattr(one, "unwrapped", one)
     spec, name = _spec(one, inner)
     if vector and one is env and spec is not None:
-        spec = dataclasses.replace(spec, kwargs=_without(spec.kwargs, OF_VECTORS))
+        own = {name: value for name, value in spec.kwargs.items() if name not in OF_VECTORS}
+        spec = dataclasses.replace(spec, kwargs=own)
     found: dict[str, Any] = {"env_id": name or f"{type(inner).__module__}:{type(inner).__qualname__}"}
     document = None if spec is None else _document(spec)
     if document is not None:
@@ -101,10 +102,6 @@ def _action_meanings(env: Any) -> list[str]:
         return [str(one) for one in env.get_action_meanings()]
     except Exception:  # code of the environment's own: it must not keep anyone from recording
         return []
-
-
-def _without(arguments: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if name not in names}
 
 
 def _document(spec: EnvSpec) -> dict[str, Any] | None:

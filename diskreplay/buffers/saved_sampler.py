@@ -95,7 +95,7 @@ class SavedSampler:
             return ""
         arrays: dict[str, NDArray[Any]] = {}
         with engine.lock:
-            engine.whole()
+            engine.checked_streams()
             cut = _cut(engine)
             there = self.found
             if there is not None and saved_state.rows(there.cut) != saved_state.rows(cut):

@@ -117,7 +117,8 @@ def resumption(
     try:
         kinds = samplers.kinds(stored["sampler"])
         if kinds != samplers.kinds(sampler.to_json()) or stored["priorities"] is None:
-            why = f"it holds the state of {_named(kinds)}"
+            first, *more = map(str, kinds or ["none"])
+            why = f"it holds the state of {first}" + (f" of {', '.join(more)}" if more else "")
         elif not registry.same_items(stored["view"], view.to_json()):
             why = f"its priorities are those of items of {stored['view']}, not of {view!r}"
         else:
@@ -144,11 +145,6 @@ def resumption(
 def begins_anew(sampler: Sampler, what: str, why: str) -> None:
     """Warn that a sampler goes on without ``what``, which was stored."""
     warn_outside(f"{sampler!r} begins anew, without {what}: {why}", SamplerWarning)
-
-
-def _named(kinds: list[Any]) -> str:
-    """Return a sampler in words, by its kinds; of a mixture the first is its own."""
-    return f"{kinds[0]} of {', '.join(map(str, kinds[1:]))}" if len(kinds) > 1 else str(kinds[0]) if kinds else "none"
 
 
 def check_items(sampler: Sampler, view: View, stored: Mapping[str, Any], name: str) -> None:

@@ -145,7 +145,7 @@ class StoredBuffer(Openable, Subscripted):
         with self.engine.lock:
             if self.engine.closed:
                 self.engine.check_open()
-            return len(self.engine.whole())
+            return len(self.engine.checked_streams())
 
     def __repr__(self) -> str:
         held = "closed" if self.engine.closed else f"{len(self):,} transitions"
@@ -179,7 +179,7 @@ class StoredBuffer(Openable, Subscripted):
         """
         found: list[Episode] = []
         with self.engine.lock:
-            for stream in self.engine.whole():
+            for stream in self.engine.checked_streams():
                 found += stream.episodes()
         return found
 
@@ -243,7 +243,7 @@ class StoredBuffer(Openable, Subscripted):
                     "ends": ends(stream.log),
                     "sequence": stream.disk.commit_record.sequence,
                 }
-                for stream in self.engine.whole()
+                for stream in self.engine.checked_streams()
             }
             remote = (self.engine.pushes.pushing or self.engine.store.files).stats()
             return {

@@ -23,8 +23,8 @@ except ModuleNotFoundError as error:
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_array, check_count
-from diskreplay.compat import given
-from diskreplay.compat.first_step import FirstStepBuffer, FrameStack, Hold, VectorBuffer
+from diskreplay.compat import arguments
+from diskreplay.compat.first_step import FirstStepBuffer, FrameStack, SharedStore, VectorBuffer
 from diskreplay.compat.rows import ids_of
 from diskreplay.compat.sampler_draws import draw
 from diskreplay.compat.stores import named_checkpoint
@@ -142,10 +142,10 @@ class ReplayBuffer(VectorBuffer):
             "observation_space": observation_space, "action_space": _flat(action_space), "num_envs": self.n_envs,
             "capacity": self.buffer_size * self.n_envs,
         }  # fmt: skip
-        hold, settings = Hold(path), {"cache_bytes": cache_bytes, "seed": 0}
+        shared, settings = SharedStore(path), {"cache_bytes": cache_bytes, "seed": 0}
         self._begin(
-            hold, facts, settings, options, frame_stack, fields=self._fields(_flat(action_space)),
-            checkpoint=named_checkpoint([hold.place], checkpoint),
+            shared, facts, settings, options, frame_stack, fields=self._fields(_flat(action_space)),
+            checkpoint=named_checkpoint([shared.place], checkpoint),
         )  # fmt: skip
 
     def size(self) -> int:
@@ -161,7 +161,7 @@ class ReplayBuffer(VectorBuffer):
         """Return ``batch_size`` transitions, drawn with replacement; raise NotEnoughDataError if there is none."""
         store = self._filled()
         batch_size, ring = check_count("batch_size", batch_size), self._ring
-        _, pos, full = ring.look()
+        _, pos, full = ring.catch_up()
         if full and self.optimize_memory_usage and self.buffer_size > 1:
             drawn = (np.random.randint(1, self.buffer_size, batch_size) + pos) % self.buffer_size
         else:
@@ -230,8 +230,9 @@ class PrioritizedReplayBuffer(FirstStepBuffer):
             "observation_space": self._space, "action_space": ANY_ACTION,
             "num_envs": 1, "capacity": self.capacity, "sampler": Proportional(alpha, beta, epsilon=eps),
         }  # fmt: skip
-        hold, settings = Hold(path), {"view": Transition(n_step, gamma), "cache_bytes": cache_bytes, "seed": 0}
-        self._begin(hold, facts, settings, options, frame_stack, checkpoint=named_checkpoint([hold.place], checkpoint))
+        shared, settings = SharedStore(path), {"view": Transition(n_step, gamma), "cache_bytes": cache_bytes, "seed": 0}
+        checkpoint = named_checkpoint([shared.place], checkpoint)
+        self._begin(shared, facts, settings, options, frame_stack, checkpoint=checkpoint)
 
     @property
     def size(self) -> int:
@@ -249,10 +250,10 @@ class PrioritizedReplayBuffer(FirstStepBuffer):
         not finite.
         """
         before, after = (
-            given.of_space(what, value, self._space, (1,)) for what, value in (("obs", obs), ("next_obs", next_obs))
+            arguments.of_space(what, value, self._space, (1,)) for what, value in (("obs", obs), ("next_obs", next_obs))
         )
-        actions = given.numbers("action", action, (1,), np.int64)
-        rewards, ended = given.rewards("reward", reward, (1,)), given.flags("done", done, (1,))
+        actions = arguments.numbers("action", action, (1,), np.int64)
+        rewards, ended = arguments.rewards("reward", reward, (1,)), arguments.flags("done", done, (1,))
         self._add([(before, actions, rewards, after, ended, np.zeros(1, bool))])
 
     @uninterrupted

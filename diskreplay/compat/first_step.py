@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.compat import given
+from diskreplay.compat import arguments
 from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.ring import Field, Ring, ring_property, shown
 from diskreplay.compat.rows import ignore_resets
@@ -30,10 +30,10 @@ from diskreplay.views.batch import map_arrays
 FrameStack = int | Mapping[str, int] | Literal["auto"]
 
 
-class Hold:
+class SharedStore:
     """A store, closed when no buffer holds it any more; until then others of this process may find it by its path."""
 
-    _all: ClassVar[weakref.WeakValueDictionary[str, Hold]] = weakref.WeakValueDictionary()
+    _all: ClassVar[weakref.WeakValueDictionary[str, SharedStore]] = weakref.WeakValueDictionary()
 
     def __init__(self, path: PathLike | None) -> None:
         self.place = Location(path, self)
@@ -44,7 +44,7 @@ class Hold:
         return self.store is not None and not self.store.engine.closed
 
     @classmethod
-    def at(cls, path: PathLike | None) -> Hold:
+    def at(cls, path: PathLike | None) -> SharedStore:
         """One that is open, else a new one."""
         found = None if path is None else cls._all.get(full_path(path))
         return found if found is not None and found.is_open else cls(path)
@@ -61,19 +61,19 @@ class FirstStepBuffer(OverStores):
     A subclass calls :meth:`_begin`.
     """
 
-    _hold: Hold
+    _shared: SharedStore
     _ring: Ring
     _ignores_resets = False
     """True if a ``next_obs`` may be the observation after a reset, without a warning."""
 
     def _begin(
-        self, hold: Hold, facts: Mapping[str, Any], settings: Mapping[str, Any], options: Mapping[str, Any],
+        self, shared: SharedStore, facts: Mapping[str, Any], settings: Mapping[str, Any], options: Mapping[str, Any],
         frame_stack: FrameStack, *, fields: Any = None, checkpoint: str | None = None, single: Collection[str] = (),
     ) -> None:  # fmt: skip
         """Open the store if there is one, else make it if it is known what is stacked.
 
         Args:
-            hold: the hold on the store, or on the place where the store is to be made.
+            shared: the store, or the place where the store is to be made.
             facts: the arguments of ``create`` that a store must fit. With a sampler the ring cannot become larger,
                 because priorities are kept by places.
             settings: arguments of ``create`` and ``open``.
@@ -83,38 +83,37 @@ class FirstStepBuffer(OverStores):
             checkpoint: the checkpoint of the existing store to go back to.
             single: keys of observations that are no stacks, whatever the first step shows.
         """
-        self._hold, self._making = hold, (facts, settings, options)
+        self._shared, self._making = shared, (facts, settings, options)
         envs = facts["num_envs"]
-        self._ring = Ring(hold.store, fields, (facts["capacity"] // envs, envs))
+        self._ring = Ring(shared.store, fields, (facts["capacity"] // envs, envs))
         images = images_of(facts["observation_space"])
         self._images = {key: shape for key, shape in images.items() if key not in single}
-        if hold.store is not None:
-            check_alike(hold.store, facts, "sampler" not in facts)
-        elif hold.place.exists:
+        if shared.store is not None:
+            check_alike(shared.store, facts, "sampler" not in facts)
+        elif shared.place.exists:
             self._make({}, checkpoint)
         elif checkpoint is not None:
-            check_checkpoint(hold.place, checkpoint)
+            check_checkpoint(shared.place, checkpoint)
         elif frame_stack != "auto":
             self._make(stacks_named(images, frame_stack))
         elif not images:
             self._make({})
 
     def _make(self, stacked: Mapping[str, Any], checkpoint: str | None = None) -> None:
-        """Make the store, or open the one that is there."""
         facts, settings, options = self._making
         at = {} if checkpoint is None else {"checkpoint": checkpoint}
         store = open_or_create(
-            Store, self._hold.place, options, {**facts, **stacked}, facts, grows="sampler" not in facts,
+            Store, self._shared.place, options, {**facts, **stacked}, facts, grows="sampler" not in facts,
             **settings, **at,
         )  # fmt: skip
-        self._hold.keep(store)
+        self._shared.keep(store)
         self._ring.lay(store)
         if self._ignores_resets:
             ignore_resets(store)
 
     @property
     def store(self) -> Store | None:
-        return self._hold.store
+        return self._shared.store
 
     pos = ring_property("pos", "The position of the next row.")
 
@@ -185,21 +184,21 @@ class VectorBuffer(FirstStepBuffer):
     @uninterrupted
     def extend(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add several steps at once, with errors as :meth:`add`; each of its arguments leads with their number."""
-        arguments = {
+        given = {
             "obs": obs, "next_obs": next_obs, "action": action, "reward": reward, "done": done, "infos": infos,
         }  # fmt: skip
-        self._add([self._checked(*step) for step in given.by_step(arguments)])
+        self._add([self._checked(*step) for step in arguments.by_step(given)])
 
     def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Any, ...]:
         """Return the arguments of ``store.add`` for one step; all lead with ``n_envs``."""
         facts, _, options = self._making
         space, stored = facts["observation_space"], facts["action_space"]
         lead, finite = (facts["num_envs"],), bool(options.get("finite", False))
-        timeout = np.zeros(lead, bool) if infos is None else given.time_limits(infos, *lead)
-        before = given.of_space("obs", obs, space, lead, finite=finite)
-        after = given.of_space("next_obs", next_obs, space, lead, finite=finite)
-        chosen = given.actions("action", action, self.action_space, lead, stored.dtype, finite=finite)
-        ended, rewards = given.flags("done", done, lead), given.rewards("reward", reward, lead)
+        timeout = np.zeros(lead, bool) if infos is None else arguments.time_limits(infos, *lead)
+        before = arguments.of_space("obs", obs, space, lead, finite=finite)
+        after = arguments.of_space("next_obs", next_obs, space, lead, finite=finite)
+        chosen = arguments.actions("action", action, self.action_space, lead, stored.dtype, finite=finite)
+        ended, rewards = arguments.flags("done", done, lead), arguments.rewards("reward", reward, lead)
         return before, chosen.reshape(*lead, *stored.shape), rewards, after, ended & ~timeout, timeout
 
     @uninterrupted

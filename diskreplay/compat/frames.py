@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import Array, check_array, check_count
+from diskreplay.compat.arguments import number
 from diskreplay.compat.disk_array import DiskArray
-from diskreplay.compat.given import number
 from diskreplay.compat.location import Location, close_with, global_seed
 from diskreplay.compat.rows import RowWindow, invalid_rows, transitions, window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
@@ -135,7 +135,6 @@ class ReplayBuffer(OverStores):
         return frame_shape if len(frame_shape) == 1 else (*frame_shape[:2], frame_shape[2] * self.frame_history_len)
 
     def _check_store(self, store: Store) -> None:
-        """Raise InputError if a store was not made by such a buffer."""
         schema, stack = store.schema, store.schema.stacks[0]
         image = len(schema.observation_space.shape or ()) > 1
         frames = self.frame_history_len if image else 1

@@ -26,9 +26,9 @@ from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import Array, check_array, check_count
 from diskreplay.compat import sampler_draws
+from diskreplay.compat.adapter_state import AdapterState
+from diskreplay.compat.arguments import number
 from diskreplay.compat.disk_array import ReadSequence
-from diskreplay.compat.given import number
-from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.location import Location
 from diskreplay.compat.rows import read_once, window
 from diskreplay.compat.stores import open_or_create
@@ -137,8 +137,8 @@ def _roots(capacity: int) -> list[int]:
     return left + right[::-1]
 
 
-class _PendingErrors(Keeper):
-    """A keeper of TD errors until they count: callers give them one by one."""
+class _PendingErrors(AdapterState):
+    """The state of an adapter with TD errors until they count: callers give them one by one."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         super().__init__(buffer)
@@ -227,15 +227,15 @@ class Replay_Buffer(OverStores):
             create = {**facts, "observation_space": space, "action_space": _actions(action.shape)}
         seed = random.getrandbits(31) if self._seed is None else self._seed
         store = open_or_create(ReplayBuffer, self._place, self._options, create, facts, view=Transition(), seed=seed)
-        keeper = _PendingErrors(store)
+        adapter = _PendingErrors(store)
         try:
-            with keeper.opening(self):
+            with adapter.opening(self):
                 schema = store.schema
                 box = isinstance(schema.observation_space, spaces.Box)
                 if not box or schema.action_space != _actions(schema.action_space.shape or ()):
                     raise InputError(f"the store at {store.path!r} is of another buffer; choose another path")
-                keeper.restore(draws=self._seed is None)
-                self._keeper, self.store = keeper, store
+                adapter.restore(draws=self._seed is None)
+                self._adapter, self.store = adapter, store
         except BaseException:  # it is closed: the next call opens it again
             self.store = None
             raise
@@ -250,7 +250,7 @@ class Replay_Buffer(OverStores):
         """Make everything durable, priorities too."""
         if self.store is None:
             raise StateError("there is no transition yet; remember one")
-        self._keeper.save()
+        self._adapter.save()
 
     # The ring
 
@@ -357,9 +357,8 @@ class _PrioritisedBuffer(Replay_Buffer):
         return self._alpha
 
     def _draw(self, size: int, tensor: Any) -> Any:
-        """Return what ``sample`` returns for a batch of ``size`` transitions."""
         store = self._opened
-        self._keeper.flush()
+        self._adapter.flush()
         ids, _ = sampler_draws.draw(store, size)
         places: list[int] = (ids % self.capacity).tolist()
         probabilities = sampler_draws.probabilities(store, ids)[:, None]
@@ -384,7 +383,7 @@ class _PrioritisedBuffer(Replay_Buffer):
             raise InputError(f"error must be a finite number, got {error!r}")
         if not 0 <= at < len(self):
             raise InputError(f"index must be that of a transition, 0 to {len(self) - 1}, got {index!r}")
-        self._keeper.give(self._drawn.get(at, self._newest(at)), abs(float(value)))
+        self._adapter.give(self._drawn.get(at, self._newest(at)), abs(float(value)))
 
 
 class Proportion_Replay_Buffer(_PrioritisedBuffer):
@@ -403,7 +402,7 @@ class Proportion_Replay_Buffer(_PrioritisedBuffer):
         return Proportional(alpha=self._alpha, epsilon=self._epsilon)
 
     def _before(self) -> None:
-        self._keeper.give(window(self._opened).end, abs(self.default))
+        self._adapter.give(window(self._opened).end, abs(self.default))
 
     @property
     def weights(self) -> SumTree:
@@ -412,7 +411,7 @@ class Proportion_Replay_Buffer(_PrioritisedBuffer):
         if len(self):
             ids = np.arange(*window(self._opened))
             leaves = np.zeros(self.capacity)
-            leaves[ids % self.capacity] = self._keeper.values()
+            leaves[ids % self.capacity] = self._adapter.values()
             tree.vals[self.capacity - 1 :] = leaves.tolist()
             for at in range(self.capacity - 2, -1, -1):
                 tree.vals[at] = tree.vals[2 * at + 1] + tree.vals[2 * at + 2]
@@ -467,13 +466,13 @@ class Rank_Replay_Buffer(_PrioritisedBuffer):
         return RankBased(alpha=self._alpha)
 
     def _before(self) -> None:
-        self._keeper.flush()  # a new transition has the largest error that was given before it
+        self._adapter.flush()  # a new transition has the largest error that was given before it
 
     @property
     def errors(self) -> list[tuple[float, int]]:
         if not len(self):
             return []
-        errors = self._keeper.values()
+        errors = self._adapter.values()
         ids = np.arange(*window(self._opened))
         order = np.lexsort((-ids, -errors))
         return list(zip((-errors[order]).tolist(), (ids[order] % self.capacity).tolist(), strict=True))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import Array, check_count
-from diskreplay.compat import given
+from diskreplay.compat import arguments
 from diskreplay.compat.location import Location, close_with, global_seed
 from diskreplay.compat.ring import Field, Ring, ring_property, shown
 from diskreplay.compat.rows import ids_of_all, transitions, window
@@ -242,7 +242,6 @@ class _DiskBuffer(OverStores, BaseBuffer):
     observations, actions, rewards, dones = map(shown, ("observations", "actions", "rewards", "dones"))
 
     def _fields(self) -> dict[str, Any]:
-        """Return the table of what a row holds."""
         key = (OBSERVATION,) if isinstance(self._observation_space, spaces.Dict) else ()
         return {
             "observations": Field(self.obs_shape, self._obs_dtype, part=("obs", *key)),
@@ -280,11 +279,11 @@ class _DiskBuffer(OverStores, BaseBuffer):
         lead = () if self.num_envs == 1 else (self.num_envs,)
         space, finite = self._observation_space, self.store.schema.finite
         return (
-            given.of_space("observation", observation, space, lead, finite=finite),
-            given.of_space("action", action, self._action_space, lead, finite=finite),
-            given.rewards("reward", reward, lead),
-            given.of_space("next_observation", next_observation, space, lead, finite=finite),
-            given.flags("done", done, lead),
+            arguments.of_space("observation", observation, space, lead, finite=finite),
+            arguments.of_space("action", action, self._action_space, lead, finite=finite),
+            arguments.rewards("reward", reward, lead),
+            arguments.of_space("next_observation", next_observation, space, lead, finite=finite),
+            arguments.flags("done", done, lead),
             np.zeros(lead, np.bool_),
         )
 
@@ -456,7 +455,7 @@ def _layout(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 def _by_step(observations: Any, actions: Any, rewards: Any, following: Any, dones: Any) -> list[tuple[Any, ...]]:
     """Return the arguments of ``add_trajectory`` for each of several."""
-    return given.by_step({
+    return arguments.by_step({
         "observations": observations, "actions": actions, "rewards": rewards, "next_observations": following,
         "dones": dones,
     })  # fmt: skip

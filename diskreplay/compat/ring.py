@@ -20,8 +20,8 @@ import numpy as np
 
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import Array
+from diskreplay.compat.arguments import stacked
 from diskreplay.compat.disk_array import DiskArray, Shape
-from diskreplay.compat.given import stacked
 from diskreplay.compat.rows import RowWindow, ids_of, rows_of_window, single_steps, window
 from diskreplay.schema.ids import Ids
 
@@ -146,7 +146,7 @@ class Ring:
         """Put the next entry at ``pos``, if the ring is full."""
         self._origin = self._held().end - pos
 
-    def look(self) -> tuple[RowWindow, int, bool]:
+    def catch_up(self) -> tuple[RowWindow, int, bool]:
         """Return the entries, the position of the next one, and whether all positions are taken.
 
         Call it before an entry is added: only here is it noticed that the ring was emptied.
@@ -160,12 +160,12 @@ class Ring:
     @property
     def pos(self) -> int:
         """The position of the next entry."""
-        return self.look()[1]
+        return self.catch_up()[1]
 
     @property
     def full(self) -> bool:
         """True if all positions are taken."""
-        return self.look()[2]
+        return self.catch_up()[2]
 
     @property
     def count(self) -> int:
@@ -175,19 +175,19 @@ class Ring:
 
     def entries(self, positions: Ids) -> tuple[Ids, Ids]:
         """Return the newest entries at positions, and the places among the positions of those that are held."""
-        (begin, end), pos, _ = self.look()
+        (begin, end), pos, _ = self.catch_up()
         entries = end - 1 - (pos - 1 - positions) % self.size
         return entries, np.flatnonzero(entries >= begin)
 
     def positions(self, entries: Ids) -> Ids:
         """Return the positions of entries."""
-        self.look()
+        self.catch_up()
         return (entries - self._origin) % self.size
 
     def add(self, steps: Sequence[tuple[Any, ...]]) -> None:
         """Add rows; ``steps`` are arguments of the store's ``add``, all checked."""
         store: Any = self.store
-        self.look()
+        self.catch_up()
         if len(steps) == 1:
             store.add(*steps[0])
         elif steps:

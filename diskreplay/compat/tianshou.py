@@ -41,8 +41,8 @@ from diskreplay.buffers.checkpointed import Checkpointed
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import Array, check_array, check_count
-from diskreplay.compat import given
-from diskreplay.compat.keeper import Keeper, RamState
+from diskreplay.compat import arguments
+from diskreplay.compat.adapter_state import AdapterState, RamState
 from diskreplay.compat.location import Location
 from diskreplay.compat.ring import Ring
 from diskreplay.compat.rows import column, read_pairs, window
@@ -114,7 +114,7 @@ class _Env:
 
     def small(self) -> tuple[Array, dict[str, Array]]:
         """Return the positions of all rows, oldest first, and the columns of theirs in RAM, ``(rows, *shape)``."""
-        (begin, end), pos, _ = self.ring.look()
+        (begin, end), pos, _ = self.ring.catch_up()
         size = len(self.store) if end > begin else 0
         capacity = self.store.schema.capacity
         columns = {
@@ -303,10 +303,10 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
                 settings = {"seed": 0} if checkpoint is None else {"seed": 0, "checkpoint": checkpoint}
                 store = open_or_create(Store, place, self._options, create, facts, **settings)
                 failing.enter_context(closed_on_failure(store))
-                keeper = Keeper(store, self._kept(number))
-                with keeper.opening(self):
-                    restored = keeper.restore(draws=False, checkpoint=checkpoint)
-                    opened.append(_Env(store, keeper.ring, restored))
+                adapter = AdapterState(store, self._kept(number))
+                with adapter.opening(self):
+                    restored = adapter.restore(draws=False, checkpoint=checkpoint)
+                    opened.append(_Env(store, adapter.ring, restored))
             for number, env in enumerate(opened):
                 self._fill(number, env)
         self._envs = opened
@@ -386,7 +386,7 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
                 map_arrays(operator.itemgetter(place), values[key]) for key in ("obs", "act", "rew", "obs_next", *FLAGS)
             ]
             env = self._envs[number]
-            env.ring.look()
+            env.ring.catch_up()
             env.store.add(*step)
         # Observations of no entries: Tianshou's class keeps the rest as it always does.
         nothing = np.zeros((len(ids), 1, 0) if self._save_only_last_obs else (len(ids), 0))
@@ -413,8 +413,8 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
             observation, action = _space("obs", raw["obs"]), _space("act", raw["act"])
         values = {key: _fitted(key, raw[key], observation, count) for key in ON_DISK}
         values["act"] = _fitted("act", raw["act"], action, count)
-        values["rew"] = given.rewards("rew", raw["rew"], (count,), np.float64)
-        return {**values, **{key: given.flags(key, raw[key], (count,)) for key in FLAGS}}
+        values["rew"] = arguments.rewards("rew", raw["rew"], (count,), np.float64)
+        return {**values, **{key: arguments.flags(key, raw[key], (count,)) for key in FLAGS}}
 
     def _checked_kept(self, batch: Any, count: int) -> dict[str, Any]:
         """Return what of a batch stays in RAM, as Tianshou keeps it: ``info``, ``policy``, and keys of hooks.
@@ -605,7 +605,7 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
         if at.dtype.kind not in "iu" or (at.size and not (at.min() >= 0 and at.max() < self.maxsize)):
             raise InputError(f"index must be positions, 0 to {self.maxsize - 1}, got {index!r:.80}")
         numbers = check_array("new_weight", new_weight)
-        given.rewards("new_weight", numbers, at.shape, np.float64)
+        arguments.rewards("new_weight", numbers, at.shape, np.float64)
         super().update_weight(at, numbers)  # in its own precision, as Tianshou counts
         self._bounds[:] = self._max_prio, self._min_prio
 
@@ -670,7 +670,7 @@ def _fitted(key: str, value: Any, space: spaces.Space[Any], count: int) -> Any:
         if not isinstance(value, Batch | Mapping) or set(value.keys()) != set(space.spaces):
             raise InputError(f"{key} must be a Batch with the keys {sorted(space.spaces)}, got {value!r:.80}")
         return {name: _fitted(f"{key}.{name}", value[name], part, count) for name, part in space.spaces.items()}
-    return given.numbers(key, value, (count, *(space.shape or ())), _leaf_dtype(space))
+    return arguments.numbers(key, value, (count, *(space.shape or ())), _leaf_dtype(space))
 
 
 def _as_given(found: Any, space: spaces.Space[Any]) -> Any:

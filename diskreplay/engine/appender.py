@@ -35,7 +35,7 @@ from diskreplay.errors import StateError
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.interrupts import Block
-from diskreplay.schema.columns import PATCHES, REPEAT, REWARD, TERMINATED, TRUNCATED, VALID, ZEROS, Schema
+from diskreplay.schema.columns import CUT_START, PATCHES, REPEAT, REWARD, TERMINATED, TRUNCATED, VALID, ZEROS, Schema
 from diskreplay.storage.commit import MAX_IDS
 from diskreplay.storage.stream import StreamWriter
 
@@ -88,8 +88,8 @@ class Appender:
         self._context = schema.context
         self._opened_at = log.end
         """The first row that this writer adds; flags alone cannot tell whether it continues the row before."""
-        self._cuts: tuple[int, NDArray[np.bool_]] = -1, np.zeros(num_envs, bool)
-        """A row, and a mask of the environments for which :meth:`cut` said that this row begins an episode."""
+        self._cuts: tuple[int, NDArray[np.bool_], bool] = -1, np.zeros(num_envs, bool), False
+        """A row, a mask of the environments in which :meth:`cut` has it begin an episode, and ``first_missing``."""
 
     def resume(self, pending: list[Array] | None) -> None:
         """Go on after the committed rows; ``pending`` has the newest next stacks, ``(num_envs, frames, *shape)``."""
@@ -183,10 +183,13 @@ class Appender:
                 f"{self.num_envs} after {self.log.end:,}; nothing was added: go on in another, open(path, stream=...)"
             )
 
-    def cut(self, envs: NDArray[np.bool_]) -> None:
-        """Have the next row begin a new episode in the environments of a mask ``(num_envs,)``."""
-        row, before = self._cuts
-        self._cuts = self.log.end, envs | before if row == self.log.end else envs
+    def cut(self, envs: NDArray[np.bool_], first_missing: bool = False) -> None:
+        """Have the next row begin a new episode in the environments of a mask ``(num_envs,)``.
+
+        ``first_missing`` tells that the first steps of all episodes that begin at that row are missing.
+        """
+        row, before, _ = self._cuts
+        self._cuts = self.log.end, envs | before if row == self.log.end else envs, first_missing
 
     def runs(self, steps: Steps) -> Iterator[tuple[int, int]]:
         """Return the intervals of steps that :meth:`add_run` can add, each at once or in parts."""
@@ -236,7 +239,7 @@ class Appender:
 
     def _find_break(self, stacks: Sequence[Any], valid: Any) -> Break | None:
         """Return how the new row breaks with the row before, or None if it does not."""
-        log, (row, cut) = self.log, self._cuts
+        log, (row, cut, _) = self.log, self._cuts
         if not log.pending:
             return Break([], list(range(self.num_envs)), [])
         by_flags = self._by_flags and log.end != self._opened_at
@@ -248,7 +251,7 @@ class Appender:
         Pending observations that are not the row's own go to the patch table, and so do older frames that no padding
         rule gives.
         """
-        of = self._before.of
+        of, more = self._before.of, CUT_START * (self._cuts[2] and self._cuts[0] == self.log.end)
         if not self.buffers.pending_patched:
             self.buffers.patch_pending(found.unlike)
         self._watch(found, frames, next_frames, row)
@@ -256,7 +259,7 @@ class Appender:
         self.differing += len(set(found.unlike).difference(found.begins))
         self.facts.begins(self.log.end, found.begins, row.valid if self.num_envs > 1 else (row.valid,))
         return self._before.codes(
-            {env: self._explain(stacks, frames, env) if of(row.valid, env) else ZEROS for env in found.begins}
+            {env: self._explain(stacks, frames, env) + more if of(row.valid, env) else ZEROS for env in found.begins}
         )
 
     def _watch(self, found: Break, frames: list[Any], next_frames: list[Any], row: Row) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from diskreplay.checks import Array
 from diskreplay.engine.arguments import Row
-from diskreplay.loading import Late
+from diskreplay.loading import BackgroundImport
 from diskreplay.schema.columns import START, VALID
 from diskreplay.storage.column import ColumnWriter
 
@@ -45,7 +45,7 @@ def _load() -> types.ModuleType:
     return row_writes
 
 
-KERNEL = Late(_load)
+KERNEL = BackgroundImport(_load)
 
 
 def load(rows: int) -> types.ModuleType | None:

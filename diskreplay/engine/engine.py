@@ -13,7 +13,7 @@ import contextlib
 import errno
 import functools
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -183,9 +183,9 @@ class Engine:
             raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
         if self.refused:
             raise StateError(self.refused)
-        self.whole()
+        self.checked_streams()
 
-    def whole(self) -> Streams:
+    def checked_streams(self) -> Streams:
         """Return the streams; redo a refresh that was cut short, and raise StateError if another change was."""
         streams = self.streams
         if streams.writer is not None and streams.writer.broken:
@@ -264,12 +264,12 @@ class Engine:
         ):
             self.commit()
 
-    def cut(self, envs: NDArray[np.bool_]) -> None:
-        """Have the next row begin a new episode in the environments of a mask ``(num_envs,)``."""
+    def cut(self, envs: NDArray[np.bool_], first_missing: bool = False) -> None:
+        """Have the next row begin an episode, as :meth:`Appender.cut`."""
         with self.write_lock:
             self.writable()
             with self.lock.change:
-                self.appender.cut(envs)
+                self.appender.cut(envs, first_missing)
 
     def begin_episode(self, env: int | None, facts: Mapping[str, Any]) -> None:
         """Have the next row begin an episode with these facts; raise InputError, before any change, for wrong ones."""
@@ -277,13 +277,11 @@ class Engine:
             self.writable().check()
             begin(self.appender, env, facts)
 
-    def annotate_episode(
-        self, episode: Episode | None, env: int | None, facts: Mapping[str, Any], reserved: Collection[str] = ()
-    ) -> None:
-        """Add facts, also of ``reserved`` names, to an episode that has begun; raise InputError as :meth:`write`."""
+    def annotate_episode(self, episode: Episode | None, env: int | None, facts: Mapping[str, Any]) -> None:
+        """Add facts to an episode that has begun; raise InputError as :meth:`write`."""
         with self.write_lock:
             self.writable().check()
-            annotate(self.appender, episode, env, facts, reserved)
+            annotate(self.appender, episode, env, facts)
 
     def write(self, name: str, index: Any, values: Any) -> None:
         """Write values of a later column; raise InputError, before any change, for wrong arguments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from diskreplay.checks import arrays, check_count, check_flag
 from diskreplay.errors import InputError
 from diskreplay.index.episodes import Episode, around, newest
-from diskreplay.index.facts import CUT_START, MAX_NAME, MAX_SEED, Facts, Noted, apart, is_name
+from diskreplay.index.facts import MAX_NAME, MAX_SEED, Facts, Noted, is_name
 from diskreplay.index.where import OWN
 from diskreplay.schema.columns import VALID
 from diskreplay.storage.metadata import plain
@@ -33,17 +33,15 @@ def begin(appender: Appender, env: int | None, given: Mapping[str, Any]) -> None
         appender.facts.wait(envs, found)
 
 
-def annotate(
-    appender: Appender, episode: Episode | None, env: int | None, given: Mapping[str, Any], reserved: Collection[str]
-) -> None:
+def annotate(appender: Appender, episode: Episode | None, env: int | None, given: Mapping[str, Any]) -> None:
     """Add facts to an episode, or to the newest episode of one environment, or of every environment."""
     noted = appender.facts
     if episode is not None:
         rows = _rows_of(appender, episode, env)
-        found = [_place(appender, episode.env, rows, given, reserved)]
+        found = [_place(appender, episode.env, rows, given)]
     else:
-        checked(given, {}, reserved, newest=True)
-        found = [change_of_newest(appender, each, given, reserved) for each in _environments(appender, env)]
+        checked(given, {}, newest=True)
+        found = [change_of_newest(appender, each, given) for each in _environments(appender, env)]
     with appender.change:
         for one in found if given else []:
             if one.place is None:
@@ -68,20 +66,20 @@ class Change(NamedTuple):
     facts: Facts
 
 
-def change_of_newest(appender: Appender, env: int, given: Mapping[str, Any], reserved: Collection[str] = ()) -> Change:
+def change_of_newest(appender: Appender, env: int, given: Mapping[str, Any]) -> Change:
     """Return what facts make of the newest episode of an environment; raise InputError if it cannot have them."""
     waiting = appender.facts.waiting(env)
     if waiting is not None:
         return Change(env, None, checked(given, waiting))
     if (row := newest(appender.log, env)) is None:
         raise InputError(f"environment {env} has no episode yet: begin_episode says what one begins with")
-    return _place(appender, env, around(appender.log, row, env), given, reserved)
+    return _place(appender, env, around(appender.log, row, env), given)
 
 
-def _place(appender: Appender, env: int, rows: Extent, given: Mapping[str, Any], reserved: Collection[str]) -> Change:
+def _place(appender: Appender, env: int, rows: Extent, given: Mapping[str, Any]) -> Change:
     start, stop, complete = rows
     before = appender.facts.noted(start, env, complete)
-    return Change(env, (before, start, stop), checked(given, before.facts if before else {}, reserved))
+    return Change(env, (before, start, stop), checked(given, before.facts if before else {}))
 
 
 def _rows_of(appender: Appender, episode: Episode, env: int | None) -> Extent:
@@ -117,13 +115,10 @@ def _environments(appender: Appender, env: int | None) -> list[int]:
     return [check_count("env", env, least=0, most=appender.num_envs - 1)]
 
 
-def checked(
-    given: Mapping[str, Any], before: Mapping[str, Any], reserved: Collection[str] = (), *, newest: bool = False
-) -> Facts:
+def checked(given: Mapping[str, Any], before: Mapping[str, Any], *, newest: bool = False) -> Facts:
     """Return the facts ``before`` and those given, as JSON has them; raise InputError if they break a rule.
 
-    Scalars and arrays become numbers and lists. A copy may have :data:`~.CUT_START` ``reserved`` for it. Of
-    the newest episode no fact says which episode it is.
+    Scalars and arrays become numbers and lists. Of the newest episode no fact says which episode it is.
     """
     if newest and "episode" in given:
         raise InputError(
@@ -135,12 +130,12 @@ def checked(
             raise InputError(
                 f"the name of a fact must be a word of at most {MAX_NAME} letters, digits and '_', got {name!r:.100}"
             )
-        if name in OWN or (name == CUT_START and not (name in reserved and given[name] is True)):
+        if name in OWN:
             raise InputError(f"{name!r} is a name of the store's own; choose another")
     try:
         found: Facts = {name: _told(name, _native(arrays(name, value), 0)) for name, value in given.items()}
         facts = plain("the facts of an episode", {**before, **found})
-        size = len(json.dumps(apart(facts)[0], separators=(",", ":"), allow_nan=False))
+        size = len(json.dumps(facts, separators=(",", ":"), allow_nan=False))
     except RecursionError as error:
         raise _deep() from error
     if size > MAX_BYTES:

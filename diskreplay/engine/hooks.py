@@ -24,7 +24,7 @@ class Hook(Protocol):
 class Companion(Hook, Protocol):
     """The hook of an adapter, with the state of another library's buffer, from ``engine.companion = companion`` on.
 
-    :mod:`diskreplay.compat.keeper` has the only one.
+    :mod:`diskreplay.compat.adapter_state` has the only one.
     """
 
     def flush(self) -> None:

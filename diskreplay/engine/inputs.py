@@ -390,7 +390,6 @@ def check_range(name: str, given: Array, converted: Array) -> None:
 
 
 def _same_values(converted: Array, given: Array) -> bool:
-    """Tell whether a conversion has lost no information."""
     if not np.array_equal(converted, given, equal_nan=given.dtype.kind in "fc"):
         return False
     # numpy compares integers and floats as floats, to which neighbouring large integers round alike.

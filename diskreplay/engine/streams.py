@@ -170,7 +170,7 @@ class Streams:
 
     def size_cache(self) -> None:
         """Tell the cache how many bytes can be cached, and drop from it the chunks that left the window."""
-        if large := [stream for stream in self.all if stream.disk.items or not stream.log.whole]:
+        if large := [stream for stream in self.all if stream.disk.items or not stream.log.holds_all]:
             self.cache.resize_window(sum(stream.window_bytes() for stream in large))
         for stream in large:
             for column in stream.large_columns():

@@ -13,7 +13,7 @@ from typing import Any
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.engine.inputs import InputExceptions
-from diskreplay.errors import CorruptionError, OpenError
+from diskreplay.errors import CorruptionError, FormatVersionError, OpenError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
@@ -69,18 +69,18 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 @reader
 def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     """Open the chosen columns of a store as a source."""
-    with open_selected(path, Selection(columns=choice.columns)) as part:
-        every, later = Layout.of(part.schema), [f"{column.name}, as written later" for column in part.schema.later]
-        names = Names([*every.obs, *every.columns, *later, *metadata.nodes(LocalFiles(), str(path))])
-        names.take(*part.layout.obs, *part.layout.columns, NAME, STREAMS, CHECKPOINTS)
-        yield dataclasses.replace(part.source(stacked=True), names=names)
+    part = open_selected(path, Selection(columns=choice.columns))
+    every, later = Layout.of(part.schema), [f"{column.name}, as written later" for column in part.schema.later]
+    names = Names([*every.obs, *every.columns, *later, *metadata.nodes(LocalFiles(), str(path))])
+    names.take(*part.layout.obs, *part.layout.columns, NAME, STREAMS, CHECKPOINTS)
+    yield dataclasses.replace(part.source(stacked=True), names=names)
 
 
 def recognise(path: pathlib.Path) -> bool:
     """Tell whether a path is a directory that opens as a store."""
     try:
         Store(str(path.absolute()), LocalFiles())
-    except CorruptionError:
+    except (CorruptionError, FormatVersionError):
         return True  # it is one, and opening it says what is wrong
     except OpenError:
         return False

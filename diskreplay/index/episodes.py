@@ -18,7 +18,7 @@ from diskreplay.index.fact_values import FactValues, values_of
 from diskreplay.index.facts import EpisodeFacts, Facts, copied
 from diskreplay.index.log import StreamLog
 from diskreplay.index.sliding import Sliding
-from diskreplay.schema.columns import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID
+from diskreplay.schema.columns import CONTINUES, CUT_START, REWARD, START, TERMINATED, TRUNCATED, VALID
 from diskreplay.schema.ids import STREAM_SHIFT, Ids
 
 CUT_OFF = "cut off"
@@ -132,8 +132,8 @@ class EpisodeTable:
         return held
 
 
-def table(log: StreamLog, facts: EpisodeFacts | None, since: int = 0) -> EpisodeTable:
-    """Return the episodes of a window, or only those that begin at row ``since`` or later, with what ``facts`` tell."""
+def table(log: StreamLog, since: int = 0) -> EpisodeTable:
+    """Return the episodes of a window, or only those that begin at row ``since`` or later."""
     rows = np.arange(max(log.begin, since), log.end)
     count = len(rows)
     if not count:
@@ -150,7 +150,7 @@ def table(log: StreamLog, facts: EpisodeFacts | None, since: int = 0) -> Episode
     start, stop = rows[0] + at, rows[0] + high - env * count
     totals = np.add.reduceat(reward.astype(np.float64), low)
     flags = terminated[high - 1], truncated[high - 1]
-    complete = begins[low] if facts is None else begins[low] & ~facts.cut_starts(start, env)
+    complete = begins[low] & (starts[low] < CUT_START)
     columns = env, start, stop, totals, *flags, complete, flags[0] | flags[1] | (stop <= rows[-1])
     order = np.lexsort((env, start))
     order = order[valid[low][order] & (begins[low][order] | (rows[0] == log.begin))]
@@ -159,7 +159,7 @@ def table(log: StreamLog, facts: EpisodeFacts | None, since: int = 0) -> Episode
 
 def episodes(log: StreamLog, facts: EpisodeFacts | None = None) -> list[Episode]:
     """Return the episodes of a window, sorted by first row, then by environment, with their ``facts`` if given."""
-    found = table(log, facts)
+    found = table(log)
     return listed(found, facts.find(found.start, found.env) if facts else None)
 
 
@@ -229,9 +229,9 @@ class KeptEpisodes:
             return made
         self._made = None  # if this is cut short, or another call comes in meanwhile, all are made anew
         if made is None:
-            made = _EpisodesMade(Sliding([*table(log, None, log.end).arrays().values(), _objects([])]))
+            made = _EpisodesMade(Sliding([*table(log, log.end).arrays().values(), _objects([])]))
         since = made.since if facts.changed is None else min(made.since, facts.changed)
-        found = table(log, facts, since)
+        found = table(log, since)
         known = facts.find(found.start, found.env)
         before, told = made.columns.arrays()[:-1], made.columns.arrays()[-1]
         old = EpisodeTable(log.stream, log.num_envs, *before)

@@ -36,11 +36,6 @@ MAX_SEED = (1 << 64) - 1
 SHARED_LENGTH = 64
 """Equal texts of at most this many characters share one object; equal texts that are longer need not."""
 NOWHERE = -1
-CUT_START = "cut_start"
-"""The name that is true among the facts of a line, or of a :class:`~.Source`, if the episode lacks its first steps.
-
-It is the store's own: in RAM it is no fact, and nobody is shown it as one.
-"""
 
 Bytes = NDArray[np.uint8]
 Facts = dict[str, Any]
@@ -56,16 +51,13 @@ class Noted(NamedTuple):
     at: int
     """The byte of the log of bytes at which the episode's newest line begins; :data:`NOWHERE` if it has none."""
     size: int
-    cut: bool = False
-    """True if the episode's first steps are missing."""
 
     @property
     def after(self) -> int:
         return self.at + self.size
 
     def line(self) -> bytes:
-        facts = {**self.facts, CUT_START: True} if self.cut else self.facts
-        text = json.dumps([self.row, self.stop, self.env, facts], separators=(",", ":"), allow_nan=False)
+        text = json.dumps([self.row, self.stop, self.env, self.facts], separators=(",", ":"), allow_nan=False)
         return text.encode() + b"\n"
 
 
@@ -144,16 +136,15 @@ class EpisodeFacts:
         """Set an episode's facts and its stop.
 
         ``before`` is the episode's present entry, or None. The new entry keeps the row of ``before``; without
-        ``before`` it gets ``row``. :data:`CUT_START` among the facts is kept apart from them.
+        ``before`` it gets ``row``.
         """
-        facts, cut = apart(facts)
         one = before or Noted(row, env, stop, {}, NOWHERE, 0)
         self._change(one.row)
         key = self.key(one.row, env)
         self._unwritten[key] = None
         if stop is None:
             self._open[env] = key
-        self._noted[key] = one._replace(stop=stop, facts=shared(facts), cut=cut or one.cut)
+        self._noted[key] = one._replace(stop=stop, facts=shared(facts))
 
     def _change(self, row: int) -> None:
         self.changed = row if self.changed is None else min(self.changed, row)
@@ -208,13 +199,13 @@ class EpisodeFacts:
             if len(found) != len(lines):
                 raise ValueError("a line is not one value")
             for line, stored in zip(lines, found, strict=True):
-                row, stop, env, (facts, cut) = self._checked(stored)
-                yield Noted(row, env, stop, shared(facts), at, len(line) + 1, cut)
+                row, stop, env, facts = self._checked(stored)
+                yield Noted(row, env, stop, shared(facts), at, len(line) + 1)
                 at += len(line) + 1
         except (TypeError, RecursionError) as error:
             raise ValueError(str(error)) from error
 
-    def _checked(self, stored: Any) -> tuple[int, int | None, int, tuple[Facts, bool]]:
+    def _checked(self, stored: Any) -> tuple[int, int | None, int, Facts]:
         row, stop, env, facts = stored
         numbers = (row, env) if stop is None else (row, env, stop)
         if any(type(number) is not int or number < 0 for number in numbers) or not isinstance(facts, dict):
@@ -224,7 +215,7 @@ class EpisodeFacts:
             raise ValueError(f"tags must be texts, got {tags!r:.100}")
         if env >= self.num_envs or (stop is not None and stop <= row):
             raise ValueError(f"there is no episode from row {row} to {stop} of environment {env}")
-        return row, stop, env, apart(facts)
+        return row, stop, env, facts
 
     def take(self, one: Noted) -> None:
         """Note the facts of the next line; ignore the line if its row does not exist."""
@@ -235,7 +226,7 @@ class EpisodeFacts:
         key = self.key(one.row, one.env)
         known = self._noted.get(key)
         # 1 == True, but a condition tells them apart.
-        if known is None or known.cut != one.cut or repr(known.facts) != repr(one.facts):
+        if known is None or repr(known.facts) != repr(one.facts):
             self._change(one.row)
         self._noted[key] = one
         if one.stop is None:
@@ -296,13 +287,8 @@ class EpisodeFacts:
                 place = f"the facts of row {one.row} of environment {one.env}"
                 if not is_name(name):
                     yield f"{place}: {name!r:.100} is no name of a fact"
-                elif value is not None and not _MEANINGS.get(name, _anything)(value):
+                elif value is not None and not _MEANINGS.get(name, lambda _: True)(value):
                     yield f"{place}: {name} cannot be {value!r:.100}"
-
-    def cut_starts(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which of the episodes that begin at rows ``starts``, ``(n,)``, lack their first steps, bool ``(n,)``."""
-        keys = (starts * self.num_envs + envs).tolist() if self._noted else ()
-        return np.array([self._noted.get(key, NOTHING).cut for key in keys] or [False] * len(starts), bool)
 
     def find(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> list[Facts]:
         """Return the facts of the episodes whose first rows in the window are ``starts``, ``(n,)``.
@@ -323,19 +309,9 @@ class EpisodeFacts:
         return list(map(FACTS_OF, found))
 
 
-def apart(facts: Facts) -> tuple[Facts, bool]:
-    """Return facts without :data:`CUT_START`, and True if it was among them."""
-    cut = facts.get(CUT_START) is True
-    return {name: value for name, value in facts.items() if name != CUT_START} if cut else facts, cut
-
-
 def is_name(name: Any) -> bool:
     """Tell whether a value can be the name of a fact."""
     return isinstance(name, str) and NAME.fullmatch(name) is not None and len(name) <= MAX_NAME
-
-
-def _anything(value: Any) -> bool:
-    return True
 
 
 _MEANINGS: dict[str, Callable[[Any], bool]] = {

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.schema.columns import CONTINUES, PATCHES, PLACE, START, TERMINATED, TRUNCATED, VALID, Column, Start
+from diskreplay.schema.columns import CONTINUES, PLACE, START, TERMINATED, TRUNCATED, VALID, Column, Start
 from diskreplay.schema.ids import STREAM_SHIFT, Ids
 from diskreplay.schema.ring import Table
 
@@ -102,7 +102,7 @@ class StreamLog:
         self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patched})
         """The small columns of the patches, each ``(length, *shape)``; patch ``n`` stands at ``n % length``."""
         self.older_patches: dict[tuple[int, int], int] = {}
-        """For each row and environment with start code PATCHES: the number of a patch.
+        """For each row and environment whose start code has the rule PATCHES: the number of a patch.
 
         If the number is ``n``, patch ``n`` holds the frame one step before the row (offset -1), patch ``n + 1`` the
         frame two steps before it, and so on.
@@ -149,7 +149,7 @@ class StreamLog:
         self.patches = self.patches.without(large, self.patches.most)
 
     @property
-    def whole(self) -> bool:
+    def holds_all(self) -> bool:
         """True if the log holds all columns."""
         return len(self.held) == self._all
 
@@ -316,11 +316,11 @@ class StreamLog:
         if self.end == self.floor:
             return None
         starts = self.span(START, self.floor, self.end)
-        if starts.max() > max(Start):
-            return f"a start code is {starts.max()}, above {max(Start)}"
+        if len(wrong := starts[Start.wrong(starts)]):
+            return f"a start code is {wrong[0]}, which is none"
         if self.floor == 0 and (starts[0] == CONTINUES).any():
             return "row 0 says that it continues the row before it"
-        rows, envs = np.nonzero(starts == PATCHES)
+        rows, envs = np.nonzero(Start.by_patches(starts))
         if not all(
             place in self.older_patches for place in zip((rows + self.floor).tolist(), envs.tolist(), strict=True)
         ):

@@ -137,7 +137,8 @@ class Where:
     def _wrong(self, place: ast.expr | int, what: str) -> InputError:
         if isinstance(place, ast.expr):
             place = self._begin + len(self._source.encode()[: place.col_offset].decode())
-        return InputError(f"where: at character {min(place, len(self.text)) + 1} {what}: {_short(self.text)}")
+        shown = self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
+        return InputError(f"where: at character {min(place, len(self.text)) + 1} {what}: {shown}")
 
     def _condition(self, node: ast.expr, depth: int) -> Test:
         if depth > MAX_DEPTH:
@@ -250,7 +251,3 @@ def _compared_with_null(values: FactValues, there: bool) -> Mask:
 
 def _has_true(value: Any) -> bool:
     return type(value) is list and any(part is True or _has_true(part) for part in value)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."

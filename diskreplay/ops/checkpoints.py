@@ -34,7 +34,7 @@ class CheckpointSummary(Result):
 
     Attributes:
         name: the name of the checkpoint.
-        number: its place in the order of all; 0 where an older version made it.
+        number: its place in the order of all.
         maker: the stream whose writer made it; None where a reader of a remote store did.
         time: the time at which it was made, by its maker's clock, seconds since the epoch.
         rows: the rows ``(start, stop)`` of each stream's window, by stream.
@@ -165,7 +165,7 @@ def _line(found: Checkpoint) -> CheckpointLine:
 
 
 def _is_free(store: Store, name: str) -> bool:
-    lock = store.files.lock(store.stream_path(name))
+    lock = store.files.lock(stream.lock_file(store.stream_path(name)))
     if lock is not None:
         lock.release()
     return lock is not None

@@ -63,11 +63,8 @@ def merge(
     if not paths:
         raise InputError("name at least one store to merge")
     target = new_store(out, *paths)
-    with (
-        stoppable(progress) as report, replacing(target, "directory") as temporary,
-        contextlib.ExitStack() as stack,
-    ):  # fmt: skip
-        parts = [stack.enter_context(open_selected(path)) for path in paths]
+    with stoppable(progress) as report, replacing(target, "directory") as temporary:
+        parts = [open_selected(path) for path in paths]
         for part in parts[1:]:
             check_alike(parts[0], part)
         videos = together([part.schema.videos for part in parts])
@@ -153,10 +150,8 @@ def split(
     if len(set(targets)) != len(targets):
         raise InputError("the stores to be made must have different names")
     done = 0
-    with (
-        open_selected(path, Selection(where=where)) as whole, stoppable(progress) as report,
-        contextlib.ExitStack() as stack,
-    ):  # fmt: skip
+    with stoppable(progress) as report, contextlib.ExitStack() as stack:
+        whole = open_selected(path, Selection(where=where))
         every = whole.numbered()
         known = list(every)
         dealt = deal([episode.length for episode in every.values()], shares, seed)

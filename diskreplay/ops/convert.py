@@ -164,8 +164,8 @@ def export(
         grouped(target) if chosen.name in GROUPED else contextlib.nullcontext(),
         stoppable(progress) as report,
         replacing(target, chosen.kind, overwrite=overwrite, recognise=chosen.recognise) as temporary,
-        open_selected(path, selection, reward_column) as part,
     ):
+        part = open_selected(path, selection, reward_column)
         if selection != EVERYTHING and not part.steps:
             raise NotEnoughDataError(nothing_chosen(part))
         part.layout = dataclasses.replace(part.layout, task=task)

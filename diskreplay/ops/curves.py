@@ -33,7 +33,8 @@ def draw(name: str, steps: NDArray[np.int64], values: NDArray[Any]) -> Image.Ima
         top = TOP + element * (PANEL_HEIGHT + GAP)
         pen.rectangle((LEFT, top, WIDTH - GAP, top + PANEL_HEIGHT - 1), PANEL)
         known = np.isfinite(shown[:, element])
-        low, high = _range(shown[known, element])
+        values = shown[known, element]
+        low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
         label = f"{name}[{element}]"
         for line, text in enumerate((label if len(label) <= 22 else f"[{element}]", f"{high:.4g}", f"{low:.4g}")):
             pen.text((GAP, top + line * (PANEL_HEIGHT // 3)), _plain(text), INK)
@@ -47,10 +48,6 @@ def draw(name: str, steps: NDArray[np.int64], values: NDArray[Any]) -> Image.Ima
     pen.text((LEFT, bottom), f"step {steps[0]}", INK)
     pen.text((WIDTH - 90, bottom), f"step {steps[-1]}", INK)
     return picture
-
-
-def _range(values: NDArray[np.float64]) -> tuple[float, float]:
-    return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
 
 
 def _plain(text: str) -> str:

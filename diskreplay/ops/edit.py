@@ -111,7 +111,8 @@ def edit(
         raise InputError(f"steps must be a list of slices of consecutive steps, [slice(0, 5)], got {steps!r:.80}")
     if not named and not later:
         raise InputError("say what is to go: episodes by drop, keep or drop_episodes; steps of episodes, or ids")
-    with open_selected(path) as whole, stoppable(progress) as report:
+    with stoppable(progress) as report:
+        whole = open_selected(path)
         columns = later_columns(whole, later or {})
         every, gone = whole.episodes, np.zeros(whole.steps, bool)
         if ids is not None:

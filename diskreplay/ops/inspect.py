@@ -190,8 +190,6 @@ class Facts(Compressed, Result):
 
 @dataclasses.dataclass
 class _Found:
-    """The facts that are gathered from the streams."""
-
     streams: list[StreamFacts] = dataclasses.field(default_factory=list)
     episodes: list[Episode] | None = dataclasses.field(default_factory=list)
     columns: dict[str, ColumnFacts] = dataclasses.field(default_factory=dict)
@@ -294,7 +292,8 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
 def _inspect_stream(store: Store, name: str, found: _Found) -> None:
     transitions, causes, commit = None, None, stream.read_commit(store.files, store.stream_path(name))
     try:
-        part = open_stream(store, name, ChunkCache(0))
+        with store.files.coming(store.schema, {name: commit}):
+            part = open_stream(store, name, ChunkCache(0))
         commit, transitions, causes = part.disk.commit_record, len(part.log), ends(part.log)
         if found.episodes is not None:
             found.episodes += episodes(part.log, part.facts)
@@ -315,7 +314,7 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
             del told["parameters"]
             facts = dataclasses.replace(facts, raw_bytes=pictures * math.prod(video.shape), video=told)
         found.columns[path] = _merge(found.columns.get(path), facts)
-    writer = store.files.lock_holder(store.stream_path(name))
+    writer = stream.lock_holder(store.files, store.stream_path(name))
     found.streams.append(
         StreamFacts(
             name, commit.num_envs, commit.capacity, commit.begin, commit.end, transitions,

@@ -152,7 +152,6 @@ def _check_arguments(
 def _check_same(
     buffer: ReplayBuffer, stepper: envs.Stepper, num_envs: int | None, frame_stack: int | None
 ) -> None:  # fmt: skip
-    """Raise InputError if the store was not recorded from such environments."""
     schema = buffer.schema
     given = {
         "observation space": (stepper.observation_space, schema.observation_space),

@@ -28,7 +28,7 @@ from diskreplay.remote import (
     needed_shards,
     open_remote,
 )
-from diskreplay.storage import metadata
+from diskreplay.storage import metadata, root
 from diskreplay.storage.files import translate_reads
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.paths import PathLike
@@ -177,6 +177,8 @@ def _keys(store: Store) -> Iterator[str]:
     yield metadata.NAME
     yield f"{STREAMS}/{metadata.NAME}"
     yield f"{CHECKPOINTS}/{metadata.NAME}"
+    copies = root.copies(store.files, store.path)
+    yield from (file.removeprefix(f"{store.path}/") for file, ours in copies.items() if ours == store.attributes)
     checkpoints = store.checkpoints()
     for name in store.stream_names():
         newest = store.newest_commit(name)
@@ -196,7 +198,7 @@ def _keys(store: Store) -> Iterator[str]:
 def _copy(files: RemoteFiles, key: str, target: pathlib.Path) -> int:
     path = f"{files.url}/{key}"
     target.parent.mkdir(parents=True, exist_ok=True)
-    if key.endswith(f"/{metadata.NAME}") or key == metadata.NAME:
+    if key.rpartition("/")[2] in (metadata.NAME, root.COPY):
         data = files.read(path)
         target.write_bytes(data)
         return len(data)

@@ -202,7 +202,7 @@ def _frames(rows: LogRows, episode: Episode, leaf: Column, steps: NDArray[np.int
     """Yield the observations ``(*shape)`` of some steps of an episode; that of step ``length`` is the final one."""
     yield from rows.frames(leaf, episode.env, episode.start + steps[steps < episode.length])
     if episode.length in steps:
-        yield rows.final_frame(leaf, episode.env, episode.stop - 1)
+        yield rows.values(leaf, episode.env, np.array([episode.stop - 1]), 1)[0]
 
 
 def _sheet(pictures: _Pictures, target: pathlib.Path, overwrite: bool) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 Of the store:
 
-1. Every group has a ``zarr.json`` that says so; the root's schema can be read; stream numbers differ.
+1. Every group has a ``zarr.json`` that says so; the root's schema can be read, and copies of it are right; stream
+   numbers differ.
 
 Of each stream:
 
@@ -57,7 +58,7 @@ from diskreplay.ops.verify_rows import UNREADABLE, RowCheck
 from diskreplay.reading.bytelog import CONTENTS, read_records
 from diskreplay.remote import locate_store
 from diskreplay.schema.columns import LOGS, Schema
-from diskreplay.storage import attachments, metadata, saved_state, stream
+from diskreplay.storage import attachments, metadata, root, saved_state, stream
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.files import Files, translate_reads
@@ -74,6 +75,8 @@ class Verified:
         streams, checkpoints, chunks: the numbers of those that were looked at.
         bytes: the bytes of the chunks that were read.
         seconds: the seconds that the check took.
+        checkpoint: the newest whole checkpoint to which streams with damaged rows can go back; None if there is none,
+            or no stream's newest commit needs a damaged row.
     """
 
     path: str
@@ -83,6 +86,7 @@ class Verified:
     bytes: int
     seconds: float
     problems: tuple[Problem, ...]
+    checkpoint: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -109,25 +113,14 @@ def verify(path: PathLike, progress: Progress | None = None, files: Files | None
     with translate_reads(full):
         checker = _StoreCheck(store, found, progress)
         checker.run()
+        checkpoint = checker.whole_checkpoint()
     return Verified(
-        full, len(checker.commits), len(checker.cuts), found.chunks, found.bytes, time.perf_counter() - started,
-        tuple(found.problems),
+        full, len(checker.commits), len(checker.checkpoints), found.chunks, found.bytes, time.perf_counter() - started,
+        tuple(found.problems), checkpoint,
     )  # fmt: skip
 
 
-def check_checkpoint(store: Store, name: str, commits: dict[str, Commit], found: Findings) -> None:
-    """Check one checkpoint and all that it needs; ``commits`` are the records of the streams."""
-    checker = _StoreCheck(store, found, None)
-    checker.commits = commits
-    checker.read_checkpoint(name)
-    for of, cut in checker.cuts.get(name, {}).items():
-        if of in commits and _before(cut, commits[of]):
-            for check in checker.columns(of, [cut]):
-                check.run()
-            checker.rows(of, [cut])
-
-
-def check_log(path: str, reader: ColumnReader, schema: Schema, view: Commit, found: Findings) -> None:
+def _check_log(path: str, reader: ColumnReader, schema: Schema, view: Commit, found: Findings) -> None:
     """Rules 9 and 10, of the log that a commit names; what cannot be read of its files is found by ColumnCheck."""
     place = {"stream": reader.stream, "column": path, "file": reader.directory}
     rows = StreamLog(view.stream, (), (), view.num_envs, view.capacity, 0, schema.later)
@@ -147,7 +140,7 @@ def check_log(path: str, reader: ColumnReader, schema: Schema, view: Commit, fou
             found.add(problem, **place)
 
 
-def check_saved_state(store: Store, name: str) -> None:
+def _check_saved_state(store: Store, name: str) -> None:
     """Raise an error if what closing kept in a stream cannot be read, or restored."""
     files, path = store.files, store.stream_path(name)
     found = saved_state.read(files, path)
@@ -184,16 +177,17 @@ class _StoreCheck:
         self.progress = progress
         self.commits: dict[str, Commit] = {}
         self.numbers: dict[int, str] = {}
-        self.cuts: dict[str, dict[str, Commit]] = {}
+        self.checkpoints: dict[str, Checkpoint] = {}
         self._done = 0
         self._total = 0
 
     def run(self) -> None:
         self._groups([self.store.path, self._path(STREAMS), self._path(CHECKPOINTS)])
+        self._copies()
         for name in metadata.nodes(self.store.files, self._path(STREAMS)):
             self._read_stream(name)
         for name in metadata.nodes(self.store.files, self._path(CHECKPOINTS)):
-            self.read_checkpoint(name)
+            self._read_checkpoint(name)
         views = {name: self._views(name) for name in self.commits}
         checks = {name: self.columns(name, of) for name, of in views.items()}
         if self.progress:
@@ -205,6 +199,29 @@ class _StoreCheck:
             self.rows(name, views[name])
             self._forgive(name, before)
 
+    def whole_checkpoint(self) -> str | None:
+        """Return the newest whole checkpoint of all streams whose newest rows are damaged, None without one of either.
+
+        A checkpoint may be whole where the same rows are damaged now: chunks that were not full were written again.
+        """
+        named = {problem.stream for problem in self.found.problems if problem.stream is not None}
+        sick = {name for name in named if name not in self.commits or not self._is_whole(name, self.commits[name])}
+        for one in sorted(self.checkpoints.values(), key=lambda one: one.order, reverse=True) if sick else []:
+            if sick <= one.cut.keys() and all(self._is_whole(name, view) for name, view in one.cut.items()):
+                return one.name
+        return None
+
+    def _is_whole(self, name: str, view: Commit) -> bool:
+        """Tell whether all that a commit of a stream needs is whole."""
+        if name not in self.commits or not _before(view, self.commits[name]):
+            return False
+        check = _StoreCheck(self.store, Findings(), None)
+        check.record(name, view, self.store.path)
+        for column in check.columns(name, [view]):
+            column.run()
+        check.rows(name, [view])
+        return not check.found.problems
+
     def _path(self, *parts: str) -> str:
         return "/".join([self.store.path, *parts])
 
@@ -212,6 +229,15 @@ class _StoreCheck:
         self._done += count
         if self.progress:
             self.progress(min(self._done, self._total), self._total)
+
+    def _copies(self) -> None:
+        store = self.store
+        if store.root_copy is not None:
+            said = f"its copy {store.root_copy!r} was read; opening the store to write puts the document back"
+            self.found.add(said, file=self._path(metadata.NAME))
+        for file, ours in root.copies(store.files, store.path).items():
+            if ours != store.attributes:
+                self.found.add("it is no copy of the root document, which counts", file=file)
 
     def _groups(self, folders: Sequence[str], name: str | None = None) -> None:
         files = self.store.files
@@ -239,15 +265,15 @@ class _StoreCheck:
         if (other := self.numbers.setdefault(commit.stream, name)) != name:
             self.found.add(f"its number {commit.stream} is that of {other!r} too", **place)
         self.commits[name] = commit
-        self._record(name, commit, place["file"])
+        self.record(name, commit, place["file"])
         try:
-            check_saved_state(self.store, name)
+            _check_saved_state(self.store, name)
         except DiskReplayError as error:
             self.found.take(error, stream=name)
         above = {path.rpartition("/")[0] for path in LOGS if path in commit.tails} - {""}
         self._groups([f"{folder}/{group}" for group in sorted({*stream.groups(self.schema), *above})], name)
 
-    def _record(self, name: str, commit: Commit, file: str) -> None:
+    def record(self, name: str, commit: Commit, file: str) -> None:
         """Check rules 2 and 3, of a stream's commit or of a checkpoint's cut."""
         columns = {**self.schema.arrays, **stream.logs(self.schema, commit)}
         for unknown in sorted(commit.tails.keys() - columns.keys()):
@@ -261,7 +287,7 @@ class _StoreCheck:
                     stream=name, column=path, file=file,
                 )  # fmt: skip
 
-    def read_checkpoint(self, name: str) -> None:
+    def _read_checkpoint(self, name: str) -> None:
         """Check rules 7 and 8, without what the cut pins."""
         file = self._path(CHECKPOINTS, name, metadata.NAME)
         try:
@@ -273,7 +299,7 @@ class _StoreCheck:
         except DiskReplayError as error:
             self.found.take(error, file=file)
             return
-        self.cuts[name] = checkpoint.cut
+        self.checkpoints[name] = checkpoint
         for of, commit in checkpoint.cut.items():
             newest = self.commits.get(of)
             if newest is None:
@@ -285,7 +311,7 @@ class _StoreCheck:
                     f"stream's commit of rows {newest.begin} to {newest.end}",
                     stream=of, file=file,
                 )  # fmt: skip
-            self._record(of, commit, file)
+            self.record(of, commit, file)
 
     def _state(self, checkpoint: Checkpoint) -> None:
         """Raise an error if what a sampler needs of it cannot be read; unknown kinds are left alone."""
@@ -298,7 +324,7 @@ class _StoreCheck:
     def _views(self, name: str) -> list[Commit]:
         """Return the stream's commit, and the cuts that can be checked with it."""
         newest = self.commits[name]
-        cuts = [cut[name] for cut in self.cuts.values() if name in cut]
+        cuts = [one.cut[name] for one in self.checkpoints.values() if name in one.cut]
         return [newest, *(cut for cut in cuts if _before(cut, newest))]
 
     def columns(self, name: str, views: Sequence[Commit]) -> list[ColumnCheck]:
@@ -318,14 +344,14 @@ class _StoreCheck:
             check.run()
             seen[view.timeline] = min(row, check.first), min(patch, view.patch_begin)
             for path, reader in self.store.log_readers(name, view).items():
-                check_log(path, reader, self.schema, view, self.found)
+                _check_log(path, reader, self.schema, view, self.found)
 
     def _forgive(self, name: str, first: int) -> None:
         """Forget problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""
         with contextlib.suppress(*DAMAGE, FileNotFoundError, NotADirectoryError):
             newest = stream.read_commit(self.store.files, self.store.stream_path(name))
             context = self.schema.context
-            dropped = self.cuts.keys() - self.store.checkpoint_names()
+            dropped = self.checkpoints.keys() - self.store.checkpoint_names()
             if newest.evicted_since(self.commits[name]) or dropped:
                 self.found.problems[first:] = [
                     p

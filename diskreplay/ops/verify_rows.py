@@ -1,6 +1,6 @@
 """The check of one commit's rows against each other: where runs begin, and what the patch table says of them.
 
-1. ``start`` is one of the codes of :class:`diskreplay.schema.columns.Start`.
+1. ``start`` is one of the codes of :class:`diskreplay.schema.columns.Start`, of 1 to 3 maybe plus ``CUT_START``.
 2. A row continues the one before only where both are transitions and the one before did not end; the first row of all
    continues nothing.
 3. Patches are in the order of their rows. Each names an existing row and environment, and an offset from ``-context``
@@ -19,7 +19,7 @@ What cannot be read is left out: :mod:`diskreplay.ops.verify_chunks` reports it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -38,17 +38,11 @@ BLOCK_VALUES = 1 << 20
 UNREADABLE = (EvictedError, *DAMAGE)
 
 
-class ValueReader:
-    """A reader of single values of a column, which keeps the last one's chunk.
+class _ValueReader:
+    """A reader of single values of a column, which keeps the last one's chunk."""
 
-    Args:
-        reader: the reader of the column.
-        read: reads a chunk of a group into an array; as the reader does if None.
-    """
-
-    def __init__(self, reader: ColumnReader, read: Callable[[int, int, Array], object] | None = None) -> None:
+    def __init__(self, reader: ColumnReader) -> None:
         self.reader = reader
-        self._read = reader.read_chunk if read is None else read
         self._chunk = np.empty(reader.chunk_shape, reader.column.dtype)
         self._at = -1, -1
 
@@ -58,7 +52,7 @@ class ValueReader:
         group, of = divmod(env, self.reader.group_envs)
         if self._at != (chunk, group):
             self._at = -1, -1
-            self._read(chunk, group, self._chunk)
+            self.reader.read_chunk(chunk, group, self._chunk)
             self._at = chunk, group
         value: Array = self._chunk[at, of]
         return value
@@ -156,20 +150,20 @@ class RowCheck:
                     ended[1:] |= self._loaded(flag).read_rows(low, high)
             before = ended[-1:]
             self._starts(low, start, valid, ended[:-1])
-            explained = (np.argwhere(start == Start.PATCHES) + np.array([low, 0])).tolist()
+            explained = (np.argwhere(Start.by_patches(start)) + np.array([low, 0])).tolist()
             wanted = {(row, env, -back) for row, env in explained for back in range(1, self.schema.context + 1)}
             self.missing += sorted(wanted - have)
             first, last = np.searchsorted(told_by, [low, high], sorter=order)
             here = order[first:last]
             here = here[(env[here] >= 0) & (env[here] < num_envs)]
             at, patch = (told_by[here] - low, env[here]), offset[here]
-            self.orphans += here[(patch < 0) & valid[at] & (start[at] != Start.PATCHES)].tolist()
+            self.orphans += here[(patch < 0) & valid[at] & ~Start.by_patches(start[at])].tolist()
             self.continued += here[(patch == 1) & valid[at] & (start[at] == Start.CONTINUES)].tolist()
 
     def _starts(self, low: int, start: Array, valid: Array, after_end: Array) -> None:
         continues = start == Start.CONTINUES
         for what, bad in (
-            ("its start code is none of 0 to 3", start > max(Start)),
+            ("its start code is none of 0 to 3 and 5 to 7", Start.wrong(start)),
             ("it continues a row that ended or is no transition", continues & after_end),
             ("it is no transition, but continues the row before", continues & ~valid),
         ):
@@ -224,7 +218,7 @@ class RowCheck:
         for leaf, path in ((column.name, f"{PATCH_TABLE}/{column.name}") for column in columns):
             bad = []
             with contextlib.suppress(*UNREADABLE):
-                rows, patches = ValueReader(self._loaded(leaf)), ValueReader(self._loaded(path))
+                rows, patches = _ValueReader(self._loaded(leaf)), _ValueReader(self._loaded(path))
                 for at in order:
                     row, env = places[at, :2].tolist()
                     with contextlib.suppress(*UNREADABLE):
@@ -253,7 +247,7 @@ def _count(bad: Sequence[int] | Array) -> str:
 
 def _wrong_packets(facts: Video, spans: Array, items: ColumnReader) -> str | None:
     """Return what is wrong with the first group of records of a video column that breaks a rule, or None."""
-    for group in by_group(spans):
+    for group in _by_group(spans):
         start, stop = spans[group[-1]].tolist()
         if start == stop:
             continue
@@ -266,7 +260,7 @@ def _wrong_packets(facts: Video, spans: Array, items: ColumnReader) -> str | Non
     return None
 
 
-def by_group(spans: Array) -> list[Array]:
+def _by_group(spans: Array) -> list[Array]:
     """Return the positions of spans ``(n, 2)`` that begin at one item, as those of a group of packets; longest last."""
     order = np.lexsort((spans[:, 1], spans[:, 0]))
     return np.split(order, np.flatnonzero(np.diff(spans[order, 0])) + 1) if len(order) else []

@@ -285,7 +285,6 @@ class ChunkCache:
                 self._full = False
 
     def _lacks(self, size: int) -> bool:
-        """Tell whether there is no room for so many bytes."""
         if self.used_bytes + size > self.budget_bytes:
             self._full = True
         return self._full

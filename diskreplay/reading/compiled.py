@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import workers
-from diskreplay.loading import Late
+from diskreplay.loading import BackgroundImport
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
 from diskreplay.schema.columns import Column
@@ -56,9 +56,9 @@ def _load_kernel() -> types.ModuleType | None:
     return kernel
 
 
-PLANNER = Late(_load_planner)
+PLANNER = BackgroundImport(_load_planner)
 """The loading of :mod:`.planner`, which plans, and copies columns in RAM."""
-KERNEL = Late(_load_kernel)
+KERNEL = BackgroundImport(_load_kernel)
 """The loading of :mod:`.kernel`, which reads."""
 
 

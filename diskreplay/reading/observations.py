@@ -20,7 +20,7 @@ from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.target import Target
-from diskreplay.schema.columns import PATCHES, REPEAT, START, Stack
+from diskreplay.schema.columns import CUT_START, PATCHES, REPEAT, START, Stack
 from diskreplay.schema.ids import Ids
 from diskreplay.storage.column import ColumnReader
 
@@ -111,7 +111,7 @@ def pad(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, env
     """Fill in the steps before the episodes of rows that have only ``depth`` older steps instead of ``older``."""
     log = source.log
     firsts = rows - depth
-    codes = log.take(START, firsts, envs)
+    codes = log.take(START, firsts, envs) % CUT_START
     repeated = []
     for target, missing, row, env, code in zip(
         place.tolist(), (older - depth).tolist(), firsts.tolist(), envs.tolist(), codes.tolist(), strict=True

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError, EvictedError
@@ -19,7 +18,7 @@ from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.interrupts import Lock
-from diskreplay.reading import decoding, observations, ragged_reads
+from diskreplay.reading import observations, ragged_reads
 from diskreplay.reading.bytelog import CONTENTS, ByteLog
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.observations import ObsSource
@@ -28,7 +27,6 @@ from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
 from diskreplay.schema.columns import INFO, LATER, PLACE, REWARD, Schema
 from diskreplay.schema.ids import Ids
-from diskreplay.schema.ragged import Lists
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store
@@ -124,33 +122,15 @@ class OpenStream:
         """Return the array with the items of a ragged column."""
         return self.disk.items[name]
 
-    def read_items(self, name: str, spans: Array) -> Lists:
-        """Return the items of spans ``(n, 2)`` of a ragged column; the caller holds the lock."""
-        reads = Reads()
-        found = self._look_up(reads, name, spans)
-        reads.finish()
-        return found
-
     def read_span(self, name: str, span: tuple[int, int], lock: Lock) -> Array:
         """Return the items of one span; the lock is held while they are looked up, and not while they are read."""
         reads = Reads()
         with lock:
-            found = self._look_up(reads, name, np.array([span], np.int64))
+            spans = np.array([span], np.int64)
+            found = ragged_reads.read(reads, self.schema.ragged[name], spans, [(self, np.arange(1))], "lists")
         reads.finish()
         values: Array = found.values
         return values
-
-    def read_frames(self, name: str, spans: Array, rows: Ids) -> NDArray[np.uint8]:
-        """Return the frames ``(n, H, W, 3)`` of spans ``(n, 2)`` that rows of a video column have."""
-        reads = Reads()
-        found = decoding.read(reads, self.schema.ragged[name], spans, [(self, np.arange(len(spans)), rows)])
-        reads.finish()
-        return found
-
-    def _look_up(self, reads: Reads, name: str, spans: Array) -> Lists:
-        found = ragged_reads.read(reads, self.schema.ragged[name], spans, [(self, np.arange(len(spans)))], "lists")
-        assert isinstance(found, Lists)
-        return found
 
     def spans(self) -> Spans:
         """Return the episodes of the window, up to date."""

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.checks import Array
 from diskreplay.reading.cache import ChunkCache
@@ -61,16 +60,10 @@ def read(
     return found
 
 
-def is_wrong(column: RaggedColumn, spans: Array, begin: int, end: int) -> NDArray[np.bool_]:
-    """Return which spans ``(..., 2)`` are none of an array of items ``[begin, end)``."""
-    starts, stops = spans[..., 0], spans[..., 1]
-    bad: NDArray[np.bool_] = (starts < begin) | (stops > end) | (stops < starts) | (stops - starts > column.most)
-    return bad
-
-
 def wrong(column: RaggedColumn, spans: Array, begin: int, end: int) -> str | None:
     """Return what is wrong with spans ``(..., 2)`` of an array of items ``[begin, end)``, or None."""
-    bad = is_wrong(column, spans, begin, end)
+    starts, stops = spans[..., 0], spans[..., 1]
+    bad = (starts < begin) | (stops > end) | (stops < starts) | (stops - starts > column.most)
     if not bad.any():
         return None
     start, stop = spans[bad][0].tolist()

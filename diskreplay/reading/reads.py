@@ -70,16 +70,13 @@ class Reads:
         self._on_disk = True
         if plan.empty:
             return
-        if plan.places.files and self._files_held() + len(plan.places.files) > handles.POOL.most_held():
+        held = sum(len(part.places.files) for parts in self._plans for part in parts)
+        if plan.places.files and held + len(plan.places.files) > handles.POOL.most_held():
             gather.run(gather.begin(plan), cache)
             return
         parts = [plan]
         self._plans.append(parts)
         self.then(functools.partial(gather.run, parts, cache))
-
-    def _files_held(self) -> int:
-        """Return how many files the plans hold open."""
-        return sum(len(part.places.files) for parts in self._plans for part in parts)
 
     def then(self, step: Callable[[], None]) -> None:
         """Note a step that needs the arrays of the steps before it."""

@@ -254,6 +254,15 @@ class Samples:
         self._fill(leaf, Target(out), step, step)
         return out[:, 0]
 
+    def newest_frames(self, leaf: int) -> tuple[Array, Array]:
+        """Return single frames of a leaf, ``(size, *frame_shape)``: the rows' and their next ones, each read once."""
+        column = self.schema.obs_columns[leaf]
+        if column.name in self.schema.ragged or self.schema.stacks[leaf].frames == 1:
+            return self.observe(leaf)
+        obs, following = (self._empty((self.size, 1, *column.shape), column.dtype) for _ in range(2))
+        self._fill(leaf, Target(obs, following), 0, 1)
+        return obs[:, 0], following[:, 0]
+
     def _fill(
         self, leaf: int, out: Target, first_step: int, last_step: int, last_rows: Sequence[Ids] | None = None
     ) -> None:

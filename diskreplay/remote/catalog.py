@@ -152,7 +152,7 @@ class Catalog:
             return listing.records[key]
         found = self._documents.get(key)
         if found is None or found[0] != known.tag:
-            now, data = read(self.objects, key, metadata.MAX_CHECKPOINT_BYTES)
+            now, data = read(self.objects, key, metadata.MAX_BYTES)
             found = self._documents[key] = now.tag, data
         return found[1]
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from diskreplay.errors import RemoteConflictError
 from diskreplay.remote import documents, ledger
 from diskreplay.remote.checkpoint_objects import checkpoint_name, document_key, in_order_of_removal, put_checkpoint
 from diskreplay.remote.commit_record import ChangedError, RemoteRecord, of_this_directory
 from diskreplay.remote.needed import needed_shards
-from diskreplay.remote.objects import Object, Objects, TakenError, find
+from diskreplay.remote.objects import Object, TakenError, find
 from diskreplay.remote.uploads import Uploads
 from diskreplay.storage import metadata
-from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint
 
 
-@dataclasses.dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """The number and id of a checkpoint that is remote: 0 and empty in older ones."""
 
     number: int
@@ -29,17 +28,12 @@ class CheckpointPush:
     """The checkpoints of a local store on their way to a URL, beside one of its streams; not thread-safe.
 
     Args:
-        store: the local one.
-        name: the name of the stream.
-        objects: the objects of the remote store.
         record: the record of the stream there.
         uploads: the stream's shards.
     """
 
-    def __init__(self, store: Store, name: str, objects: Objects, record: RemoteRecord, uploads: Uploads) -> None:
-        self._store = store
-        self._name = name
-        self._objects = objects
+    def __init__(self, record: RemoteRecord, uploads: Uploads) -> None:
+        self._store, self._name, self._objects = record.store, record.name, record.objects
         self._record = record
         self._uploads = uploads
         self._made: dict[tuple[str, str], Made | None] = {}
@@ -99,7 +93,7 @@ class CheckpointPush:
                 return False
             there = {one.key for one in self._objects.list(f"{STREAMS}/{name}/")}
             missing = set(needed_shards(self._store.schema, name, cut)) - there
-            if missing & self._uploads.complete:
+            if missing & self._uploads.known.keys():
                 raise ChangedError(missing)  # removed since
             if missing:
                 return False
@@ -112,12 +106,9 @@ class CheckpointPush:
     def _checkpoints_here(self) -> list[Checkpoint]:
         """Return the local checkpoints of one moment, oldest first: one dropped meanwhile may have a successor."""
         while True:
-            names, here = self._checkpoint_names(), self._store.checkpoints()
-            if {one.name for one in here} == names == self._checkpoint_names():
+            before, here = self._store.checkpoint_names(), self._store.checkpoints()
+            if {one.name for one in here} == set(before) == set(self._store.checkpoint_names()):
                 return here
-
-    def _checkpoint_names(self) -> set[str]:
-        return set(self._store.checkpoint_names())
 
     def _dropped(self, here: Iterable[Checkpoint], there: Mapping[str, Object]) -> list[str]:
         """Return the names of remote checkpoints that this store's writers made and that are not here, oldest first."""
@@ -143,10 +134,12 @@ class CheckpointPush:
         """Return a remote checkpoint that this store's writers made, or None if it is another's."""
         known = document.key, document.tag
         if known not in self._made:
-            found = find(self._objects, document.key, metadata.MAX_CHECKPOINT_BYTES)
+            found = find(self._objects, document.key, metadata.MAX_BYTES)
             data = found[1] if found else b""
             ours, mine = documents.ours(data), documents.beside(data).get("origin") in self._origins()
-            self._made[known] = Made(_count(ours.get("number")), str(ours.get("id", ""))) if ours and mine else None
+            number = ours.get("number")
+            made = Made(number if type(number) is int else 0, str(ours.get("id", "")))
+            self._made[known] = made if ours and mine else None
         return self._made[known]
 
     def give_up(self, timeline: int) -> None:
@@ -162,7 +155,7 @@ class CheckpointPush:
         """Raise RemoteConflictError if another's checkpoint may need rows that this stream gives up."""
         for one in self._checkpoints_there().values():
             if checkpoint_name(one.key) is not None and self._made_here(one) is None:
-                found = find(self._objects, one.key, metadata.MAX_CHECKPOINT_BYTES)
+                found = find(self._objects, one.key, metadata.MAX_BYTES)
                 cut = documents.ours(found[1]).get("cut") if found else None
                 of = cut.get(self._name) if isinstance(cut, dict) else None
                 if isinstance(of, dict) and of.get("timeline") != timeline:
@@ -179,8 +172,3 @@ class CheckpointPush:
             if name != self._name and of_this_directory(self._store, name, self._objects) is not None:
                 found.add(ledger.read(self._store.files, ledger.path(self._store.stream_path(name))).origin)
         return found
-
-
-def _count(value: object) -> int:
-    """Return an integer of a remote document, 0 for anything else."""
-    return value if type(value) is int else 0

@@ -1,7 +1,7 @@
 """The removal of what nothing needs any more from a remote store.
 
 A shard is dead when it lies wholly below its stream's window and no checkpoint pins it; so are the arrays of a
-checkpoint without a document, and bundles of dead shards alone. Who reads may be behind: so what is dead is first
+checkpoint without a document. Who reads may be behind: so what is dead is first
 noted, with the time, in an object of its own, and removed when it was dead for long enough, by the same tag, and still
 is. Checkpoints are looked for again right before, after it was noted what goes; who makes one looks afterwards whether
 all that it needs is still there (:mod:`diskreplay.remote.trainer_checkpoints`). Objects that are not the store's are
@@ -16,8 +16,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from diskreplay.errors import CorruptionError
-from diskreplay.remote import bundles, documents, numbers
+from diskreplay.remote import documents, numbers
 from diskreplay.remote.catalog import Catalog
 from diskreplay.remote.needed import needed_arrays, needed_shards
 from diskreplay.remote.objects import Object, read
@@ -29,6 +28,7 @@ from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
 
 NOTE = "__dead.json"
 """The note of what was dead since when, beside the first stream's array ``start``, where Zarr readers do not look."""
+MAX_NOTE_BYTES = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,6 @@ def _dead(store: Store, catalog: Catalog) -> dict[str, Object]:
         newest = store.newest_commit(name)
         commits = [newest, *(checkpoint.cut[name] for checkpoint in checkpoints if name in checkpoint.cut)]
         dead |= _dead_shards(store, name, newest, commits, there)
-        dead |= _dead_bundles(catalog, name, there, dead)
     return dead
 
 
@@ -115,22 +114,6 @@ def _dead_shards(
                 number = shard_number(key.removeprefix(prefix), column)
                 if number is not None and number < first:
                     found[key] = one
-    return found
-
-
-def _dead_bundles(
-    catalog: Catalog, name: str, there: Mapping[str, Object], dead: Mapping[str, Object]
-) -> dict[str, Object]:
-    prefix = f"{bundles.folder(name)}/{bundles.PREFIX}"
-    found = {}
-    for key in sorted(key for key in there if key.startswith(prefix))[:-1]:  # the last one may be written again
-        try:
-            held = bundles.decode(read(catalog.objects, key, bundles.MOST_BYTES)[1], catalog.path(key))
-        except (FileNotFoundError, CorruptionError):
-            continue
-        keys = [f"{STREAMS}/{name}/{below}" for below in held]
-        if all(below in dead or below not in there for below in keys):
-            found[key] = there[key]
     return found
 
 
@@ -157,7 +140,7 @@ def _note(catalog: Catalog) -> dict[str, Any]:
     """Return what the note says, empty if there is none that can be read."""
     key = _note_key(catalog)
     try:
-        found = json.loads(read(catalog.objects, key, metadata.MAX_CHECKPOINT_BYTES)[1])
+        found = json.loads(read(catalog.objects, key, MAX_NOTE_BYTES)[1])
     except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

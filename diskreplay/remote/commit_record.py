@@ -39,9 +39,10 @@ class RemoteRecord:
         objects: the objects of the remote store.
 
     Attributes:
+        store, name, objects: as they were given.
         commit: the content of the record; None before it was looked at, or where there is none.
         origin: the origin of the stream; "" before it was looked at.
-        written: True if this push has put the record since :meth:`begin`.
+        written: True if the push has put the record in its present round, whose beginning makes it False.
     """
 
     def __init__(self, store: Store, name: str, objects: Objects) -> None:
@@ -49,9 +50,9 @@ class RemoteRecord:
         self.commit: Commit | None = None
         self.origin = ""
         self.written = False
-        self._store = store
-        self._name = name
-        self._objects = objects
+        self.store = store
+        self.name = name
+        self.objects = objects
         self._ledger = ledger.path(store.stream_path(name))
         self._tag = NEW
         self._own: set[str] = set()
@@ -59,21 +60,17 @@ class RemoteRecord:
         self._owned = False
         """True if the record there was put by this push."""
 
-    def begin(self) -> None:
-        """Begin another round of the push, in which nothing was written yet."""
-        self.written = False
-
     def look(self) -> Commit | None:
         """Read the record that is there, or return None; raise RemoteConflictError if it is another's."""
-        there = find(self._objects, self.key)
-        known = ledger.start(self._store.files, self._ledger)  # after the record, whose id was noted before it was put
+        there = find(self.objects, self.key)
+        known = ledger.start(self.store.files, self._ledger)  # after the record, whose id was noted before it was put
         self.origin = known.origin
         if there is None:
             if self.commit is not None:
                 raise self.conflict("its record was removed")
             self._tag = NEW
             return None
-        commit, beside = decode(self.key, there[1], self._objects.url)
+        commit, beside = decode(self.key, there[1], self.objects.url)
         if beside.get("origin") != known.origin:
             raise self.conflict("another writer made it")
         write = beside.get("write")
@@ -87,12 +84,12 @@ class RemoteRecord:
 
     def put(self, commit: Commit) -> None:
         """Replace the record, which is the remote commit; raise ChangedError if the one there is not the known one."""
-        write = ledger.note(self._store.files, self._ledger)
+        write = ledger.note(self.store.files, self._ledger)
         self._own.add(write)
         document = metadata.group_document(commit.to_json(), self.key.removesuffix(f"/{metadata.NAME}"))
         document["attributes"][documents.KEY] = {"origin": self.origin, "write": write}
         try:
-            self._tag = put_over(self._objects, self.key, metadata.dump(document), self._tag)
+            self._tag = put_over(self.objects, self.key, metadata.dump(document), self._tag)
         except TakenError:
             raise ChangedError(self.key) from None
         self.commit, self._owned, self.written = commit, True, True
@@ -114,13 +111,13 @@ class RemoteRecord:
 
     def stands(self) -> bool:
         """Ask whether the record there is still the known one."""
-        found = self._objects.head(self.key)
+        found = self.objects.head(self.key)
         return found is not None and found.tag == self._tag
 
     def conflict(self, what: str) -> RemoteConflictError:
         """Return the error that says what keeps this directory from pushing to the stream."""
         return RemoteConflictError(
-            f"the stream {self._name!r} of {self._objects.url} is not the one of {self._store.path!r}: {what}. Write a "
+            f"the stream {self.name!r} of {self.objects.url} is not the one of {self.store.path!r}: {what}. Write a "
             "stream of another name (stream=...), or push to another URL"
         )
 

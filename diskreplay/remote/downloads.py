@@ -81,12 +81,11 @@ class Download(Generic[Result]):
 
 
 def call_off(downloads: Sequence[Download[Any]], seconds: float) -> None:
-    """Call off downloads, also those that these add to ``downloads``, and wait for them, at most ``seconds``."""
+    """Call off downloads, and wait for them, at most ``seconds``."""
     stop = time.monotonic() + seconds
     for download in downloads:
         download.called_off = True
     for download in downloads:
-        download.called_off = True
         download.wait(stop - time.monotonic())
 
 

@@ -32,6 +32,8 @@ NAME = "__remote.json"
 """The file name of the ledger, in the directory of the array ``start``."""
 MOST_WRITES, KEPT_WRITES = 1000, 500
 """The lines after which the ledger is written anew, and how many of them are kept then."""
+WRITE = re.compile(rb'^\{"write": "([0-9a-f]{32})"\}\n', re.MULTILINE)
+"""A line that was written whole."""
 
 _LOCK = Lock("the ledgers of pushes")
 at_fork(in_child=_LOCK.renew)
@@ -65,26 +67,19 @@ def empty(origin: str) -> bytes:
 def read(files: fs.Files, path: str) -> Ledger:
     """Read a ledger; raise FileNotFoundError if there is none, CorruptionError if its first line cannot be read."""
     with fs.translate_reads(path):
-        first, *lines = files.read(path).split(b"\n")
+        data = files.read(path)
+    first, line_feed, _ = data.partition(b"\n")
     try:
         origin = str(json.loads(first)["origin"])
+        if not line_feed:
+            raise ValueError("its first line has no end")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptionError(
             f"{path!r} cannot be read: {error!r}; go on in a stream of another name (stream=...)", file=path
         ) from error
-    if not lines:
-        raise CorruptionError(
-            f"{path!r} cannot be read: its first line has no end; go on in a stream of another name (stream=...)",
-            file=path,
-        )
-    writes, end = [], len(first) + 1
-    size = end
-    for line in lines[:-1]:  # what no line feed ends was not written whole
-        end += len(line) + 1
-        if whole := re.fullmatch(rb'\{"write": "([0-9a-f]{32})"\}', line):
-            writes.append(whole[1].decode())
-            size = end
-    return Ledger(origin, tuple(writes), size)
+    whole = list(WRITE.finditer(data, len(first) + 1))
+    size = whole[-1].end() if whole else len(first) + 1
+    return Ledger(origin, tuple(one[1].decode() for one in whole), size)
 
 
 def start(files: fs.Files, path: str) -> Ledger:

@@ -116,6 +116,5 @@ def join_store(
             break
     else:
         raise RemoteConflictError(f"no number is free at {objects.url!r}: too many join at once; try again")
-    note = ledger.NAME, ledger.empty(origin)
-    part = PartialStore(schema.identity, number, num_envs, capacity, note)
+    part = PartialStore(schema.identity, number, num_envs, capacity, {ledger.NAME: ledger.empty(origin)})
     return Store.create(path, files, schema, settings, called, part)

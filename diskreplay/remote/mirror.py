@@ -61,6 +61,10 @@ class Mirror:
         name = re.sub(r"[^A-Za-z0-9_-]", "-", of.key)[-80:]  # for people
         return os.path.join(self.directory, f"{name}@{digest}")
 
+    def takes(self, of: Object) -> bool:
+        """Tell whether an object is small enough to be kept: copies of larger ones would only take others' places."""
+        return 2 * of.size <= self.most_bytes
+
     def find(self, of: Object) -> str | None:
         """Return the path of an object's copy, from now on the most recently used one, or None if there is none."""
         path = self.path(of)
@@ -84,10 +88,6 @@ class Mirror:
         Raises RemoteError where they are fewer or more than the object's, DiskFullError where the disk is full: every
         other copy is removed then; WriteFailedError where the directory takes no copy for another reason.
         """
-        if of.size > self.most_bytes:
-            raise RemoteError(
-                f"{of.key!r} has {of.size:,} bytes, and the mirror may hold {self.most_bytes:,}: raise mirror_bytes"
-            )
         with self._lock:
             self._coming += of.size
         try:

@@ -73,7 +73,7 @@ class ShardPrefetcher:
             self._room = self._mirror.room()
         while len(self.running) < MOST_SHARDS and not self._off:
             wanted = ((cost, shard.size, key) for key, (shard, cost) in self._wanted.items())
-            due = [one for one in wanted if one[1] <= min(self._mirror.most_bytes, max(self._room, one[0]))]
+            due = [one for one in wanted if one[1] <= max(self._room, one[0])]
             if not due:
                 return
             _, size, key = max(due)

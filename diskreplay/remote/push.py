@@ -1,7 +1,7 @@
 """The push of what is new of a local stream to its remote store.
 
 A push takes the newest commit record from the disk and uploads, in this order: documents of arrays that grew; shards
-that do not change any more; bundles of them; the committed bytes of the growing ones; and then the record, on the
+that do not change any more; the committed bytes of the growing ones; and then the record, on the
 condition that the remote one is still the one that this writer put there. That is the remote commit: until then a
 reader sees the one before, whose shards are prefixes of the new ones. Then checkpoints, each when all that it needs
 is remote.
@@ -17,6 +17,7 @@ takes rows of both, and uploaded anew; refused where another's checkpoint needs 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -56,8 +57,8 @@ class Push:
         self.sent = Sent(begin=self._commit().begin)
         self._objects = Counted(objects, self.sent)
         self._record = RemoteRecord(store, name, self._objects)
-        self._uploads = Uploads(store, name, self._objects, self._record)
-        self._checkpoints = CheckpointPush(store, name, self._objects, self._record, self._uploads)
+        self._uploads = Uploads(self._record)
+        self._checkpoints = CheckpointPush(self._record, self._uploads)
         self._begun = False
         self._pins: list[Commit] = []
         """The commits of checkpoints, whose shards are remote."""
@@ -67,20 +68,16 @@ class Push:
 
         Raises RemoteError, after which it can be run again, and RemoteConflictError, after which it cannot.
         """
-        self._record.begin()
+        self._record.written = False
         for _ in range(ATTEMPTS):
-            try:
-                if not self._begun:
+            begun, self._begun = self._begun, False  # what fails half-way looks again at everything
+            with contextlib.suppress(ChangedError):
+                if not begun:
                     self._begin()
-                    self._begun = True
                 self._push_rows()
                 self.sent.taken = self._checkpoints.run()
+                self._begun = True
                 return
-            except ChangedError:
-                self._begun = False
-            except BaseException:
-                self._begun = False
-                raise
         raise RemoteError(f"{self.url}/{self._uploads.prefix}: others change it again and again; try again")
 
     def check_going_back(self, timeline: int) -> None:
@@ -108,14 +105,14 @@ class Push:
         self._pins = []
         if remote is None:
             numbers.claim(self._objects, first, self._name, local.stream, self._record.origin)
-            self._uploads.put_groups()
+            self._uploads.put_groups(there, local.stream)
             self._put_record(_empty(local, 0))
             return
         if remote.timeline > local.timeline or remote.sequence > local.sequence:
             raise self._record.conflict("it is ahead of this directory, which holds files of an older copy")
         self._is_remote(remote, known)
         if local.timeline == remote.timeline:
-            self._uploads.adopt(remote, local)
+            self._uploads.adopt(remote, self._store.cuts(self._name))
 
     def _is_remote(self, record: Commit, ours: bool = True) -> None:
         """Note a record that is remote, and the rows that were lost before it if this push put it."""
@@ -154,10 +151,9 @@ class Push:
     def _go_back(self, newest: Commit) -> None:
         """Make the remote stream empty on the new timeline, so that its shards may be replaced."""
         self._checkpoints.check_not_needed(newest.timeline)
-        self._uploads.forget()
+        self._uploads.known = {}
         self._put_record(_empty(newest, self.sent.sequence + 1))
         self._checkpoints.give_up(newest.timeline)
-        self._uploads.drop_bundles()
 
     def _put_record(self, record: Commit) -> None:
         """Replace the remote record, which is the remote commit."""

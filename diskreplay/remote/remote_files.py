@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from diskreplay.remote.bundles import ShardTail
 from diskreplay.remote.catalog import Catalog, Shard
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Objects, connect
@@ -24,22 +23,24 @@ from diskreplay.storage.local_files import LocalFile
 
 
 class RemoteFile(fs.File):
-    """A shard: the parts that a bundle had, until the rest is asked for, then its copy in the mirror."""
+    """A shard: its index until the rest is asked for, then its copy in the mirror, if that takes one."""
 
-    def __init__(self, shards: Shards, shard: Shard, part: ShardTail | None) -> None:
+    def __init__(self, shards: Shards, shard: Shard) -> None:
         self._shards = shards
         self._shard = shard
-        self._part = part
         self._local: LocalFile | None = None
 
     def pread(self, size: int, offset: int, /) -> bytes:
-        if self._part is not None and offset >= self._part.offset:
-            at = offset - self._part.offset
-            return bytes(self._part.data[at : at + size])
-        return self._copy().pread(size, offset)
+        if self._local is not None and offset + size > self._local.size():
+            self._local = None  # the shard has grown since
+        index = self._shards.index(self._shard, size, offset) if self._local is None else None
+        if index is not None:
+            return index
+        copy = self._copy()
+        return self._shards.part(self._shard, size, offset) if copy is None else copy.pread(size, offset)
 
     def size(self) -> int:
-        return self._shard.size if self._local is None else self._local.size()
+        return self._shards.newest(self._shard).size
 
     def begin(self) -> None:
         if self._local is None:
@@ -50,19 +51,17 @@ class RemoteFile(fs.File):
         return self._local is None
 
     def fetch(self, spans: Iterable[Span]) -> PartialShard | None:
-        spans = list(spans)
-        if self._part is not None and all(begin >= self._part.offset for begin, _ in spans):
-            return None
         return self._shards.fetch(self._shard, spans)
 
     def will_need(self, offset: int, size: int, /) -> None:
         self.begin()
 
     def descriptor(self) -> int | None:
-        """Wait for the copy in the mirror, and return its descriptor."""
-        return self._copy().descriptor()
+        """Wait for the copy in the mirror, and return its descriptor, or None where it takes none."""
+        copy = self._copy()
+        return None if copy is None else copy.descriptor()
 
-    def _copy(self) -> LocalFile:
+    def _copy(self) -> LocalFile | None:
         if self._local is None:
             self._local = self._shards.copy(self._shard)
         return self._local
@@ -119,12 +118,11 @@ class RemoteFiles(fs.Files):
     def open(self, path: str, *, write: bool = False) -> fs.File:
         if write:
             raise _read_only(path)
-        listing = self.catalog.listing
-        shard = listing.shard(self._key(path))
+        shard = self.catalog.listing.shard(self._key(path))
         if shard is None:
             self.refresh()  # what is missing may have been evicted, which the newer record says
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return RemoteFile(self.shards, shard, self.shards.bundles.find(shard, listing))
+        return RemoteFile(self.shards, shard)
 
     def read(self, path: str) -> bytes:
         data = self.catalog.read(self._key(path))

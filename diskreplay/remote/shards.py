@@ -2,7 +2,8 @@
 
 A request costs its latency beside its bytes. So what lies close together is one request, and what is most of a shard,
 or a small shard, is downloaded whole. Of another one a batch asks for its chunks alone, and
-:mod:`diskreplay.remote.prefetcher` downloads the shard beside it.
+:mod:`diskreplay.remote.prefetcher` downloads the shard beside it. A shard that grew is downloaded from where its older
+copy ends. One that is larger than half the mirror has no copy: all reads of it are requests.
 
 The bytes under a key and a tag never change. A shard that was replaced since the listing has grown, or its stream has
 gone back to a checkpoint: then all is listed again, and the timeline of its stream must be the one that it was when the
@@ -14,17 +15,17 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
 from diskreplay.interrupts import Lock
-from diskreplay.remote.bundles import Bundles
 from diskreplay.remote.catalog import Catalog, Shard, stream_of
 from diskreplay.remote.downloads import AfterDownload, CalledOffError, Download, Downloads, call_off
 from diskreplay.remote.mirror import Mirror
-from diskreplay.remote.needed import needed_shards
+from diskreplay.remote.needed import read_first
 from diskreplay.remote.objects import Object
 from diskreplay.remote.prefetcher import ShardPrefetcher
 from diskreplay.schema.columns import Schema
@@ -91,18 +92,20 @@ class Shards:
         mirror: the mirror, where the copies are kept.
 
     Attributes:
-        bundles: the bundles of the store: a shard that is in one needs no copy.
         downloads: the downloads of whole shards.
         prefetcher: what begins downloads of shards of which batches ask for parts.
     """
 
     def __init__(self, catalog: Catalog, mirror: Mirror) -> None:
-        self.bundles = Bundles(catalog)
         self.downloads: Downloads[str] = Downloads()
         self.prefetcher = ShardPrefetcher(mirror, self.begin)
         self._catalog = catalog
         self._mirror = mirror
         self._parts: Downloads[bytes] = Downloads(RANGE_THREADS)
+        self._indexes: dict[Shard, tuple[int, Download[bytes]]] = {}
+        """The first byte of the index of each shard that is being opened, and the download of what is behind it."""
+        self._kept: dict[str, Shard] = {}
+        """The versions of shards that were downloaded last, by key."""
         self._process = os.getpid()
         self._counting = Lock("the counts of a mirror")
         self._requests = self._received = 0
@@ -113,46 +116,63 @@ class Shards:
 
         What fails is left to whoever reads it. At the end what was begun here, and not before, is called off.
         """
-        before = self.downloads.under_way()
+        before, listing = self.downloads.under_way(), self._catalog.listing
         room = self._mirror.most_bytes // 2  # else copies would be taken away for others before they are read
-        begun: list[Download[str]] = []
-
-        def begin(stream: str, commit: Commit, of_stream: Download[str]) -> str:
-            nonlocal room
-            listing = self._catalog.listing
-            for key in needed_shards(schema, stream, commit):
-                of_stream.check()
-                shard = listing.shard(key)
-                if shard is not None and self.bundles.find(shard, listing) is None:
-                    download = self.begin(shard)
-                    if download is not None and download not in before:
-                        begun.append(download)
-                        room -= shard.size
-                if room < 0:
-                    break
-            return stream
-
+        begun: list[Download[Any]] = []
         try:
             for stream, commit in commits.items():
-                begun.append(self.downloads.begin(stream, functools.partial(begin, stream, commit)))
+                with contextlib.suppress(CorruptionError):
+                    for key, index in read_first(schema, stream, commit):
+                        shard = listing.shard(key)
+                        if shard is None:  # it is damaged, and names any number of them
+                            break
+                        if index is not None:
+                            begun += self._begin_index(shard, max(0, shard.size - index))
+                        elif room >= 0 and (download := self.begin(shard)) is not None and download not in before:
+                            begun.append(download)
+                            room -= shard.size
             yield
         finally:
-            call_off(begun, STOP_SECONDS)  # those of streams come first, and add the others
+            self._indexes = {}
+            call_off(begun, STOP_SECONDS)
+
+    def _begin_index(self, shard: Shard, first: int) -> list[Download[bytes]]:
+        """Begin to download what is from a byte on; return the download, or none if there is a copy of the shard."""
+        if self._mirror.find(shard) is not None:
+            return []
+        download = self._begin_part(shard, (first, shard.size))
+        self._indexes[shard] = first, download
+        return [download]
+
+    def index(self, shard: Shard, size: int, offset: int) -> bytes | None:
+        """Return bytes of the index of a shard that is being opened, or None for other bytes."""
+        first, download = self._indexes.get(shard, (shard.size, None))
+        return download.result()[offset - first :][:size] if download is not None and offset >= first else None
+
+    def part(self, shard: Shard, size: int, offset: int) -> bytes:
+        """Return bytes of a shard that has no copy, fewer only where it ends."""
+        shard = self.newest(shard)
+        return self._begin_part(shard, (offset, min(offset + size, shard.size))).result()
 
     def begin(self, shard: Shard, then: AfterDownload | None = None) -> Download[str] | None:
-        """Begin to download a shard, with ``then`` called after it; return None if its copy is there."""
-        shard = self._newest(shard)
-        if self._mirror.find(shard) is not None:
+        """Begin to download a shard, with ``then`` called after it; return None if its copy is there, or never is."""
+        shard = self.newest(shard)
+        if not self._mirror.takes(shard) or self._mirror.find(shard) is not None:
             return None
         self._catalog.check_process()
         return self.downloads.begin(shard, functools.partial(self._download, shard), then)
 
-    def copy(self, shard: Shard) -> LocalFile:
-        """Return the copy of a shard, downloaded if need be; raise CorruptionError if the shard is gone."""
+    def copy(self, shard: Shard) -> LocalFile | None:
+        """Return the copy of a shard, downloaded if need be, or None if it is too large for one.
+
+        Raises CorruptionError if the shard is gone.
+        """
         for _ in range(ATTEMPTS):
+            if not self._mirror.takes(self.newest(shard)):
+                return None
             download = self.begin(shard)
             try:
-                path = self._mirror.path(self._newest(shard)) if download is None else download.result()
+                path = self._mirror.path(self.newest(shard)) if download is None else download.result()
             except CalledOffError:
                 continue  # it was one that was read ahead
             with contextlib.suppress(FileNotFoundError):  # another process took it away for room
@@ -163,18 +183,17 @@ class Shards:
 
     def fetch(self, shard: Shard, spans: Iterable[Span]) -> PartialShard | None:
         """Begin to download parts of a shard; return None if its copy is there, or is worth downloading whole."""
-        shard = self._newest(shard)
+        shard = self.newest(shard)
         if self._mirror.find(shard) is not None:
             return None
         self._catalog.check_process()
         parts = joined(spans)
-        if shard.size <= self._mirror.most_bytes and shard.size <= max(WHOLE_BYTES, 2 * cost(parts)):
-            self.begin(shard)
-            return None
-        self.prefetcher.note(shard, cost(parts))
-        return PartialShard(
-            (span[0], self._parts.begin((shard, span), functools.partial(self._part, shard, span))) for span in parts
-        )
+        if self._mirror.takes(shard):
+            if shard.size <= max(WHOLE_BYTES, 2 * cost(parts)):
+                self.begin(shard)
+                return None
+            self.prefetcher.note(shard, cost(parts))
+        return PartialShard((span[0], self._begin_part(shard, span)) for span in parts)
 
     def stop(self) -> None:
         """Stop reading ahead until something is asked for again, and wait for that, but not for ever."""
@@ -191,10 +210,10 @@ class Shards:
         """Remove the copy of a shard whose bytes were found damaged, so that it is downloaded once more."""
         known = self._catalog.listing.there.get(key)
         if known is not None:
-            self.bundles.suspect(key)
             self._mirror.drop(known)
+            self._kept.pop(key, None)
 
-    def _newest(self, shard: Shard) -> Shard:
+    def newest(self, shard: Shard) -> Shard:
         """Return a shard as listed last if it has grown: its copy is named so, and no request finds it replaced."""
         now = self._catalog.listing.shard(shard.key)
         return now if now is not None and now.timeline == shard.timeline else shard
@@ -203,7 +222,18 @@ class Shards:
         """Download a shard, and return the path of its copy, which may be that of a newer version."""
         if (path := self._mirror.find(shard)) is not None:
             return path  # it came between the look and the beginning of this download
-        return self._taken(self._mirror.keep, shard, None, download)
+        take: Callable[[Object, Iterable[bytes]], str] = self._mirror.keep
+        span, older = None, self._kept.get(shard.key, shard)
+        if older.timeline == shard.timeline and older.size < shard.size and (path := self._mirror.find(older)):
+            with contextlib.suppress(FileNotFoundError):  # another process took it away for room
+                beginning, span = LocalFile(path, write=False).pread(older.size, 0), (older.size, shard.size)
+                take = lambda _, pieces: self._mirror.keep(shard, itertools.chain([beginning], pieces))  # noqa: E731
+        path = self._taken(take, shard, span, download)
+        self._kept[shard.key] = shard
+        return path
+
+    def _begin_part(self, shard: Shard, span: Span) -> Download[bytes]:
+        return self._parts.begin((shard, span), functools.partial(self._part, shard, span))
 
     def _part(self, shard: Shard, span: Span, download: Download[bytes]) -> bytes:
         def take(_: Object, pieces: Iterable[bytes]) -> bytes:

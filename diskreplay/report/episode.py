@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError
-from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
 from diskreplay.ops.result import Result
 from diskreplay.reading import decoding
@@ -177,17 +176,14 @@ def episode_values(source: Snapshot, found: Found) -> EpisodeValues:
         f"{column.name} is not shown: there are more than {MOST_CAMERAS} cameras"
         for column in _pictured(source)[MOST_CAMERAS:]
     ]
+    facts = tuple((name, json.dumps(value, ensure_ascii=False)) for name, value in episode.facts.items())
     return EpisodeValues(
         found.number, found.key, found.rows.name, episode.env, episode.start, episode.length,
-        short(episode.total_reward), end_of(episode), episode.complete_start, _facts(episode), every, tuple(series),
+        short(episode.total_reward), end_of(episode), episode.complete_start, facts, every, tuple(series),
         views, (),
         tuple(not_shown), tuple(f"steps {d.start - episode.start} to {d.stop - episode.start - 1}: {d.what}"
         for d in damaged),
     )  # fmt: skip
-
-
-def _facts(episode: Episode) -> tuple[tuple[str, str], ...]:
-    return tuple((name, json.dumps(value, ensure_ascii=False)) for name, value in episode.facts.items())
 
 
 def _columns(source: Snapshot) -> Iterator[tuple[Column, Kind, Any]]:
@@ -221,7 +217,7 @@ def _series(
     if kind == "observation" and every == 1:
         values = np.concatenate([values, _final(source, found, column)[:, drawn]])
     labels = action_labels(source, space) if kind == "action" else {}
-    names = [""] if elements == 1 else [_element(shape, at) for at in drawn]
+    names = [""] if elements == 1 else [", ".join(map(str, map(int, np.unravel_index(at, shape)))) for at in drawn]
     curves = tuple(
         Curve(name, tuple(short(value) for value in values[:, at].tolist())) for at, name in enumerate(names)
     )
@@ -232,8 +228,8 @@ def _series(
 def _final(source: Snapshot, found: Found, column: Column) -> Array:
     """Return the true final observation as numbers, ``(1, elements)``, NaN if it is damaged."""
     try:
-        frame = found.rows.final_frame(column, found.episode.env, found.episode.stop - 1)
-        return source.shown(column, frame[None]).reshape(1, -1)
+        frame = found.rows.values(column, found.episode.env, np.array([found.episode.stop - 1]), 1)
+        return source.shown(column, frame).reshape(1, -1)
     except CorruptionError:
         return np.full((1, math.prod(source.shape(column))), np.nan)
 
@@ -243,11 +239,6 @@ def _drawn(shape: tuple[int, ...]) -> range:
     elements = math.prod(shape)
     start = elements - shape[1] if len(shape) == 2 and elements > MOST_CURVES else 0
     return range(start, min(elements, start + MOST_CURVES))
-
-
-def _element(shape: tuple[int, ...], at: int) -> str:
-    """Return the name of an element: ``3``, or ``1, 0`` in a matrix."""
-    return ", ".join(str(int(part)) for part in np.unravel_index(at, shape))
 
 
 # Pictures
@@ -321,7 +312,7 @@ def strip(source: Snapshot, found: Found, camera: str, first: int, every: int, c
         with contextlib.suppress(CorruptionError):  # listed below, as every frame that is missing
             final = np.zeros(column.shape, column.dtype)  # a column has no value after the last step
             if space is not None:
-                final = found.rows.final_frame(column, episode.env, episode.stop - 1)
+                final = found.rows.values(column, episode.env, np.array([episode.stop - 1]), 1)[0]
             frames[episode.length] = _shown(final)
     bounds = space_bounds(space, column.dtype) or spread(frames.values())
     blank = _blank(column)

@@ -429,20 +429,13 @@ def _holes(source: Snapshot) -> Holes | None:
     steps = sum((one.end - one.begin) * one.num_envs for one in source.facts.streams)
     held = {one.name: one.raw_bytes for one in source.facts.columns}
     needed = {one.name: steps * one.item_bytes for one in source.schema.columns}
-    needed |= {path: count for path, count in _needed_of_logs(source).items() if path in held}
+    for path in filter(held.__contains__, source.schema.logs):
+        needed[path] = sum(rows.stream.logs[path].content.living_bytes() for rows in source.streams)
     return Holes(
         {name: max(0, held.get(name, 0) - count) for name, count in needed.items()},
         compacted.bytes_before - compacted.bytes_after,
         compacted.kept_bytes,
     )
-
-
-def _needed_of_logs(source: Snapshot) -> dict[str, int]:
-    """Return the bytes of each log that episodes and rows of the windows show."""
-    return {
-        path: sum(rows.stream.logs[path].content.living_bytes() for rows in source.streams)
-        for path in source.schema.logs
-    }
 
 
 # The schema

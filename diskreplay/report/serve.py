@@ -54,7 +54,7 @@ class Viewer:
         """Open the store, with errors as when it is opened otherwise."""
         self._source = Snapshot(path)
         self._lock = threading.Lock()
-        self._looked = time.monotonic()
+        self._refreshed = time.monotonic()
         self._routes: dict[str, Callable[[dict[str, str]], Any]] = {
             "overview": self._overview,
             "stamp": self._stamp,
@@ -78,17 +78,17 @@ class Viewer:
                 raise Refused(HTTPStatus.GONE, "this episode has left the store meanwhile") from error
 
     def _overview(self, query: dict[str, str]) -> Any:
-        self._look()
+        self._refresh()
         return overview(self._source).to_json()
 
     def _stamp(self, query: dict[str, str]) -> Any:
-        self._look()
+        self._refresh()
         return {"stamp": self._source.stamp}
 
-    def _look(self) -> None:
-        if time.monotonic() - self._looked >= REFRESH_SECONDS:
+    def _refresh(self) -> None:
+        if time.monotonic() - self._refreshed >= REFRESH_SECONDS:
             self._source.refresh()
-            self._looked = time.monotonic()
+            self._refreshed = time.monotonic()
 
     def _episode(self, query: dict[str, str]) -> Any:
         return episode_values(self._source, self._found(query)).to_json()

@@ -165,7 +165,7 @@ def read(
     while at < stop:
         end = min(stop, (at // size + 1) * size)
         try:
-            yield at, rows.values(column, env, at, end, every)
+            yield at, rows.values(column, env, np.arange(at, end, every))
         except CorruptionError as error:
             if chunks == 1:
                 damaged.append(Damage(at, end, str(error)))

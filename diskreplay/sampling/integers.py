@@ -13,7 +13,7 @@ import types
 
 import numpy as np
 
-from diskreplay.loading import Late
+from diskreplay.loading import BackgroundImport
 from diskreplay.schema.ids import Ids
 
 MOST = (1 << 32) - 1
@@ -52,5 +52,5 @@ def _load() -> types.ModuleType | None:
     return bounded if same and ours.bit_generator.state == theirs.bit_generator.state else None
 
 
-BOUNDED = Late(_load)
+BOUNDED = BackgroundImport(_load)
 """The loading of :mod:`diskreplay.index.bounded`."""

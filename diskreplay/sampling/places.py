@@ -38,7 +38,7 @@ LEAST_ROWS = 8**6
 RUN_FACTS = "stream", "base", "capacity", "lanes", "group", "first", "stop"
 
 
-class Run(NamedTuple):
+class SlotRange(NamedTuple):
     """One stream's slots, and the window that they hold, as numbers in the stream.
 
     The first six are its row of the table of :mod:`diskreplay.index.slots`, as it was when the run was made.
@@ -69,9 +69,9 @@ class Run(NamedTuple):
     def slots(self, start: int, stop: int) -> Ids:
         return slot_index.between(self.base, self.lanes, self.rows, start, stop)
 
-    def holding(self, first: int, stop: int, waiting: Ids = NONE) -> Run:
+    def holding(self, first: int, stop: int, waiting: Ids = NONE) -> SlotRange:
         """Return the run with another window."""
-        return Run(self.stream, self.base, self.lanes, self.rows, first, stop, self.group, waiting)
+        return SlotRange(self.stream, self.base, self.lanes, self.rows, first, stop, self.group, waiting)
 
 
 class Changes(NamedTuple):
@@ -103,7 +103,7 @@ class Places:
 
     def __init__(self, by_env: bool = False) -> None:
         self._by_env = by_env
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, SlotRange] = {}
         """The runs by stream, in the order of their slots."""
         self.windows: list[Window] | None = None
         """The windows of the last call, to see what changed."""
@@ -144,7 +144,7 @@ class Places:
             found.append(Step(self._row[stream], run.group, max(old.stop, new.first), new))
         return found
 
-    def _runs_now(self) -> dict[int, Run]:
+    def _runs_now(self) -> dict[int, SlotRange]:
         spans = self.table[:, slot_index.FIRST :].tolist()
         return {
             run.stream: run.holding(first, stop, run.waiting)
@@ -176,7 +176,7 @@ class Places:
             first = max(run.first, run.stop - run.lanes * most)
             left.append(run.slots(first, run.stop))
             waiting = run.waiting[run.waiting >= first]
-            moved._append(Run(run.stream, moved.slots, run.lanes, most, first, run.stop, run.group, waiting))
+            moved._append(SlotRange(run.stream, moved.slots, run.lanes, most, first, run.stop, run.group, waiting))
         moved._tabulate()
         return moved, _joined(left)
 
@@ -208,7 +208,7 @@ class Places:
             rows *= 8
         return min(rows, window.capacity // lanes)
 
-    def _run(self, window: Window, vacated: list[Ids]) -> Run:
+    def _run(self, window: Window, vacated: list[Ids]) -> SlotRange:
         """Return the window's run, a new one for a stream that is new or has another shape."""
         stream = stream_of(window.first)
         lanes = window.num_envs if self._by_env else 1
@@ -219,24 +219,24 @@ class Places:
             del self._runs[stream]  # the new one stands after all others
             run = None
         if run is None:
-            run = Run(stream, self.slots, lanes, rows, 0, 0, self.groups if self._by_env else 0, NONE)
+            run = SlotRange(stream, self.slots, lanes, rows, 0, 0, self.groups if self._by_env else 0, NONE)
             self._append(run)
         return run
 
-    def _append(self, run: Run) -> None:
+    def _append(self, run: SlotRange) -> None:
         self._runs[run.stream] = run
         self.slots = run.base + run.capacity
         if self._by_env:
             self.groups = run.group + run.lanes
 
-    def _empty(self, run: Run, vacated: list[Ids]) -> Run:
+    def _empty(self, run: SlotRange, vacated: list[Ids]) -> SlotRange:
         if run.stop > run.first:
             vacated.append(run.slots(run.first, run.stop))
         self._runs[run.stream] = run = run.holding(0, 0)
         return run
 
     def _follow(
-        self, run: Run, window: Window, standing: Standings, vacated: list[Ids], ids: list[Ids], slots: list[Ids]
+        self, run: SlotRange, window: Window, standing: Standings, vacated: list[Ids], ids: list[Ids], slots: list[Ids]
     ) -> None:
         """Move a run to its window, and list the slots that are given back, and what has become a transition."""
         tag = run.tag
@@ -333,7 +333,7 @@ class Places:
             waits = np.array(waiting[used : used + count], np.int64)
             if len(waits) != count or (count and not first <= waits.min() <= waits.max() < stop):
                 raise ValueError(f"rows of stream {stream} that wait are not in its window")
-            places._append(Run(stream, base, lanes, capacity // lanes, first, stop, group, waits))
+            places._append(SlotRange(stream, base, lanes, capacity // lanes, first, stop, group, waits))
             used += count
         if len(places._runs) != len(runs) or used != len(waiting):
             raise ValueError("a stream twice, or rows that wait for no stream")
@@ -341,7 +341,7 @@ class Places:
         return places
 
 
-def _table_of(runs: Iterable[Run]) -> Ids:
+def _table_of(runs: Iterable[SlotRange]) -> Ids:
     width = len(slot_index.COLUMNS)
     return np.array([fact for run in runs for fact in run[:width]], np.int64).reshape(-1, width)
 

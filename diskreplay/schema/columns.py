@@ -24,9 +24,6 @@ from diskreplay.schema import spaces
 from diskreplay.video import MAX_VALUE_BYTES, Video
 
 FORMAT_VERSION = 1
-"""The version of a store without ragged columns, whose bytes are what they always were."""
-RAGGED_VERSION = 2
-"""The version of a store with one, which is also the newest that is read."""
 
 ACTION, OBS, REWARD, TERMINATED, TRUNCATED, VALID, START = (
     "action", "obs", "reward", "terminated", "truncated", "valid", "start",
@@ -63,10 +60,7 @@ INFO = "info"
 INFO_CHUNK_ROWS, INFO_SHARD_ROWS = 1 << 14, 1 << 20
 """The rows, which are bytes, of that array's chunks and shards, fixed by the format."""
 LATER = "later/values"
-"""The name of a stream's array with the values written after their rows, made with the first.
-
-No column can be called so: names of the user's have no slash, and ``later`` was no reserved name in earlier versions.
-"""
+"""The name of a stream's array with the values written after their rows, made with the first."""
 LATER_CHUNK_ROWS, LATER_SHARD_ROWS = 1 << 16, 1 << 23
 """The rows, which are bytes too, of that array's chunks and shards."""
 LOGS = {INFO: "info", LATER: "later"}
@@ -87,7 +81,8 @@ class Start(enum.IntEnum):
     """The code in the column ``start`` for what stands before a row of one environment.
 
     A frame stack reaches back from a row to the last row that is not ``CONTINUES``; where it needs older frames than
-    that row has, this code says what they are.
+    that row has, this code says what they are. If the first steps of the row's episode are missing, because the episode
+    is a copy of one that had lost them, the column has the code plus :data:`CUT_START`.
     """
 
     CONTINUES = 0
@@ -99,6 +94,16 @@ class Start(enum.IntEnum):
     PATCHES = 3
     """Nothing; older frames stand in the patch table."""
 
+    @staticmethod
+    def by_patches(codes: Any) -> Any:
+        """Tell which codes of a column say that older frames stand in the patch table."""
+        return codes & PATCHES == PATCHES
+
+    @staticmethod
+    def wrong(codes: Any) -> Any:
+        """Tell which numbers of a column are no codes."""
+        return (codes == CUT_START) | (codes > CUT_START + PATCHES)
+
 
 CONTINUES, ZEROS, REPEAT, PATCHES = (int(code) for code in Start)
 """The codes, to compare arrays with.
@@ -106,6 +111,8 @@ CONTINUES, ZEROS, REPEAT, PATCHES = (int(code) for code in Start)
 Given a member of an enumeration, NumPy looks for methods in its class, which runs Python code of the class and swallows
 what is raised there: a Ctrl-C in that moment would be lost.
 """
+CUT_START = 4
+"""What is added to another code than ``CONTINUES`` if the first steps of the episode are missing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,8 +223,8 @@ class Column:
         for number in (*shape, stored["chunk_rows"], stored["shard_rows"]):
             if type(number) is not int or number < 1:
                 raise ValueError(f"column {name!r}: {number!r} is no positive integer")
-        if stored["dtype"] not in DTYPES or type(stored["resident"]) is not bool:
-            raise ValueError(f"column {name!r}: dtype or resident cannot be read")
+        if stored["dtype"] not in DTYPES or type(stored["resident"]) is not bool or "as" in stored:
+            raise ValueError(f"column {name!r}: dtype, resident or as cannot be read")
         return cls(
             name, shape, np.dtype(stored["dtype"]), stored["chunk_rows"], stored["shard_rows"],
             Codec.parse(stored["codec"]), stored["resident"],
@@ -330,8 +337,8 @@ class Schema:
         twice = next((name for name in shown if shown.count(name) > 1), None)
         if twice is not None:
             raise SchemaError(f"the columns written later need names of their own in a batch: {twice!r} is there twice")
-        if not all(column.resident for column in self.columns if column.name in ALWAYS_RESIDENT):
-            raise SchemaError(f"the columns {ALWAYS_RESIDENT} must be resident")
+        if not all(c.resident and not c.shape for c in self.columns if c.name in ALWAYS_RESIDENT):
+            raise SchemaError(f"the columns {ALWAYS_RESIDENT} must be resident, with one value a step")
         self._check_ragged()
         axes = {stack.axis is None for stack in self.stacks if stack.frames > 1}
         if len(axes) > 1:
@@ -379,11 +386,6 @@ class Schema:
         if found and self.num_envs != 1:
             raise SchemaError(f"video: a store with video has one environment a stream, got num_envs={self.num_envs}")
         return found
-
-    @property
-    def format_version(self) -> int:
-        """The least version of a reader that reads the store rightly."""
-        return RAGGED_VERSION if self.ragged else FORMAT_VERSION
 
     @functools.cached_property
     def obs_columns(self) -> tuple[Column, ...]:

@@ -86,11 +86,6 @@ def encode_index(entries: NDArray[np.int64], identity: str = "") -> bytes:
     return _seal_of(identity, index) + index if identity else index
 
 
-def seals(data: bytes, identity: str) -> bool:
-    """Tell whether ``data``, a seal and an index, is sealed with ``identity``."""
-    return data[:CRC_BYTES] == _seal_of(identity, data[CRC_BYTES:])
-
-
 def _seal_of(identity: str, index: bytes) -> bytes:
     return struct.pack("<I", google_crc32c.value(identity.encode() + index))
 
@@ -112,7 +107,7 @@ def decode_index(
         before, data = data[:CRC_BYTES], data[CRC_BYTES:]
     if len(data) != index_bytes(chunks * groups) or google_crc32c.value(data) != RESIDUE:
         raise DamagedError("the checksum of the shard's index does not match")
-    if seal and not seals(before + data, seal):
+    if seal and before != _seal_of(seal, data):
         raise DamagedError("the index is whole, but of another file or another commit: its seal does not match")
     stored = np.frombuffer(data, "<u8", chunks * groups * 2).reshape(chunks, groups, 2)
     offsets, sizes = stored[:, :, 0], stored[:, :, 1]

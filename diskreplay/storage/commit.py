@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from diskreplay.checks import check_count, checked_number
-from diskreplay.errors import CorruptionError, InputError
+from diskreplay.errors import CorruptionError, FormatVersionError, InputError
 from diskreplay.schema.columns import ITEMS, LOGS, PATCH_TABLE, Column
 
 MAX_ENVS = 1 << 20
@@ -150,13 +150,6 @@ class Commit:
         """Return the commit with another span of a log, or of items."""
         return dataclasses.replace(self, logs={**self.logs, path: (begin, end)})
 
-    def without_log(self, path: str) -> Commit:
-        """Return the commit without anything in a log."""
-        tails, logs = dict(self.tails), dict(self.logs)
-        tails.pop(path, None)
-        logs.pop(path, None)
-        return dataclasses.replace(self, tails=tails, logs=logs)
-
     @property
     def rows(self) -> int:
         """The most rows that the window holds."""
@@ -176,12 +169,14 @@ class Commit:
         spans = {_of_items(path): span for path, span in self.logs.items() if path not in LOGS}
         if spans:
             stored["ragged"] = {name: {"begin": begin, "end": end} for name, (begin, end) in spans.items()}
-        return {**stored, "tails": tails}
+        return {"needs": [], **stored, "tails": tails}
 
     @classmethod
     def from_json(cls, stored: Any, file: str) -> Commit:
         """Return the commit of a record; raise CorruptionError, naming ``file``, if it breaks an invariant."""
         try:
+            if stored["needs"] != []:
+                raise needs_more(stored["needs"], file)
             counts = {
                 name: check_count(name, stored[name], least=0)
                 for name in ("stream", "sequence", "timeline", "begin", "end", "patch_begin", "patch_end")
@@ -264,6 +259,11 @@ def _shards(spans: Iterable[tuple[int, int]], shard_rows: int) -> set[int]:
 def _of_items(path: str) -> str:
     """Return the ragged column whose items stand in an array."""
     return path.removeprefix(f"{ITEMS}/")
+
+
+def needs_more(needs: Any, path: str) -> FormatVersionError:
+    """Return the error for a root or a record that needs anything: nothing is known that it could."""
+    return FormatVersionError(f"{path!r} needs {needs!r:.200}: a newer diskreplay wrote the store; update diskreplay")
 
 
 def check_size(num_envs: int, capacity: Any) -> int:

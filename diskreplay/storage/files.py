@@ -92,7 +92,7 @@ class File(Readable, Protocol):
 
 
 class FileLock(Protocol):
-    """A held advisory lock on a directory."""
+    """A held advisory lock on a file."""
 
     def release(self) -> None: ...
 
@@ -100,7 +100,7 @@ class FileLock(Protocol):
         """Tell whether it was not released since, nor left behind by a fork."""
 
     def is_at(self, path: str) -> bool:
-        """Tell whether the locked directory still stands at ``path``, not moved away or removed."""
+        """Tell whether the locked file still stands at ``path``, not moved away, removed or replaced."""
 
 
 class Files(Protocol):
@@ -139,10 +139,10 @@ class Files(Protocol):
         """Make the entries of a directory durable."""
 
     def lock(self, path: str) -> FileLock | None:
-        """Return an exclusive lock on a directory, or None if another process or object holds it."""
+        """Return an exclusive lock on a file, made if it is missing, or None if another process or object holds it."""
 
     def lock_holder(self, path: str) -> str:
-        """Return in words who holds the lock on a directory, as far as the system tells."""
+        """Return in words who holds the lock on a file, which may be missing, as far as the system tells."""
 
     # Of files that lie elsewhere, with defaults for those that lie here
 

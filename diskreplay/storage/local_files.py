@@ -22,6 +22,10 @@ Opened = TypeVar("Opened")
 
 NOT_OFFERED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
 """The system's errors for what a file system cannot do at all."""
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""The flags of a file to be read: a link could lead out of the store, and a pipe would block, so both are refused."""
+WRITE = READ | os.O_RDWR | os.O_CREAT
+"""The flags of a file to be written; also of one to be locked, as network file systems lock no others exclusively."""
 WRITE_BYTES = 1 << 18
 """The bytes from which parts are written without being joined to more."""
 
@@ -63,9 +67,7 @@ class LocalFile(File):
 
     def __init__(self, path: str, *, write: bool) -> None:
         self._fd = -1
-        # A link could lead out of the store, and a pipe would block: both are refused.
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY)
-        self._fd = with_room(os.open, path, flags, 0o666)
+        self._fd = with_room(os.open, path, WRITE if write else READ, 0o666)
         mode = os.fstat(self._fd).st_mode
         if not stat.S_ISREG(mode):
             raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file", path)
@@ -112,12 +114,12 @@ class LocalFile(File):
 
 
 class LocalLock:
-    """A lock by flock(2) on a directory, which goes with the process, however that ends.
+    """A lock by flock(2) on a file, made if it is missing; the lock goes with the process, however that ends.
 
     A forked child shares the lock of its parent, and would keep it when that is killed: so it lets go at once.
 
     Args:
-        path: the path of the directory.
+        path: the path of the file.
     """
 
     _fd = -1
@@ -128,22 +130,22 @@ class LocalLock:
         self._path = path
         self._taken_by = ""
         self._held.add(self)
-        self._fd = with_room(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fd = with_room(os.open, path, WRITE, 0o666)
 
     def take(self) -> bool:
-        """Take the lock; return False if somebody else holds it."""
+        """Take the lock; return False if somebody else holds it, or removed the file meanwhile."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno == errno.EWOULDBLOCK:
                 return False
-            raise lacking("locks of directories (flock)", self._path, error) from error
+            raise lacking("locks of files (flock)", os.path.dirname(self._path), error) from error
         self._taken_by = caller()
-        return True
+        return self.is_at(self._path)
 
     @classmethod
     def taken_by(cls, path: str) -> str | None:
-        """Return the line of this process's program that took the lock on a directory, or None."""
+        """Return the line of this process's program that took the lock on a file, or None."""
         here = (lock for lock in list(cls._held) if lock._taken_by and lock.held() and lock.is_at(path))
         return next((lock._taken_by for lock in here), None)
 
@@ -167,7 +169,7 @@ class LocalLock:
 
     def is_at(self, path: str) -> bool:
         there = _of_what_is_there(os.stat, path)
-        # No other directory has the inode's number while this descriptor keeps it.
+        # No other file has the inode's number while this descriptor keeps it.
         return there is not None and os.path.samestat(there, os.fstat(self._fd))
 
     def __del__(self) -> None:
@@ -235,13 +237,10 @@ class LocalFiles(Files):
     def lock(self, path: str) -> FileLock | None:
         lock = LocalLock(path)
         try:
-            if not lock.take():
-                return None
-            if not os.access(path, os.W_OK):  # who writes asks for the lock: better refused here than at a commit
-                read_only = os.statvfs(path).f_flag & os.ST_RDONLY
-                code = errno.EROFS if read_only else errno.EACCES
-                raise OSError(code, os.strerror(code), path)
-            return lock
+            if lock.take():
+                return lock
+            lock.release()
+            return None
         except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
             lock.release()
             raise
@@ -252,8 +251,8 @@ class LocalFiles(Files):
     def lock_holder(self, path: str) -> str:
         if line := LocalLock.taken_by(path):
             return f"{THIS_PROCESS}, which opened it in {line}"
-        inode = os.stat(path).st_ino
         with contextlib.suppress(OSError):
+            inode = os.stat(path).st_ino
             for line in pathlib.Path("/proc/locks").read_text().splitlines():
                 fields = line.split()
                 if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):

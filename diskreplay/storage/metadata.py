@@ -22,9 +22,7 @@ NAME = "zarr.json"
 KEY = "diskreplay"
 CHECKSUM = "checksum"
 MAX_BYTES = 16 << 20
-"""The most bytes of a document that is written."""
-MAX_CHECKPOINT_BYTES = 1 << 30
-"""The most bytes of a checkpoint's document that is read: older versions set no limit when they wrote one."""
+"""The most bytes of a document."""
 INDENTED_BYTES = 1 << 16
 """The size above which documents have no white space: they are not for people."""
 MAX_DEPTH = 200
@@ -166,14 +164,13 @@ def read(files: fs.Files, directory: str) -> dict[str, Any]:
     return parsed(read_bytes(files, directory), os.path.join(directory, NAME))
 
 
-def read_bytes(files: fs.Files, directory: str) -> bytes:
-    """Return the bytes of the document of the node at ``directory``, with errors as :func:`read`."""
-    path = os.path.join(directory, NAME)
-    most = MAX_CHECKPOINT_BYTES if os.path.basename(os.path.dirname(directory)) == CHECKPOINTS else MAX_BYTES
+def read_bytes(files: fs.Files, directory: str, name: str = NAME) -> bytes:
+    """Return the bytes of the document of the node at ``directory``, or of another one there, with errors as read."""
+    path = os.path.join(directory, name)
     with fs.translate_reads(path):
         size = files.size(path)
-        if size is not None and size > most:
-            raise CorruptionError(f"{path!r} has {size} bytes; a zarr.json has at most {most}", file=path)
+        if size is not None and size > MAX_BYTES:
+            raise CorruptionError(f"{path!r} has {size} bytes; a {name} has at most {MAX_BYTES}", file=path)
         return files.read(path)
 
 

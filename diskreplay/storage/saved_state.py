@@ -78,7 +78,7 @@ def replace(writer: StreamWriter, state: Checkpoint, values: dict[str, NDArray[A
     """Make a state the saved one of a stream, durably; ``values`` are its arrays if they are not there already."""
     data = checkpoint_document(state, SCRATCH)
     files, place = writer.files, folder(writer.path)
-    with writer.whole("keeping the sampler's state of"):
+    with writer.fail_stop("keeping the sampler's state of"):
         temporary = fs.unused(files, os.path.join(writer.scratch, f".tmp-{NAME}"))
         if files.kind(place) != "directory":
             fs.clear(files, place)  # a link would lead out of the store
@@ -103,7 +103,7 @@ def remove(writer: StreamWriter) -> None:
         kind = writer.files.kind(place)
     if kind is None:
         return
-    with writer.whole("removing the sampler's state of"):
+    with writer.fail_stop("removing the sampler's state of"):
         if kind == "directory":
             with contextlib.suppress(FileNotFoundError):
                 writer.files.unlink(os.path.join(place, metadata.NAME))

@@ -28,23 +28,20 @@ from diskreplay.errors import (
     CheckpointError,
     CorruptionError,
     EvictedError,
-    FormatVersionError,
     InputError,
     LockedError,
     NotAStoreError,
-    ReadFailedError,
     RemoteError,
     SchemaError,
     StoreExistsError,
-    StoreNotFoundError,
 )
-from diskreplay.schema.columns import RAGGED_VERSION, Continuity, Schema
-from diskreplay.storage import attachments, checkpoint_arrays, metadata, stream, temporaries
+from diskreplay.schema.columns import Continuity, Schema
+from diskreplay.storage import attachments, checkpoint_arrays, metadata, root, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
-from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
+from diskreplay.storage.stream import TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
@@ -52,6 +49,8 @@ PROVENANCE = "provenance"
 """The name of the setting that says where the steps come from."""
 NO_CHECKPOINT = contextlib.nullcontext()
 """The block of a read that no checkpoint can go under."""
+STORE_LOCK = "store-lock"
+"""The file whose lock is the store's, in the scratch directory of the stream with the lowest number."""
 LOCK_SECONDS = 60.0
 """The seconds to wait for another process that adds a stream, which takes it milliseconds."""
 
@@ -72,8 +71,8 @@ class Checkpoint:
         metadata: the user's own; JSON.
         time: seconds since the epoch, for people; nothing depends on it.
         arrays: dtype and length of the arrays that stand beside, by name.
-        number: its place in the order of all, from 1 on; 0 where an older version made it.
-        id: a random name: a checkpoint that was dropped and made again has another; empty in older ones.
+        number: its place in the order of all, from 1 on.
+        id: a random name: a checkpoint that was dropped and made again has another.
         maker: the stream whose writer made it; None where a reader of a remote store did.
         attachments: files that it took along, by name.
         kept: True if newer ones of its maker that are made with ``keep`` drop it.
@@ -92,9 +91,9 @@ class Checkpoint:
     kept: bool = False
 
     @property
-    def order(self) -> tuple[int, float, str]:
-        """The key that sorts checkpoints, the oldest first: by number and name, or by the clock without a number."""
-        return self.number, 0.0 if self.number else self.time, self.name
+    def order(self) -> tuple[int, str]:
+        """The key that sorts checkpoints, the oldest first."""
+        return self.number, self.name
 
     def numbered(self, number: int, maker: str | None, values: Mapping[str, NDArray[Any]]) -> Checkpoint:
         """Return the checkpoint as its maker writes it, with an id of its own, and with arrays ``(n,)`` by name."""
@@ -112,7 +111,7 @@ class Made(NamedTuple):
     ``cuts`` has None for a stream that the checkpoint has not.
     """
 
-    order: tuple[int, float, str]
+    order: tuple[int, str]
     kept: bool
     maker: str | None
     cuts: dict[str, Commit | None]
@@ -126,14 +125,14 @@ class PartialStore:
         identity: the identity of the store.
         number: the number of the stream.
         num_envs, capacity: the number of environments and capacity of the stream.
-        note: name and bytes of a file that stands in the stream's scratch directory from the beginning.
+        notes: files that stand in the stream's scratch directory from the beginning, by name.
     """
 
     identity: str
     number: int
     num_envs: int
     capacity: int
-    note: tuple[str, bytes] | None = None
+    notes: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 class Store:
@@ -147,40 +146,10 @@ class Store:
         exits.catch_up()  # a buffer that the collector found may still hold a lock
         self.path = path
         self.files = files
-        try:
-            document = metadata.read(files, path)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if files.kind(path) is None:
-                raise StoreNotFoundError(f"there is no store at {path!r}; ReplayBuffer.create makes one") from error
-            raise _rootless(files, path, f"is not a diskreplay store: it has no {metadata.NAME}") from error
-        except ReadFailedError as error:
-            if error.errno not in fs.NO_NAMES:
-                raise
-            reason = os.strerror(error.errno)
-            raise StoreNotFoundError(f"there is no store at {path!r}: {reason}; name another path") from error
-        except CorruptionError as error:
-            raise _rootless(files, path, f"is not a diskreplay store: {error}") from error
-        attributes = document.get("attributes")
-        ours = attributes.get(metadata.KEY) if isinstance(attributes, dict) else None
-        if document.get("node_type") != "group" or not isinstance(ours, dict) or "format_version" not in ours:
-            raise _rootless(files, path, "is a Zarr hierarchy but not a diskreplay store")
-        version = ours["format_version"]
-        if type(version) is not int or version < 1:
-            raise CorruptionError(
-                f"{path!r}: format_version must be a whole number above 0, got {version!r}",
-                file=os.path.join(path, metadata.NAME),
-            )
-        if version > RAGGED_VERSION:
-            raise FormatVersionError(
-                f"{path!r} has format version {version}; this diskreplay reads up to {RAGGED_VERSION}: update it"
-            )
-        metadata.check(ours, "", os.path.join(path, metadata.NAME))
-        self.schema = Schema.from_json(ours.get("schema"))
-        if version < self.schema.format_version:
-            raise CorruptionError(
-                f"{path!r} has ragged columns, and format version {version}", file=os.path.join(path, metadata.NAME)
-            )
-        settings = ours.get("settings")
+        self.attributes, self.root_copy = root.read(files, path)
+        """Our attributes of the root, and the copy that they are from where its document cannot be read."""
+        self.schema = Schema.from_json(self.attributes.get("schema"))
+        settings = self.attributes.get("settings")
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
         told = self.settings.get(PROVENANCE)
         self.provenance: dict[str, Any] = told if isinstance(told, dict) else {}
@@ -204,7 +173,7 @@ class Store:
         check_key(first_stream, "stream")
         part = part or PartialStore(secrets.token_hex(8), 0, schema.num_envs, schema.capacity)
         schema = dataclasses.replace(schema, identity=part.identity)
-        document = _root_document(schema, settings)
+        document = root.document(schema, settings)
         try:
             metadata.dump(document, "the store's description")
             metadata.dump(stream.largest_record(schema).to_json(), "a commit of so many columns")
@@ -222,10 +191,9 @@ class Store:
                 metadata.create_group(files, os.path.join(temporary, STREAMS))
                 metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
                 first = Commit.first(part.number, part.num_envs, part.capacity)
-                stream.create(files, os.path.join(temporary, STREAMS, first_stream), schema, first, first_stream)
-                if part.note is not None:
-                    note = os.path.join(temporary, STREAMS, first_stream, SCRATCH, part.note[0])
-                    fs.replace(files, note, part.note[1])
+                place = os.path.join(temporary, STREAMS, first_stream)
+                beside = {STORE_LOCK: b"", **root.copy(document), **part.notes}
+                stream.create(files, place, schema, first, first_stream, beside)
                 claim(document)
                 files.rename(temporary, path)
             except BaseException as error:
@@ -242,8 +210,12 @@ class Store:
     def write_continuity(self, continuity: Continuity) -> None:
         """Write the store's own document again with another continuity, as long as it has no name yet (I2)."""
         self.schema = dataclasses.replace(self.schema, continuity=continuity)
+        document = root.document(self.schema, self.settings)
+        self.attributes = document["attributes"][metadata.KEY]
         with fs.translate("creating", self.path, kept=""):
-            metadata.write(self.files, self.path, _root_document(self.schema, self.settings))
+            metadata.write(self.files, self.path, document)
+            for file in root.copies(self.files, self.path):
+                fs.replace(self.files, file, root.copy(document)[root.COPY])
 
     def stream_path(self, name: str) -> str:
         return os.path.join(self.path, STREAMS, name)
@@ -318,33 +290,48 @@ class Store:
         check_sizes(num_envs, capacity)
         if num_envs != 1 and self.schema.videos:
             raise InputError(f"a store with video has one environment a stream, got num_envs={num_envs}")
-        with fs.translate("creating the stream", name):
-            waited = time.monotonic()
-            while (lock := self.files.lock(self.path)) is None:
-                if time.monotonic() - waited > LOCK_SECONDS:
-                    raise LockedError(
-                        f"{self.files.lock_holder(self.path)} has been adding a stream to {self.path!r} for "
-                        f"{LOCK_SECONDS:.0f} seconds; end it"
-                    )
-                time.sleep(0.01)
+        with fs.translate("creating the stream", name), self._locked() as scratch:
+            others = self.newest_commits()
+            if name in others:
+                return
+            number = 1 + max(commit.stream for commit in others.values())
+            if number >= MAX_STREAMS:
+                raise InputError(f"a store has at most {MAX_STREAMS} streams; write to another store")
+            for left in self.files.list(scratch):
+                if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
+                    fs.clear(self.files, os.path.join(scratch, left))
+            temporary = fs.unused(self.files, os.path.join(scratch, f"{TEMPORARY_STREAM}{name}"))
+            empty = Commit.first(number, num_envs, capacity)
+            beside = root.copy(metadata.group_document(self.attributes)) if len(others) < root.COPIES else {}
+            stream.create(self.files, temporary, self.schema, empty, name, beside)
+            self.files.rename(temporary, self.stream_path(name))
+            self.files.sync_dir(os.path.join(self.path, STREAMS))
+
+    def put_root_back(self) -> None:
+        """Write the root's document where a copy was read in its place, and nobody else has put it back."""
+        with fs.translate("putting back the root document of", self.path), self._locked():
             try:
-                others = self.newest_commits()
-                if name in others:
-                    return
-                number = 1 + max(commit.stream for commit in others.values())
-                if number >= MAX_STREAMS:
-                    raise InputError(f"a store has at most {MAX_STREAMS} streams; write to another store")
-                scratch = os.path.join(self.stream_path(next(iter(others))), SCRATCH)
-                for left in self.files.list(scratch):
-                    if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
-                        fs.clear(self.files, os.path.join(scratch, left))
-                temporary = fs.unused(self.files, os.path.join(scratch, f"{TEMPORARY_STREAM}{name}"))
-                empty = Commit.first(number, num_envs, capacity)
-                stream.create(self.files, temporary, self.schema, empty, name)
-                self.files.rename(temporary, self.stream_path(name))
-                self.files.sync_dir(os.path.join(self.path, STREAMS))
-            finally:
-                lock.release()
+                root.read_document(self.files, self.path)
+            except (NotAStoreError, CorruptionError):
+                metadata.write(self.files, self.path, metadata.group_document(self.attributes))
+        self.root_copy = None
+
+    @contextlib.contextmanager
+    def _locked(self, seconds: float = LOCK_SECONDS) -> Iterator[str]:
+        """Hold the store's lock, and yield the scratch directory that it is in; LockedError after so many seconds."""
+        file = stream.lock_file(self.stream_path(self.stream_names()[0]), STORE_LOCK)
+        waited = time.monotonic()
+        while (lock := self.files.lock(file)) is None:
+            if time.monotonic() - waited >= seconds:
+                raise LockedError(
+                    f"{self.files.lock_holder(file)} has been adding a stream to {self.path!r} for "
+                    f"{seconds:.0f} seconds; end it"
+                )
+            time.sleep(0.01)
+        try:
+            yield os.path.dirname(file)
+        finally:
+            lock.release()
 
     def first_commit(self) -> Commit:
         """Return the newest commit record of the store's first stream."""
@@ -391,13 +378,16 @@ class Store:
                 timeline=newest.timeline + 1
             )
 
+        if self.root_copy is not None:
+            self.put_root_back()
         if checkpoint is not None and name not in checkpoint.cut:
             raise CheckpointError(
                 f"checkpoint {checkpoint.name!r} has no stream {name!r}, which was made later; open its last commit"
             )
         return StreamWriter(
-            self.files, self.stream_path(name), self.schema, functools.partial(self.cuts, name), choose, check
-        )
+            self.files, self.stream_path(name), self.schema, functools.partial(self.cuts, name), choose, check,
+            self._locked,
+        )  # fmt: skip
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:
         """Raise CheckpointError if other checkpoints need rows, or items, that going back to this one would discard.
@@ -453,11 +443,11 @@ class Store:
 
     def checkpoint_names(self) -> list[str]:
         """Return the names of all checkpoints, oldest first."""
-        return [one.order[2] for one in self._checkpoints_made()]
+        return [one.order[1] for one in self._checkpoints_made()]
 
     def kept_checkpoint_names(self, maker: str | None) -> list[str]:
         """Return the names of those that a maker made with ``keep``, oldest first."""
-        return [one.order[2] for one in self._checkpoints_made() if one.kept and one.maker == maker]
+        return [one.order[1] for one in self._checkpoints_made() if one.kept and one.maker == maker]
 
     def _checkpoints_made(self) -> list[Made]:
         """Return what is remembered of each checkpoint that is there now, oldest first."""
@@ -583,7 +573,7 @@ class Store:
         target = self.check_new_checkpoint(checkpoint.name)
         checkpoint = checkpoint.numbered(writer.commit_record.last_checkpoint, writer.name, values)
         document = checkpoint_document(checkpoint)
-        with writer.whole(f"writing the checkpoint {checkpoint.name!r} of"):
+        with writer.fail_stop(f"writing the checkpoint {checkpoint.name!r} of"):
             temporary = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}"))
             lay_out_checkpoint(self.files, temporary, document, values, staged)
             if moved := fs.allowed(self.files.rename, temporary, target, refusals=fs.TAKEN):
@@ -613,7 +603,7 @@ class Store:
         self.checkpoint(name)
         place = os.path.join(self.path, CHECKPOINTS, name)
         writer.dropped = True
-        with writer.whole(action):
+        with writer.fail_stop(action):
             doomed = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-dropped-{name}"))
             if moved := fs.allowed(self.files.rename, place, doomed):
                 self.files.sync_dir(os.path.dirname(place))
@@ -626,11 +616,6 @@ class Store:
         if not moved:
             self.checkpoint(name)  # raises if another process has just dropped it
             raise CheckpointError(f"the file system does not let {place!r} be moved or removed; mend its permissions")
-
-
-def _root_document(schema: Schema, settings: dict[str, Any]) -> dict[str, Any]:
-    attributes = {"format_version": schema.format_version, "schema": schema.to_json(), "settings": settings}
-    return metadata.group_document(attributes)
 
 
 def check_sizes(num_envs: int, capacity: int) -> None:
@@ -656,9 +641,8 @@ def _checkpoint(folder: str, stored: dict[str, Any]) -> Checkpoint:
     try:
         cut = {check_key(of, "cut"): Commit.from_json(record, file) for of, record in stored["cut"].items()}
         parts = dict(stored["state"]), dict(stored["metadata"]), float(stored["time"]), dict(stored["arrays"])
-        number = check_count("number", stored.get("number", 0), least=0, most=MAX_NUMBER)
-        maker = stored.get("maker", next(iter(cut)) if len(cut) == 1 else None)
-        id = stored.get("id", "")
+        number = check_count("number", stored["number"], least=0, most=MAX_NUMBER)
+        id, maker = stored["id"], stored["maker"]
         if not isinstance(id, str) or not isinstance(maker, str | None):
             raise ValueError(f"id must be text, and maker text or null, got {id!r} and {maker!r}")
         beside = attachments.from_json(stored.get(attachments.GROUP, {}))
@@ -703,17 +687,6 @@ def checkpoint_files(files: fs.Files, folder: str, checkpoint: Checkpoint) -> li
     group = [f"{attachments.GROUP}/{metadata.NAME}"] if checkpoint.attachments else []
     nodes = [*checkpoint.arrays, *(f"{attachments.GROUP}/{name}" for name in checkpoint.attachments)]
     return [*group, *(f"{node}/{name}" for node in nodes for name in files.list(os.path.join(folder, node)))]
-
-
-def _rootless(files: fs.Files, path: str, otherwise: str) -> NotAStoreError | CorruptionError:
-    """Return the error for a directory without a root document: a store has lost it if its groups are there."""
-    if all(files.size(os.path.join(path, name, metadata.NAME)) is not None for name in (STREAMS, CHECKPOINTS)):
-        root = os.path.join(path, metadata.NAME)
-        return CorruptionError(
-            f"the root document {root!r} of a store is missing or damaged, and its rows are there: put that file back "
-            "from a backup, or copy the store from where it was pushed to ('diskreplay pull')", file=root,
-        )  # fmt: skip
-    return NotAStoreError(f"{path!r} {otherwise}")
 
 
 def _check_free(files: fs.Files, path: str) -> None:

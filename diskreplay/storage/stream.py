@@ -4,8 +4,8 @@ A commit, in order: append the new chunks and indexes to the open shards, fsync 
 directories; replace the stream's ``zarr.json``, which holds the commit record; then unlink the shards that no row
 of the new window, no context row and no checkpoint needs; and take the new record over in RAM.
 
-Every step that changes files, or publishes in RAM what became durable, runs inside :meth:`StreamWriter.whole`: it holds
-signals back and marks the writer as failed first, and only a complete step clears the mark.
+Every step that changes files, or publishes in RAM what became durable, runs inside :meth:`StreamWriter.fail_stop`: it
+holds signals back and marks the writer as failed first, and only a complete step clears the mark.
 
 Recovery, on opening to write: take the lock, sync the directories in which a killed writer may have renamed files, cut
 the open shards back to their committed bytes, remove shards that the record does not know, load the last chunks back
@@ -30,6 +30,7 @@ from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
 from diskreplay.storage.commit import NO_START, Commit, LimiterStart, Tail, needed_shards
+from diskreplay.storage.temporaries import LOCK
 
 MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
@@ -124,6 +125,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         cuts: Callable[[], Collection[Commit]],
         choose: Callable[[Commit], Commit],
         check: Callable[[], None],
+        lock_store: Callable[[float], contextlib.AbstractContextManager[object]],
     ) -> None:
         """Lock the stream at ``path`` and recover it to its newest commit, or to the one that ``choose`` gives.
 
@@ -132,7 +134,9 @@ class StreamWriter(_Stream[ColumnWriter]):
             choose: turns the newest commit into the one to go on from: another one is made the newest first.
             check: raises CheckpointError if a checkpoint needs rows that going back gives up; called again once the new
                 record is on disk.
+            lock_store: holds the store's lock for a block; raises LockedError if another has it for so many seconds.
         """
+        self._lock_store = lock_store
         self._lock: fs.FileLock | None = None
         self._cuts = cuts
         self.dropped = False
@@ -149,7 +153,9 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.broken = False
         """True if a change in RAM was cut short: nobody knows what of it is there, and nothing is read any more."""
         self._process = forks.process
-        self._checkpoints = os.path.join(os.path.dirname(os.path.dirname(path)), CHECKPOINTS)
+        self._lock_file = lock_file(path)
+        store = os.path.dirname(os.path.dirname(path))
+        self._checkpoints, self._maker_lock = os.path.join(store, CHECKPOINTS), os.path.join(store, LOCK)
         try:
             self._lock = lock(files, path)
             self._settle(files, path)
@@ -243,6 +249,8 @@ class StreamWriter(_Stream[ColumnWriter]):
             place = os.path.join(self._checkpoints, name)
             if self.files.size(os.path.join(place, metadata.NAME)) is None:  # it was dropped where it could not move
                 self.remove_half_made(place)
+        if self.files.size(self._maker_lock) is not None:  # of who made the store
+            self.files.unlink(self._maker_lock)
 
     def _recover_column(self, commit: Commit, path: str, column: ColumnWriter) -> int:
         """Remove what no record names, and return the lowest shard on disk."""
@@ -277,12 +285,8 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def remove_half_made(self, path: str) -> None:
         """Remove a stream or a checkpoint without a document, but if a living process that makes one holds the lock."""
-        lock = self.files.lock(os.path.dirname(self._checkpoints))
-        if lock is not None:
-            try:
-                fs.clear(self.files, path)
-            finally:
-                lock.release()
+        with contextlib.suppress(LockedError), self._lock_store(0.0):
+            fs.clear(self.files, path)
 
     def _cut(self, file: str, size: int, in_place: bool) -> None:
         """Leave the first ``size`` bytes of a shard.
@@ -337,13 +341,13 @@ class StreamWriter(_Stream[ColumnWriter]):
     def writes(self, path: str) -> bool:
         """Tell whether the stream at a path is the one whose lock this object holds."""
         is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
-        return self.held and (path == self.path if is_at is None else bool(is_at(path)))
+        return self.held and (path == self.path if is_at is None else bool(is_at(lock_file(path))))
 
     def check_place(self, action: str) -> None:
         """Raise StateError if the stream is not at its path any more: what is there now is somebody else's."""
         is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
         with fs.translate(action, self.path):
-            here = is_at is None or is_at(self.path)
+            here = is_at is None or is_at(self._lock_file)
         if not here:
             raise StateError(
                 f"{action} {self.path!r}: the store was moved, removed or replaced while it was open, so nothing was "
@@ -352,7 +356,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             )
 
     @contextlib.contextmanager
-    def whole(self, action: str) -> Iterator[None]:
+    def fail_stop(self, action: str) -> Iterator[None]:
         """Run a block to its end; if it is cut short, nothing more is written until the store is opened again.
 
         Signals wait. Where something ends the block all the same, nobody knows how much of it is on disk and in RAM,
@@ -404,7 +408,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 # A log that goes on behind shards that checkpoints pin has nothing before them.
                 least = max(log.entries.begin * log.column.chunk_rows, self.commit_record.log_span(path)[0])
                 record = record.with_log(path, max((begins or {}).get(path, 0), least), log.end)
-        with self.whole("committing"):
+        with self.fail_stop("committing"):
             for path in self.logs:
                 if path in staged:
                     self._make_log(path)
@@ -471,7 +475,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         if not self.counted:
             return
         record = self.commit_record.next(**self.counts)
-        with self.whole("committing"):
+        with self.fail_stop("committing"):
             self.replace_record(record)
             with publish:
                 self.commit_record = record
@@ -487,7 +491,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
         ``cuts`` are the stream's commits that checkpoints hold, where the caller has read them since it was opened.
         """
-        with self.whole("committing"):
+        with self.fail_stop("committing"):
             self._evict(publish, cuts)
 
     def _evict(
@@ -544,12 +548,23 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.release()
 
 
+def lock_file(path: str, name: str = LOCK) -> str:
+    """Return the file whose lock is that of the stream at ``path``, or another one beside it."""
+    return os.path.join(path, SCRATCH, name)
+
+
+def lock_holder(files: fs.Files, path: str) -> str:
+    """Return in words who writes the stream at ``path``, as far as the system tells."""
+    return files.lock_holder(lock_file(path))
+
+
 def lock(files: fs.Files, path: str) -> fs.FileLock:
     """Take the lock of the stream at ``path``; raise LockedError if another has it."""
     with fs.translate("locking", path):
-        taken = files.lock(path)
+        metadata.check_no_link(files, path, os.path.join(path, SCRATCH))  # a missing lock would be made elsewhere
+        taken = files.lock(lock_file(path))
     if taken is None:
-        holder = files.lock_holder(path)
+        holder = lock_holder(files, path)
         if holder.startswith(fs.THIS_PROCESS):
             holder += " (with take_over=True that is committed and closed first)"
         raise LockedError(
@@ -595,8 +610,10 @@ def groups(schema: Schema) -> list[str]:
     return sorted({parent for path in schema.arrays for parent in parents(os.path.dirname(path))})
 
 
-def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str) -> None:
-    """Make a new, empty stream at ``path``, perhaps a temporary place: its groups and arrays."""
+def create(
+    files: fs.Files, path: str, schema: Schema, commit: Commit, name: str, beside: Mapping[str, bytes]
+) -> None:  # fmt: skip
+    """Make a new, empty stream at ``path``, perhaps a temporary place: groups, arrays, and files beside ``start``."""
     metadata.create_group(files, path, commit.to_json(), f"{STREAMS}/{name}")
     for group in groups(schema):
         metadata.create_group(files, os.path.join(path, group))
@@ -606,6 +623,9 @@ def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str
         files.mkdir(array)
         metadata.write(files, array, metadata.array_document(column, num_envs, column.shard_rows))
         files.sync_dir(os.path.dirname(array))
+    for file, data in {LOCK: b"", **beside}.items():
+        fs.write(files, os.path.join(path, SCRATCH, file), data)
+    files.sync_dir(os.path.join(path, SCRATCH))
 
 
 def parents(group: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.unroll import episode_stop, unroll
-from diskreplay.schema.columns import VALID, Schema
+from diskreplay.schema.columns import CONTINUES, CUT_START, START, VALID, Schema
 from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import EpisodeBatch, by_item
 from diskreplay.views.transition import transitions
@@ -50,9 +50,8 @@ class PaddedEpisodes(View[EpisodeBatch]):
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         rows, envs = stream.log.locate(ids)
-        begins = stream.log.take(VALID, rows, envs) & stream.log.begins(rows, envs)
-        here = np.flatnonzero(begins)
-        here = here[~stream.facts.cut_starts(rows[here], envs[here])]
+        codes = stream.log.take(START, rows, envs)
+        here = np.flatnonzero(stream.log.take(VALID, rows, envs) & (codes != CONTINUES) & (codes < CUT_START))
         found = np.full(len(ids), NEVER, np.int8)
         found[here] = np.where(stream.spans().is_cut(rows[here], envs[here]), NOW, LATER)
         return found

@@ -22,7 +22,6 @@ from diskreplay.errors import CheckpointError, CorruptionError, DiskFullError, I
 from diskreplay.ops.checkpoints import checkpoints
 from diskreplay.ops.compact import compact
 from diskreplay.ops.inspect import inspect
-from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 
 
@@ -326,21 +325,21 @@ def test_a_copy_by_plain_files_has_them(rb, path, tmp_path):
         assert read(copied, "a") == b"weights"
 
 
-def test_they_survive_compaction_and_repair(rb, path):
+def test_they_survive_compaction(rb, path):
     rb.checkpoint("one", attachments={"a": b"weights"})
     rb.close()
     compact(path)
-    assert not repair(path).after.problems
     with dr.ReplayBuffer.open(path, checkpoint="one") as again:
         assert read(again, "a") == b"weights"
 
 
-def test_a_damaged_attachment_is_moved_aside_with_its_checkpoint(rb, path):
+def test_a_damaged_attachment_is_found_and_goes_with_its_checkpoint(rb, path):
     rb.checkpoint("one", attachments={"a": b"weights"})
     rb.checkpoint("two", attachments={"a": b"weights"})
-    rb.close()
     (path / "checkpoints" / "one" / "attachments" / "a" / "c.0.0").write_bytes(b"")
-    assert repair(path).checkpoints == ("one",)
-    with dr.ReplayBuffer.open(path, checkpoint="two") as again:
-        assert again.checkpoints == ["two"]
-        assert read(again, "a") == b"weights"
+    found = verify(path)
+    assert found.problems
+    assert found.checkpoint is None  # no row is damaged: there is nothing to go back for
+    rb.drop_checkpoint("one")
+    assert verify(path).ok
+    assert read(rb, "a", "two") == b"weights"

@@ -193,7 +193,7 @@ def test_two_writers_see_each_other_by_what_they_commit(path: str) -> None:
         with pytest.raises(RateLimitError, match=r"0 inserts \(at least 10\).*the stream '0' is "):
             sampling.wait_to_sample(4, timeout=0.02)
         recording.add(actor, 3)
-        adding._look_again()
+        adding._refresh_counts()
         actor.commit()
         sampling.wait_to_sample(4, timeout=0)
         assert len(learner.sample(4)) == 4  # it has gone on to the rows
@@ -275,7 +275,7 @@ def test_two_processes_keep_the_ratio(path: str) -> None:
         assert learner.returncode == 0
         assert output.split() == [str(turn) for turn in range(30)]
         buffer.refresh()
-        limiter._look()
+        limiter._read_counts()
         assert limiter.samples == 480
 
 
@@ -307,7 +307,7 @@ def test_the_other_side_is_killed_and_comes_again(path: str) -> None:
             learner.communicate(timeout=PATIENCE)
             assert learner.returncode == 0
         buffer.refresh()
-        limiter._look()
+        limiter._read_counts()
         assert limiter.samples == known + 20 * 16
 
 
@@ -315,13 +315,13 @@ def test_ctrl_c_ends_the_waiting_and_counts_nothing(path: str) -> None:
     with CONFIG.create(path) as buffer:
         limiter = dr.RateLimiter(buffer, 1.0, 10, 5)
         waiting = threading.Event()
-        look = limiter._look_again
+        look = limiter._refresh_counts
 
         def looked() -> bool:
             waiting.set()
             return look()
 
-        limiter._look_again = looked  # type: ignore[method-assign]
+        limiter._refresh_counts = looked  # type: ignore[method-assign]
 
         def interrupt() -> None:
             waiting.wait(PATIENCE)

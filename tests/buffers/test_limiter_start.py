@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import shutil
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,15 @@ def steps(limiter: dr.RateLimiter, buffer: dr.ReplayBuffer, recording: Recording
     return made
 
 
+@contextlib.contextmanager
+def filled(path: str, **options: Any) -> Iterator[tuple[dr.ReplayBuffer, Recording]]:
+    """A new store with 50 rows."""
+    with CONFIG.create(path, **options) as buffer:
+        recording = Recording(CONFIG)
+        recording.add(buffer, 50)
+        yield buffer, recording
+
+
 @pytest.mark.parametrize("envs", [1, 3])
 def test_rows_that_were_there_before_the_first_limiter_allow_and_ask_nothing(path: str, envs: int) -> None:
     """Regression: 300 rows of demonstrations allowed 300 samples at once, beyond the band."""
@@ -71,9 +82,7 @@ def test_the_rows_before_the_least_size_begin_nothing(path: str) -> None:
 
 
 def test_the_same_ratio_goes_on_after_a_restart(path: str) -> None:
-    with CONFIG.create(path) as buffer:
-        recording = Recording(CONFIG)
-        recording.add(buffer, 50)
+    with filled(path) as (buffer, recording):
         assert batches(dr.RateLimiter(buffer, 2, 10, 24)) == 6
     for _ in range(3):
         with reopen(CONFIG, path) as buffer:
@@ -91,9 +100,7 @@ def test_another_ratio_or_least_size_begins_anew_and_so_does_the_first_again(
     path: str, other: float, least: int
 ) -> None:
     """Regression: a smaller ratio blocked the learner for as many rows as the larger one had drawn samples."""
-    with CONFIG.create(path) as buffer:
-        recording = Recording(CONFIG)
-        recording.add(buffer, 50)
+    with filled(path) as (buffer, recording):
         assert batches(dr.RateLimiter(buffer, 2, 10, 24)) == 6
     with reopen(CONFIG, path) as buffer:
         recording.lose(50)
@@ -108,8 +115,7 @@ def test_another_ratio_or_least_size_begins_anew_and_so_does_the_first_again(
 
 def test_a_store_of_an_earlier_version_begins_in_the_middle(path: str) -> None:
     """Its records have the count of samples, and no start."""
-    with CONFIG.create(path) as buffer:
-        Recording(CONFIG).add(buffer, 50)
+    with filled(path) as (buffer, _):
         buffer.engine.writable().sampled = 7_000
     assert "limiter" not in pathlib.Path(path, "streams/0/zarr.json").read_text()
     with reopen(CONFIG, path) as buffer:
@@ -120,8 +126,7 @@ def test_a_store_of_an_earlier_version_begins_in_the_middle(path: str) -> None:
 
 def test_a_start_is_durable_with_the_samples(path: str) -> None:
     """Killed before a commit, neither is there; after it, both are."""
-    with CONFIG.create(path, **SLOW) as buffer:
-        Recording(CONFIG).add(buffer, 50)
+    with filled(path, **SLOW) as (buffer, _):
         buffer.commit()
         limiter = dr.RateLimiter(buffer, 2, 10, 24)
         assert batches(limiter) == 6
@@ -150,15 +155,15 @@ def test_both_processes_go_by_one_start(path: str, mode: str) -> None:
         recording.add(actor, 60)
         adding = dr.RateLimiter(actor, 2, 10, 24)  # at 160 rows, of another start than the learner's, which is not seen
         assert sampling.most_inserts == 112
-        adding._look_again()
+        adding._refresh_counts()
         with pytest.raises(RateLimitError):
             sampling.wait_to_sample(40, timeout=0)
         actor.commit()
         sampling.wait_to_sample(24, timeout=0)  # the actor's start is the newer one
         assert not sampling.may_sample(1)
         learner.commit()
-        adding._look_again()
-        sampling._look_again()
+        adding._refresh_counts()
+        sampling._refresh_counts()
         assert sampling._start == adding._start
         assert sampling.most_inserts == adding.most_inserts
         assert (adding.inserts, adding.samples) == (sampling.inserts, sampling.samples) == (160, 24)
@@ -176,7 +181,7 @@ def test_a_learner_of_another_ratio_is_followed_by_an_actor_of_the_same(path: st
                 adding, sampling = dr.RateLimiter(actor, ratio, 10, 24), dr.RateLimiter(learner, ratio, 10, 24)
                 batches(sampling)
                 learner.commit()
-                adding._look_again()
+                adding._refresh_counts()
                 assert steps(adding, actor, recording) in (48 // ratio, 48 // ratio - 1)
                 assert not sampling.may_sample(4)
                 actor.commit()
@@ -184,9 +189,7 @@ def test_a_learner_of_another_ratio_is_followed_by_an_actor_of_the_same(path: st
 
 
 def test_clear_takes_neither_counts_nor_the_start(path: str) -> None:
-    with CONFIG.create(path) as buffer:
-        recording = Recording(CONFIG)
-        recording.add(buffer, 50)
+    with filled(path) as (buffer, recording):
         limiter = dr.RateLimiter(buffer, 2, 10, 24)
         assert batches(limiter) == 6
         buffer.clear()
@@ -199,9 +202,7 @@ def test_clear_takes_neither_counts_nor_the_start(path: str) -> None:
 
 
 def test_going_back_to_a_checkpoint_takes_the_start_back(path: str) -> None:
-    with CONFIG.create(path) as buffer:
-        recording = Recording(CONFIG)
-        recording.add(buffer, 50)
+    with filled(path) as (buffer, recording):
         assert batches(dr.RateLimiter(buffer, 2, 10, 24)) == 6
         buffer.checkpoint("then")
         limiter = dr.RateLimiter(buffer, 8, 10, 24)
@@ -218,9 +219,7 @@ def test_going_back_to_a_checkpoint_takes_the_start_back(path: str) -> None:
 
 def test_a_start_ahead_of_rows_that_were_given_up_holds_nobody_back(path: str) -> None:
     """The actor goes back to a checkpoint; the learner's record, which did not, began later than that."""
-    with CONFIG.create(path) as actor:
-        recording = Recording(CONFIG)
-        recording.add(actor, 50)
+    with filled(path) as (actor, recording):
         actor.checkpoint("then")
         recording.add(actor, 200)
         actor.commit()
@@ -318,9 +317,7 @@ def test_a_short_wait_is_not_told(path: str) -> None:
 
 def test_rows_that_are_added_without_asking_are_told_once(path: str) -> None:
     """Only in one process: with several, one is right not to see what the others add at the moment."""
-    with CONFIG.create(path) as buffer:
-        recording = Recording(CONFIG)
-        recording.add(buffer, 50)
+    with filled(path) as (buffer, recording):
         limiter = dr.RateLimiter(buffer, 2, 10, 24)
         steps(limiter, buffer, recording)
         limiter.wait_to_sample(4)

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 from typing import Any
@@ -21,6 +22,8 @@ from ops.stores import fill, images
 
 import diskreplay
 from diskreplay.errors import DiskFullError
+from diskreplay.ops.problems import Problem
+from diskreplay.ops.verify import Verified
 
 
 def test_version() -> None:
@@ -141,46 +144,44 @@ def test_verify(path: str) -> None:
     result = command("verify", path)
     assert result.exit_code == 1
     assert f"{file}: the shard's file is missing (stream '0', column 'obs', rows 16 to 32)" in result.stdout
-    assert f"'diskreplay verify --repair {path}' makes the store whole again; it would cost, for good:" in result.stdout
+    copy = "to go on with a copy of the store: a backup, or what was pushed ('diskreplay pull')"
+    assert result.stdout.splitlines()[-1] == copy
     result = command("verify", path, "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
-    assert document["problems"][0]["rows"] == [16, 32]
-    assert document["repair"]["streams"][0]["columns"] == ["obs"]
-    foreseen = command("verify", path).stdout.splitlines()
-    repaired = said("verify", "--repair", path).splitlines()
-    assert [line.strip() for line in foreseen if line.startswith("  stream")] == [
-        line for line in repaired if line.startswith("stream")
-    ]
-    assert document["repair"]["checkpoints"] == []
-    assert facts("verify", path)["repair"] is None
-
-
-def test_verify_of_what_cannot_be_repaired(path: str) -> None:
-    images(path)
-    root = pathlib.Path(path, "zarr.json")
-    root.write_text(root.read_text().replace("uint8", "uint9"))
-    result = command("verify", path)
-    assert result.exit_code == 1
-    assert result.stdout.splitlines()[-1] == "its root document is damaged: that cannot be repaired"
-
-
-def test_verify_repair(path: str) -> None:
-    images(path)
-    assert said("verify", path, "--repair").startswith("nothing to repair\nno problem")
-    pathlib.Path(path, "streams/0/obs/c.1.0.0.0").unlink()
-    document = facts("verify", path, "--repair")
-    assert document["ok"]
-    assert document["changed"]
-    assert document["streams"][0]["columns"] == ["obs"]
-    file = pathlib.Path(path, "streams/0/reward/c.3.0")
-    file.write_bytes(file.read_bytes()[:-1])
-    shown = said("verify", path, "--repair")
-    assert "repaired 1 problem\nstream '0': " in shown
-    assert "of reward lost" in shown
-    assert f"\n1 path moved or copied to {path}.quarantine-1\n" in shown
+    assert (document["problems"][0]["rows"], document["checkpoint"]) == ([16, 32], None)
     pathlib.Path(path, "zarr.json").write_text("{}")
-    assert "the root document" in failure("verify", path, "--repair")
+    pathlib.Path(path, "streams/0/start/root.json").unlink()
+    assert command("verify", path).stdout.splitlines()[-1] == copy
+
+
+def test_verify_says_which_command_goes_back(path: str) -> None:
+    images(path)
+    with diskreplay.ReplayBuffer.open(path) as buffer:
+        buffer.checkpoint("the first")
+        fill(buffer, 30)
+    pathlib.Path(path, "streams/0/obs/c.4.0.0.0").unlink()
+    *_, read, back, _ = command("verify", path).stdout.splitlines()
+    with eval(read.removeprefix("to read the newest whole checkpoint: ")) as buffer:
+        assert len(buffer.checkpoints) == 1
+    what, _, words = back.partition(": diskreplay ")
+    assert what == "to go back to it, and discard what came after it"
+    assert "30 rows discarded" in said(*shlex.split(words))
+    assert said("verify", path).startswith("no problem in 1 stream, 1 checkpoint")
+
+
+def test_who_speaks_of_damage_says_what_to_do(path: str, tmp_path: pathlib.Path) -> None:
+    images(path)
+    said("report", path, "-o", tmp_path / "page.html")
+    for place in (str(diskreplay.errors.__doc__), (tmp_path / "page.html").read_text()):
+        assert "go back to a checkpoint, or take a copy" in place
+    explained = " ".join(said("verify", "--help").split())
+    assert "go back to the newest whole checkpoint, or to take a copy of the store" in explained
+    found = Verified("s3://b/x", 1, 1, 9, 99, 0.1, (Problem("it is damaged"),), "one")
+    assert list(text.cures(found, "s3://b/x")) == [
+        "to read the newest whole checkpoint: diskreplay.ReplayBuffer.open('s3://b/x', mode='r', checkpoint='one')",
+        "to go on with a copy of the store: a backup, or the store that was pushed there",
+    ]
 
 
 def test_compact(path: str) -> None:

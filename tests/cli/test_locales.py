@@ -48,7 +48,7 @@ COMMANDS = {
     ],
     "show": [["show", "PATH", "-o", "PATH.png"], ["show", "PATH", "-o", "PATH.gif"]],
     "split": [["split", "PATH", "--fraction", "0.5"]],
-    "verify": [["verify", "PATH"], ["verify", "--repair", "PATH"]],
+    "verify": [["verify", "PATH"]],
 }
 """In an order in which each finds what it needs; ``demo`` takes long and prints nothing else, ``view`` goes on."""
 

@@ -307,7 +307,7 @@ def test_a_store_that_keeps_nothing_of_what_was_in_ram_is_opened(tmp_path: pathl
     buffer.store_transitions(0, obs, {"actions_n": one}, None, one[..., None], one, None)
     buffer.finish_path(0, 1, obs, None, None, np.ones((1, 3, 1)))
     buffer.store_episodes()
-    buffer._keeper.state = lambda: ({"held": {}}, {})  # type: ignore[method-assign]
+    buffer._adapter.state = lambda: ({"held": {}}, {})  # type: ignore[method-assign]
     buffer.commit()
     die(buffer.engine)
     again = make()

@@ -33,7 +33,7 @@ def test_positions_are_those_of_a_ring() -> None:
     for step in range(40):
         if step in (3, 17):  # it is emptied: once before it is full, and once after
             slots, begin, since = [-1] * SIZE, end, end
-        assert ring.look() == (RowWindow(begin, end), (end - since) % SIZE, end - begin == SIZE)
+        assert ring.catch_up() == (RowWindow(begin, end), (end - since) % SIZE, end - begin == SIZE)
         slots[(end - since) % SIZE] = end
         end += 1
         begin = max(begin, end - SIZE)

@@ -360,7 +360,7 @@ def test_errors() -> None:
 def test_a_rollout_without_its_estimates_is_given_up(tmp_path: pathlib.Path) -> None:
     buffer = make(tmp_path / "s")
     fill(buffer)
-    buffer._keeper.flush()
+    buffer._adapter.flush()
     buffer.engine.commit()
     buffer.engine.engine.companion = None  # as a process that dies
     buffer.engine.close()

@@ -287,20 +287,13 @@ def test_a_real_file_system_that_becomes_read_only(tmp_path: pathlib.Path) -> No
         path = str(tmp_path / "small" / "a.replay")
         with lives.create(path, num_envs=1, rows=40) as buffer:
             lives.add(buffer, 20)
-        writer = reopened(path)
-        lock(True)
+        lock(True)  # no writer is open: its lock, a file that is open for writing, would forbid it
         with reopened(path, mode="r") as reader:
             assert lives.check_all(reader) == 20
         for refused in (lambda: reopened(path, stream="b"), lambda: lives.create(f"{path}.other")):
             with pytest.raises(WriteFailedError) as caught:
                 refused()
             assert caught.value.errno == errno.EROFS
-        lives.add(writer, 3)
-        with pytest.raises(WriteFailedError) as caught:
-            writer.commit()
-        assert caught.value.errno == errno.EROFS
-        assert lives.check_all(writer) == 23
-        close(writer, 3)
         with pytest.raises(WriteFailedError, match=r"Read-only file system.*or open it with mode='r'"):
             reopened(path)
         lock(False)

@@ -28,7 +28,7 @@ from diskreplay.engine import compiled_row, engine
 from diskreplay.engine.compiled_row import CompiledRow
 from diskreplay.errors import InputError
 from diskreplay.index import jit
-from diskreplay.loading import Late
+from diskreplay.loading import BackgroundImport
 
 BOX = gymnasium.spaces.Box(-9, 9, (3,), np.float32)
 ACTION = gymnasium.spaces.Discrete(4)
@@ -48,7 +48,7 @@ def compiled(*, ever: bool = True) -> Iterator[list[bool]]:
     with (
         mock.patch.object(compiled_row, "LOAD_AFTER", 0),
         mock.patch.object(compiled_row, "LOOK_EVERY", 0),
-        mock.patch.object(compiled_row, "KERNEL", Late(compiled_row._load if ever else lambda: None)),
+        mock.patch.object(compiled_row, "KERNEL", BackgroundImport(compiled_row._load if ever else lambda: None)),
         mock.patch.object(loading, "IN_BACKGROUND", 0),
         mock.patch.object(CompiledRow, "add", noted),
     ):
@@ -177,7 +177,7 @@ def test_large_values_are_read_where_they_are(tmp_path: pathlib.Path) -> None:
 
 
 def test_it_is_loaded_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_row, "KERNEL", Late(compiled_row._load))
+    monkeypatch.setattr(compiled_row, "KERNEL", BackgroundImport(compiled_row._load))
     monkeypatch.setattr(loading, "IN_BACKGROUND", 0)
     monkeypatch.delitem(sys.modules, "diskreplay.index.jit", raising=False)
     assert compiled_row.load(compiled_row.LOAD_AFTER - 1) is None
@@ -192,7 +192,7 @@ def test_rows_are_added_in_python_while_it_is_loaded_and_then_compiled(tmp_path:
     with (
         compiled() as answers,
         mock.patch.object(loading, "IN_BACKGROUND", 1),
-        mock.patch.object(compiled_row, "KERNEL", Late(lambda: (leave.wait(), compiled_row._load())[1])),
+        mock.patch.object(compiled_row, "KERNEL", BackgroundImport(lambda: (leave.wait(), compiled_row._load())[1])),
         created(tmp_path) as rb,
     ):
         for name in range(5):
@@ -212,7 +212,7 @@ def test_forked_children(tmp_path: pathlib.Path, ready: bool) -> None:
     with (
         compiled() as answers,
         mock.patch.object(loading, "IN_BACKGROUND", 1),
-        mock.patch.object(compiled_row, "KERNEL", Late(lambda: (leave.wait(), compiled_row._load())[1])),
+        mock.patch.object(compiled_row, "KERNEL", BackgroundImport(lambda: (leave.wait(), compiled_row._load())[1])),
     ):
         assert compiled_row.load(0) is None
         if ready:

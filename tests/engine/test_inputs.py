@@ -22,6 +22,7 @@ from helpers.line import rows_in
 from helpers.model import Leaf
 from helpers.programs import printed
 from helpers.recording import Recording
+from hostile.test_regressions import edit as rewrite
 
 import diskreplay as dr
 from diskreplay.errors import (
@@ -47,7 +48,6 @@ from diskreplay.ops.demo import demo
 from diskreplay.ops.episodes import episodes, head
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.record import record
-from diskreplay.ops.repair import repair
 from diskreplay.ops.show import show
 from diskreplay.ops.verify import verify
 
@@ -376,7 +376,7 @@ def test_paths_that_no_file_can_have(text: str, path: str) -> None:
         lambda: dr.MultiAgentReplayBuffer.open(text),
         lambda: dr.MultiAgentRolloutBuffer.create(text, BOX, spaces.Discrete(3), 2, steps=3),
         lambda: dr.MultiAgentRolloutBuffer.open(text),
-        lambda: verify(text), lambda: inspect(text), lambda: compact(text), lambda: repair(text),
+        lambda: verify(text), lambda: inspect(text), lambda: compact(text),
         lambda: episodes(text), lambda: head(text),
         lambda: merge(text, [path]), lambda: merge(f"{path}2", [text]), lambda: split(text, [0.5]),
         lambda: split(path, [0.5, 0.5], [text, f"{path}2"]), lambda: show(text, f"{path}.png"),
@@ -463,8 +463,53 @@ def edit(file: str, change: Callable[[Any], None]) -> None:
 def test_a_newer_format_version(path: str, mode: Any) -> None:
     create(path).close()
     edit(f"{path}/zarr.json", lambda document: document["attributes"]["diskreplay"].update(format_version=3, schema=0))
-    with pytest.raises(FormatVersionError, match=r"format version 3; this diskreplay reads up to 2: update"):
+    with pytest.raises(FormatVersionError, match=r"format version 3; this diskreplay reads up to 1: update"):
         dr.ReplayBuffer.open(path, mode=mode)
+
+
+OTHERS: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
+    "of version 2": ("", lambda ours: ours.update(format_version=2), r"from before the tag 1\.0: export it"),
+    "without needs": ("", lambda ours: ours.pop("needs"), r"from before the tag 1\.0: export it"),
+    "needs more": ("", lambda ours: ours.update(needs=["as:text"]), r"needs \['as:text'\]: a newer diskreplay wrote"),
+    "needs no list": ("", lambda ours: ours.update(needs=7), "needs 7: a newer diskreplay wrote"),
+    "a record needs more": ("streams/0", lambda ours: ours.update(needs=["x", "y"]), r"streams/0.*needs \['x', 'y'\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("what", OTHERS)
+def test_stores_of_other_versions(path: str, what: str, mode: Any) -> None:
+    create(path).close()
+    node, change, match = OTHERS[what]
+    rewrite(pathlib.Path(path, node, "zarr.json"), change, node)
+    with pytest.raises(FormatVersionError, match=match):
+        dr.ReplayBuffer.open(path, mode=mode)
+    with pytest.raises(FormatVersionError, match=match):
+        import_dataset(path, path + "-copy", "store")
+
+
+@pytest.mark.parametrize(
+    ("node", "change"),
+    [
+        ("", lambda ours: ours["schema"]["columns"][0].update({"as": "text"})),
+        ("", lambda ours: next(c for c in ours["schema"]["columns"] if c["name"] == "reward").update(shape=[3])),
+        ("streams/0", lambda ours: ours.pop("needs")),
+    ],
+)
+def test_what_a_root_must_name_and_a_record_must_have(path: str, node: str, change: Callable[[Any], Any]) -> None:
+    create(path).close()
+    rewrite(pathlib.Path(path, node, "zarr.json"), change, node)
+    with pytest.raises(CorruptionError, match="cannot be read"):
+        dr.ReplayBuffer.open(path, mode="r")
+
+
+def test_what_a_cut_needs(path: str) -> None:
+    with create(path) as buffer:
+        buffer.checkpoint("one")
+    file = pathlib.Path(path, "checkpoints/one/zarr.json")
+    rewrite(file, lambda ours: ours["cut"]["0"].update(needs=["x"]), "checkpoints/one")
+    with pytest.raises(FormatVersionError, match="needs"):
+        dr.ReplayBuffer.open(path, mode="r", checkpoint="one")
 
 
 @pytest.mark.long
@@ -652,6 +697,7 @@ def test_damage_is_named(path: str, damage: str, mode: Any) -> None:
     recording = Recording(config)
     with config.create(path) as buffer:
         recording.add(buffer, 11)
+    pathlib.Path(path, "streams/0/start/root.json").unlink()  # else a root that is damaged is read from it
     DAMAGES[damage](path)
     with pytest.raises((CorruptionError, OpenError)) as caught, dr.ReplayBuffer.open(path, mode=mode) as buffer:
         recording.check(buffer)

@@ -21,8 +21,8 @@ WHAT = "next observations that differ from the next step's observation"
 
 
 def lost(path: str, selection: Selection = EVERYTHING) -> int:
-    with open_selected(path, selection) as part:
-        return {loss.what: loss.count for loss in part.losses(Holds(next_obs=False, stacks=True))}.get(WHAT, 0)
+    losses = open_selected(path, selection).losses(Holds(next_obs=False, stacks=True))
+    return {loss.what: loss.count for loss in losses}.get(WHAT, 0)
 
 
 @pytest.mark.parametrize("size", [1, 2000], ids=["in RAM", "on disk"])
@@ -57,8 +57,8 @@ def test_comparing_can_be_stopped_in_between(path: str, monkeypatch: pytest.Monk
         if len(times) == 3:
             raise KeyboardInterrupt
 
-    with open_selected(path) as part, pytest.raises(KeyboardInterrupt):
-        part.losses(Holds(next_obs=False), stop)
+    with pytest.raises(KeyboardInterrupt):
+        open_selected(path).losses(Holds(next_obs=False), stop)
     assert lost(path) == 7
 
 

@@ -51,8 +51,7 @@ def test_rlds_has_it_beside(path: str, tmp_path: pathlib.Path) -> None:
 
 def test_a_format_without_a_place_loses_it(path: str) -> None:
     store(lengths=LENGTHS, provenance=told())(path)
-    with open_selected(path) as part:
-        (loss,) = part.losses(Holds(provenance=False))
+    (loss,) = open_selected(path).losses(Holds(provenance=False))
     assert str(loss) == f"facts about where the steps come from ({len(told())})"
 
 

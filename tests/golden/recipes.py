@@ -160,7 +160,7 @@ def streams(path: pathlib.Path) -> None:
 
 
 def ragged(path: pathlib.Path) -> None:
-    """Ragged columns, texts, sequences and graphs, of which the window has left some; format version 2."""
+    """Ragged columns, texts, sequences and graphs, of which the window has left some."""
     rng = np.random.default_rng(6)
     space = spaces.Dict({
         "at": spaces.Box(-9, 9, (2,), np.float32), "graph": spaces.Graph(spaces.Box(0, 1, (3,)), spaces.Discrete(5)),

@@ -71,13 +71,13 @@ class Difference:
 
 
 def diff(one: PathLike, other: PathLike) -> Difference | None:
-    with open_selected(one) as a, open_selected(other) as b:
-        mine, theirs = a.source(stacked=True), b.source(stacked=True)
-        found = _layouts(mine.layout, theirs.layout) or _columns_later(a, b) or _steps(mine, theirs)
-        if found is None and (mine.steps, mine.episodes) != (theirs.steps, theirs.episodes):
-            found = Difference("transitions", f"{mine.steps:,}", f"{theirs.steps:,}")
-        found = found or _facts(a, b) or _written_later(a, b)
-        return _first_stacks(a, b) if found is None and not mine.layout.stacked else found
+    a, b = open_selected(one), open_selected(other)
+    mine, theirs = a.source(stacked=True), b.source(stacked=True)
+    found = _layouts(mine.layout, theirs.layout) or _columns_later(a, b) or _steps(mine, theirs)
+    if found is None and (mine.steps, mine.episodes) != (theirs.steps, theirs.episodes):
+        found = Difference("transitions", f"{mine.steps:,}", f"{theirs.steps:,}")
+    found = found or _facts(a, b) or _written_later(a, b)
+    return _first_stacks(a, b) if found is None and not mine.layout.stacked else found
 
 
 def _layouts(one: Layout, other: Layout) -> Difference | None:

@@ -49,7 +49,6 @@ class Base:
     transitions: Digests
     checkpoints: dict[str, Checkpoint]
     lengths: dict[str, list[int]]
-    n_step: int
 
     def save(self, file: pathlib.Path) -> None:
         file.write_bytes(pickle.dumps(self))
@@ -111,7 +110,6 @@ def make(name: str, folder: pathlib.Path) -> Base:
     with dr.ReplayBuffer.open(path, mode="r", seed=0) as buffer:
         names = buffer.checkpoints
         transitions = read_all(buffer, {})
-        n_step = getattr(buffer.view, "n_step", 1)
         read_all(buffer, transitions)
     checkpoints = {}
     for one in names:
@@ -121,7 +119,7 @@ def make(name: str, folder: pathlib.Path) -> Base:
                 read_all(buffer, {}), buffer.checkpoint_metadata(one), (batch.index.tolist(), batch.weight.tolist())
             )
     sizes = {name: sorted(set(known)) for name, known in lengths.items()}
-    return Base(name, path, transitions, checkpoints, sizes, n_step)
+    return Base(name, path, transitions, checkpoints, sizes)
 
 
 def _frames(path: pathlib.Path, noted: Any) -> None:

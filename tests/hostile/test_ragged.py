@@ -150,12 +150,6 @@ def test_forged_schemas(tmp_path: pathlib.Path, what: str) -> None:
     refused(store, ".", None)
 
 
-def test_another_format_version(tmp_path: pathlib.Path) -> None:
-    store = make(tmp_path / "a")
-    edit(store / "zarr.json", lambda ours: ours.update(format_version=1), "")
-    refused(store, "version", None)
-
-
 RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "absent": lambda record: record.pop("ragged"),
     "one is missing": lambda record: record["ragged"].pop("tokens"),

@@ -12,7 +12,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from helpers.testing import SimulatedDisk
 from interrupts import own
 from interrupts.programs import Program, Replay
 
@@ -21,7 +20,6 @@ from diskreplay.compat import frames, notebook, pearl, xuance, xuance_marl
 from diskreplay.compat.xuance import EpisodeBuffer
 from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
-from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 
 BOX = spaces.Box(-1e6, 1e6, (2,), np.float32)
@@ -730,52 +728,6 @@ class Closed(Replay):
 
     def compact(self) -> None:
         compact(self.path, files=self.files)
-
-
-class Damaged(Closed):
-    """A store with a damaged chunk, which is repaired; an uninterrupted repair of a copy says what must be left."""
-
-    def prepare(self) -> None:
-        super().prepare()
-        disk: SimulatedDisk = self.files.inner
-        name = f"{self.path}/streams/0/reward"
-        shard = max(disk.list(name))
-        file = disk.open(f"{name}/{shard}", write=True)
-        file.pwrite([bytes([file.pread(1, 0)[0] ^ 255])], 0)
-        copy = disk.after_kill()
-        assert repair(self.path, files=copy).ok
-        self.wanted = self.facts(copy)
-        assert self.wanted != (0, [])
-
-    def facts(self, files: Any) -> tuple[int, list[Any]]:
-        with dr.ReplayBuffer.open(self.path, mode="r", files=files, view=self.view, sampler=dr.Uniform()) as reader:
-            ids = [at for at in range(self.log.begin * 2, self.log.end * 2)]
-            standing = reader.draws.standing(np.array(ids))
-            held = np.array(ids)[standing == 1]
-            batch = reader.get(held)
-            return len(reader), [held.tolist(), batch.reward.tolist(), np.asarray(batch.obs).tolist()]
-
-    def repair(self) -> None:
-        outcome = repair(self.path, files=self.files)
-        assert outcome.ok
-
-    def look(self) -> None:
-        """A store that is half repaired may be damaged still."""
-
-    def go_on(self) -> None:
-        self.repair()
-        assert self.facts(self.files) == self.wanted
-
-    def close(self) -> None:
-        pass
-
-    def again(self, kept: bool) -> None:
-        self.repair()
-        assert verify(self.path, files=self.files).ok
-        assert self.facts(self.files) == self.wanted
-        with dr.ReplayBuffer.open(self.path, files=self.files, view=self.view) as buffer:
-            self.recording.actor.restart()
-            self.recording.add(buffer, 5)
 
 
 class Converting(Program):

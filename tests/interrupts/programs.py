@@ -33,7 +33,7 @@ from helpers.testing import SimulatedDisk
 from interrupts import own
 
 import diskreplay as dr
-from diskreplay.errors import StoreNotFoundError
+from diskreplay.errors import ClosedError, StateError, StoreNotFoundError
 from diskreplay.ops.verify import verify
 from diskreplay.schema import ring
 
@@ -99,6 +99,30 @@ class Program:
 
     def again(self, kept: bool) -> None:
         """Works on in a new process; ``kept``: all that was shown must be there, else what was committed."""
+
+
+class Shown(Program):
+    """A buffer and a reader, of which ``seen`` tells what they show."""
+
+    buffer: Any
+    reader: Any
+    files: Any
+    seen: Callable[[Any], Any]
+
+    def add_again(self) -> None:
+        """Works on with the buffer that was opened again."""
+
+    def close(self) -> None:
+        with contextlib.suppress(ClosedError, StateError):  # it was closed, with an error, before, or has lost rows
+            self.expected = self.seen(self.buffer)
+        self.buffer.close()
+
+    def again(self, kept: bool) -> None:
+        self.reader.close()
+        with reopened(self.files) as self.buffer:
+            if kept:
+                assert self.seen(self.buffer) == self.expected
+            self.add_again()
 
 
 class Replay(Program):

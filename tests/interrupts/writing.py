@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 from typing import Any
 
 import numpy as np
 from helpers import line
 from helpers.testing import SimulatedDisk
-from interrupts.programs import OPTIONS, PATH, Program, reopened
+from interrupts.programs import OPTIONS, PATH, Shown
 
 import diskreplay as dr
-from diskreplay.errors import ClosedError, StateError
 
 LATER: dict[str, Any] = {"state": ((3,), np.float32), "wide": ((300,), np.float32)}
 """One in RAM, one on disk."""
@@ -31,11 +29,13 @@ def seen(buffer: dr.ReplayBuffer) -> Seen:
     }  # fmt: skip
 
 
-class Writing(Program):
+class Writing(Shown):
     """Two environments; values of rows in RAM, on disk and evicted, some in no commit.
 
     ``states`` are those that are allowed.
     """
+
+    seen = staticmethod(seen)
 
     def __init__(self, folder: pathlib.Path, call: str) -> None:
         super().__init__(folder)
@@ -110,16 +110,7 @@ class Writing(Program):
         assert seen(self.reader) == now
         self.states = [now]
 
-    def close(self) -> None:
-        with contextlib.suppress(ClosedError, StateError):  # it was closed, with an error, before, or has lost rows
-            self.expected = seen(self.buffer)
-        self.buffer.close()
-
-    def again(self, kept: bool) -> None:
-        self.reader.close()
-        with reopened(self.files) as self.buffer:
-            if kept:
-                assert seen(self.buffer) == self.expected
-            self.at += 1000
-            self.rows(1)
-            self.write("state", 3)
+    def add_again(self) -> None:
+        self.at += 1000
+        self.rows(1)
+        self.write("state", 3)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 from gymnasium import spaces
-from helpers.testing import Crash, FaultyFiles, SimulatedDisk
 
 import diskreplay as dr
-from diskreplay.ops.repair import Repaired, repair
 
 IMAGE = spaces.Box(0, 255, (40, 40), np.uint8)
 """Large enough to be reached on disk, not mirrored in RAM."""
@@ -44,37 +39,3 @@ def fill(buffer: dr.ReplayBuffer, rows: int, seed: int = 0, commit_every: int = 
         obs, valid = following, ~done
         if row % commit_every == commit_every - 1:
             buffer.commit()
-
-
-def content(path: Any, **options: Any) -> dict[int, bytes]:
-    """All transitions of a store, by their ids."""
-    with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0, **options) as buffer:
-        found = {}
-        for batch in buffer.shuffled(16):
-            parts = (batch.obs, batch.next_obs, batch.reward, batch.action, batch.terminated, batch.truncated)
-            for at, number in enumerate(batch.index.tolist()):
-                found[number] = b"".join(np.ascontiguousarray(part[at]).tobytes() for part in parts)
-        return found
-
-
-def after_deaths(
-    disk: SimulatedDisk, path: str, points: Iterable[int], rng: random.Random | None = None
-) -> Iterator[tuple[int, SimulatedDisk]]:
-    """The disks after a repair that dies at each of these operations: by a kill, by losses of power."""
-    for at in points:
-        dying = disk.after_kill()
-        files = FaultyFiles(dying)
-        files.crash_at(at)
-        with pytest.raises(Crash):
-            repair(path, files=files)
-        yield at, dying.after_kill()
-        yield at, dying.after_power_loss()
-        if rng:
-            yield at, dying.after_power_loss(rng)
-
-
-def repaired(path: Any, **options: Any) -> Repaired:
-    """A repair after which nothing is wrong."""
-    result = repair(path, **options)
-    assert result.after.problems == ()
-    return result

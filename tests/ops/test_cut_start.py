@@ -9,22 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from format.specreader import Store
 from formats.roundtrip import installed
+from gymnasium import spaces
 from helpers import line
 from helpers.commands import command
 from helpers.line import create
 
 import diskreplay as dr
 from diskreplay import formats
-from diskreplay.errors import InputError, MisuseWarning, NotEnoughDataError
-from diskreplay.formats.selection import Selection
-from diskreplay.index.facts import CUT_START
+from diskreplay.errors import NotEnoughDataError
 from diskreplay.ops.combine import merge, split
 from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.edit import edit
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
+from diskreplay.schema.columns import CUT_START, START
 
 Lines = list[tuple[float, int, bool, dict[str, Any]]]
 
@@ -132,35 +133,72 @@ def test_padded_episodes_with_priorities_leave_it_out(store: pathlib.Path, tmp_p
         assert seen == {2.0, 3.0}
 
 
-def test_no_condition_knows_it(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    merge(tmp_path / "b", [store])
-    with pytest.warns(MisuseWarning, match="no episode has a fact 'cut_start'"):
-        assert not export_where(tmp_path / "b", "cut_start")
-    with pytest.warns(MisuseWarning):
-        assert export_where(tmp_path / "b", "cut_start == null") == 3
+def codes(path: pathlib.Path) -> list[int]:
+    """The start codes of the episodes' first steps."""
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        log = buffer.engine.streams.all[0].log
+        return [int(log.take(START, *np.array([[e.start], [e.env]]))[0]) for e in buffer.episodes]
+
+
+@pytest.mark.parametrize(("padding", "code"), [("zero", 1), ("reset", 2)])
+def test_a_start_code_says_it_of_single_frames(tmp_path: pathlib.Path, padding: Any, code: int) -> None:
+    with create(tmp_path / "a", 11, frame_stack=3, stack_padding=padding) as buffer:
+        play(buffer, 0, 4)
+    merge(tmp_path / "b", [tmp_path / "a"], allow_loss=True)
+    merge(tmp_path / "c", [tmp_path / "b"], allow_loss=True)
+    assert codes(tmp_path / "b") == codes(tmp_path / "c") == [code + CUT_START, code, code]
+    check_samples(tmp_path / "c")
+
+
+@pytest.mark.parametrize(("older", "code"), [((0.0, 0.0), 1), ((2.0, 2.0), 2), ((7.0, 8.0), 3)])
+def test_a_start_code_says_it_of_stacks(tmp_path: pathlib.Path, older: tuple[float, float], code: int) -> None:
+    """The first step that is left has older frames that are zeros, its own frame again, or others."""
+    box = spaces.Box(-99, 99, (3,), np.float32)
+    with dr.ReplayBuffer.create(
+        tmp_path / "a", box, spaces.Discrete(2), capacity=3, frame_stack=3, stack_axis=0
+    ) as buffer:
+        buffer.add([9.0, *older], 0, 1.0, [*older, 2.0], False, False)
+        buffer.add([*older, 2.0], 0, 1.0, [older[1], 2.0, 3.0], False, False)
+        buffer.add([older[1], 2.0, 3.0], 0, 1.0, [2.0, 3.0, 4.0], True, False)
+        buffer.add([5.0, 5.0, 5.0], 0, 1.0, [5.0, 5.0, 6.0], True, False)
+    merge(tmp_path / "b", [tmp_path / "a"])
+    assert codes(tmp_path / "b") == [code + CUT_START, 2]
+    check_samples(tmp_path / "b")
     with dr.ReplayBuffer.open(tmp_path / "b", mode="r") as buffer:
-        assert len(buffer.select("prompt == 7")) == 3
-        assert all(CUT_START not in episode.facts for episode in buffer.episodes)
+        assert buffer.get([0, 1, 2]).obs.tolist() == [[*older, 2.0], [older[1], 2.0, 3.0], [5.0, 5.0, 5.0]]
+        assert buffer.sample(3).obs.shape == (3, 3)
 
 
-def export_where(path: pathlib.Path, where: str) -> int:
-    out = path.with_name(f"where-{len(list(path.parent.iterdir()))}")
-    try:
-        return export(path, out, "npz", selection=Selection(where=where), allow_loss=True).episodes
-    except NotEnoughDataError:
-        return 0
+def check_samples(path: pathlib.Path) -> None:
+    """As an independent reader of the format has them, too."""
+    assert verify(path).ok
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        ids = buffer.items()
+        (stream,) = Store(path).streams.values()
+        batch = buffer.get(ids)
+        assert ids.tolist() == stream.ids()
+        for at, number in enumerate(ids.tolist()):
+            one = stream.transition(number)
+            np.testing.assert_array_equal(batch.obs[at], one["obs"]["obs"])
+            np.testing.assert_array_equal(batch.next_obs[at], one["next_obs"]["obs"])
 
 
-@pytest.mark.parametrize("value", [True, False, None, 1, "yes"])
-def test_a_program_does_not_set_it(tmp_path: pathlib.Path, value: Any) -> None:
+def test_the_flag_is_of_one_row(tmp_path: pathlib.Path) -> None:
     with create(tmp_path / "a", 11) as buffer:
-        with pytest.raises(InputError, match="'cut_start' is a name of the store's own"):
-            buffer.begin_episode(cut_start=value)
-        play(buffer, 0, 1)
-        with pytest.raises(InputError, match="'cut_start' is a name of the store's own"):
-            buffer.annotate_episode(cut_start=value)
-        assert buffer.episodes[0].facts == {}
-        assert buffer.episodes[0].complete_start
+        buffer.engine.cut(np.ones(1, bool), first_missing=True)
+        buffer.cut()
+        line.play(buffer, 2)
+        buffer.engine.cut(np.ones(1, bool), first_missing=True)
+        line.play(buffer, 2)
+        line.play(buffer, 2)
+    assert codes(tmp_path / "a") == [1, 5, 1]
+
+
+def test_a_fact_may_have_any_name(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a", 11) as buffer:
+        play(buffer, 0, 1, cut_start=True, discarded=False)
+    merge(tmp_path / "b", [tmp_path / "a", store])
+    assert lines(tmp_path / "b") == [(0.0, 4, True, {"cut_start": True, "discarded": False}), *CUT]
 
 
 def test_one_that_fills_its_facts_is_copied(tmp_path: pathlib.Path) -> None:
@@ -184,7 +222,7 @@ def test_formats_with_facts_bring_it_back(store: pathlib.Path, tmp_path: pathlib
     assert result.cut_starts == 1
     import_dataset(out, tmp_path / "back", name)
     assert [line[2] for line in lines(tmp_path / "back")] == [False, True, True]
-    assert all(CUT_START not in line[3] for line in lines(tmp_path / "back"))
+    assert all(line[3] == {"prompt": 7} for line in lines(tmp_path / "back"))
 
 
 def test_an_import_that_appends_brings_it_in(store: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""Facts of episodes in what the commands do: list, select, export, import, split, merge, verify, repair, compact."""
+"""Facts of episodes in what the commands do: list, select, export, import, split, merge, verify, compact."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ from helpers.damage import flip
 from helpers.effort import stride
 from helpers.line import create, play
 from helpers.testing import small_thresholds
-from ops.stores import repaired
 
 import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import CorruptionError, InputError, MisuseWarning, NotEnoughDataError
 from diskreplay.formats.selection import Selection
+from diskreplay.ops.checkpoints import restore
 from diskreplay.ops.combine import merge, split
 from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.episodes import episodes
 from diskreplay.ops.inspect import inspect
-from diskreplay.ops.repair import repair
-from diskreplay.ops.repair.plan import plan
 from diskreplay.ops.verify import verify
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.stream import read_commit, write_commit
@@ -173,27 +171,14 @@ DAMAGE: dict[str, Callable[[pathlib.Path], object]] = {
 @pytest.mark.long(quick=7)
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=list(DAMAGE))
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_damaged_facts_are_found_and_given_up_and_the_rows_stay(
+def test_damaged_facts_are_found(
     store: pathlib.Path, damage: Callable[[pathlib.Path], object], checkpoint: bool
 ) -> None:
     if checkpoint:
         with dr.ReplayBuffer.open(store) as buffer:
             buffer.checkpoint("here")
-    rewards = [reward for reward, _ in told(store)]
     damage(store)
-    before = verify(store)
-    assert before.problems
-    assert {problem.column for problem in before.problems} == {"info"}
-    (loss,) = plan(store).streams
-    assert loss.facts > 0
-    assert loss.transitions == 0
-    result = repaired(store)
-    assert [(each.facts, each.transitions) for each in result.streams] == [(loss.facts, 0)]
-    assert told(store) == [(reward, {}) for reward in rewards]
-    with dr.ReplayBuffer.open(store) as buffer:
-        buffer.annotate_episode(success=True)
-    assert told(store)[-1] == (rewards[-1], {"success": True})
-    assert verify(store).problems == ()
+    assert {problem.column for problem in verify(store).problems} == {"info"}
 
 
 def test_a_checkpoints_whole_facts_outlive_newer_ones(tmp_path: pathlib.Path) -> None:
@@ -206,12 +191,9 @@ def test_a_checkpoints_whole_facts_outlive_newer_ones(tmp_path: pathlib.Path) ->
                 buffer.annotate_episode(note="other words " * 20)
                 buffer.commit()
         shards(path)[-1].unlink()
-        assert repair(path).ok
-        assert [facts for _, facts in told(path)] == [{}, {}, {}]
-        assert told(path, checkpoint="here") == wanted
-        with dr.ReplayBuffer.open(path) as buffer:
-            buffer.annotate_episode(success=True)
-        assert told(path, checkpoint="here") == wanted
+        assert verify(path).checkpoint == "here"
+        restore(path, "here")
+        assert told(path) == wanted
         assert verify(path).problems == ()
 
 
@@ -253,8 +235,6 @@ def test_lines_that_are_no_facts(tmp_path: pathlib.Path, line: bytes) -> None:
     with pytest.raises(CorruptionError, match="facts of its episodes"):
         dr.ReplayBuffer.open(path)
     assert {problem.column for problem in verify(path).problems} == {"info"}
-    assert repair(path).ok
-    assert [facts for _, facts in told(path)] == [{}, {}, {}]
 
 
 def test_facts_that_overlap_are_a_problem(tmp_path: pathlib.Path) -> None:
@@ -287,7 +267,6 @@ def test_names_and_meanings_of_facts_are_checked(tmp_path: pathlib.Path, facts: 
     assert what in problem.what
     assert "row 0 of environment 0" in problem.what
     assert len(told(path)) == 3
-    assert repair(path).ok
 
 
 def test_names_of_facts_as_writers_give_them_are_no_problem(tmp_path: pathlib.Path) -> None:
@@ -335,8 +314,7 @@ def test_the_commands(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
         assert "at character 23 a number, a text in quotes, true, false or null must come" in wrong.stderr
         assert len(wrong.stderr.splitlines()) == 1
     cut(store)
-    assert "the facts of its episodes" in command("verify", store).output
-    assert "its rows stay" in command("verify", "--repair", store).output
+    assert "column 'info'" in command("verify", store).output
 
 
 @pytest.mark.filterwarnings("default::diskreplay.errors.MisuseWarning")
@@ -377,6 +355,3 @@ def test_a_record_whose_facts_begin_after_their_end(store: pathlib.Path) -> None
     with pytest.raises(CorruptionError, match="begin must not pass end"):
         dr.ReplayBuffer.open(store)
     assert verify(store).problems
-    result = repair(store)
-    assert result.ok
-    assert result.streams[0].whole, "no writer makes such a record: there is nothing to go by"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 from typing import Any
@@ -15,9 +16,9 @@ from helpers.damage import flip
 from ops.stores import IMAGE, fill, images
 
 import diskreplay as dr
-from diskreplay.errors import CorruptionError, NotAStoreError, StoreExistsError, StoreNotFoundError
+from diskreplay.errors import CheckpointError, CorruptionError, NotAStoreError, StoreExistsError, StoreNotFoundError
+from diskreplay.ops.checkpoints import drop, restore
 from diskreplay.ops.problems import Problem
-from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 from diskreplay.storage import chunks, metadata
 
@@ -209,6 +210,20 @@ def test_an_edited_row_count_within_the_chunk(store: pathlib.Path) -> None:
     assert {"obs", "action", "reward", "terminated", "truncated", "valid", "start"} <= found
 
 
+@pytest.mark.parametrize("column", ["obs", "reward", "valid", "patches/place", "patches/obs"])
+def test_a_record_that_names_other_tails(store: pathlib.Path, column: str) -> None:
+    """Those of an older or a newer commit, or of none: an index knows of what rows it is."""
+    older = record_of(store)
+    with dr.ReplayBuffer.open(store) as buffer:
+        fill(buffer, 9, seed=3)
+    newer = record_of(store)
+    tails = [older["tails"][column], [0, 0], [1, 17], [7, 100]]
+    for record, tail in ((older, newer["tails"][column]), *((newer, tail) for tail in tails)):
+        forged = {**record, "tails": {**record["tails"], column: tail}}
+        edit(stream(store) / "zarr.json", lambda document, to=forged: document["attributes"].update(diskreplay=to))
+        assert column in {problem.column for problem in verify(store).problems}
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("shape", [48, 2, 40, 40]), ("shape", [65, 2, 40, 40]), ("shape", [64, 3, 40, 40]), ("data_type", "int8")],
@@ -258,14 +273,74 @@ def test_rows_that_only_a_checkpoint_needs(path: str) -> None:
     with dr.ReplayBuffer.open(path) as buffer:
         buffer.checkpoint("early")
         fill(buffer, 60, seed=3)
+        buffer.checkpoint("late")
     store = pathlib.Path(path)
     assert verify(store).ok
     file = stream(store) / "obs" / "c.1.0.0.0"
     assert file.exists()
     file.unlink()
     assert only(store).file == str(file)
+    assert verify(store).checkpoint is None  # there is nothing to go back for
     with dr.ReplayBuffer.open(path) as buffer:  # the window itself is whole
         buffer.sample(8)
+
+
+# What can be done
+
+
+def cut_file(file: pathlib.Path, part: float = 0.5) -> None:
+    os.truncate(file, int(part * file.stat().st_size))
+
+
+@pytest.mark.long(quick=5)
+@pytest.mark.parametrize(
+    ("below", "part", "expected"),
+    [
+        ("streams/0/obs/c.5.0.0.0", 0.5, "two"), ("streams/0/obs/c.4.0.0.0", 0.99, "two"),
+        ("streams/0/obs/c.4.0.0.0", 0.5, "one"), ("streams/0/obs/c.4.0.0.0", 0, "one"),
+        ("streams/0/obs/c.1.0.0.0", 0.5, None), ("streams/0/zarr.json", 0.5, None),
+        ("streams/0/obs/zarr.json", 0.5, None), ("streams/zarr.json", 0.5, None),
+        ("checkpoints/two/zarr.json", 0.5, None), ("zarr.json", 0.5, None),
+    ],
+)  # fmt: skip
+def test_the_newest_whole_checkpoint_is_named(
+    store: pathlib.Path, below: str, part: float, expected: str | None
+) -> None:
+    """Rows 0 to 60 are those of the first, to 78 those of the second; then some that no checkpoint has.
+
+    A shard of 16 rows without its newest index still has that of the second.
+    """
+    for name, rows in (("one", 10), ("two", 18), ("", 10)):
+        with dr.ReplayBuffer.open(store) as buffer:
+            fill(buffer, rows, seed=rows)
+            if name:
+                buffer.checkpoint(name)
+    cut_file(store / below, part) if part else flip(store / below, 100)
+    result = verify(store)
+    assert result.problems
+    assert result.checkpoint == expected == json.loads(json.dumps(result.to_json()))["checkpoint"]
+    if expected:
+        with dr.ReplayBuffer.open(store, mode="r", checkpoint=expected) as buffer:
+            assert sum(map(len, buffer.shuffled(16))) == len(buffer)
+    if expected == "one":
+        with pytest.raises(CheckpointError, match=r"drop them first .*, or open the checkpoint with mode='r'"):
+            restore(store, "one")
+        if part:  # without an index of the newest rows nobody can write, and so not drop
+            return
+        drop(store, ["two"])
+    if expected:
+        restore(store, expected)
+        assert verify(store).ok
+
+
+def test_a_checkpoint_without_the_damaged_stream_is_not_named(store: pathlib.Path) -> None:
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.checkpoint("before the other")
+    with dr.ReplayBuffer.open(store, stream="other") as buffer:
+        fill(buffer, 20)
+    cut_file(store / "streams/other/obs/c.1.0.0.0")
+    assert verify(store).problems
+    assert verify(store).checkpoint is None
 
 
 def test_checkpoints_of_one_end_and_other_windows(path: str) -> None:
@@ -337,13 +412,14 @@ def test_what_is_no_store(tmp_path: pathlib.Path) -> None:
 )  # fmt: skip
 def test_a_store_that_lost_its_root_document_is_one(store: pathlib.Path, left: bytes | None) -> None:
     root = store / "zarr.json"
+    (store / "streams/0/start/root.json").unlink()
     whole = root.read_bytes()
     root.unlink()
     if left is not None:
         root.write_bytes(left)
     said = "the root document .*zarr.json' of a store is missing or damaged, .*: put that file back from a backup, or"
     new: dict[str, Any] = {"observation_space": IMAGE, "action_space": spaces.Discrete(5), "capacity": 200}
-    for deed, more in ((dr.open, {}), (dr.ReplayBuffer.open, {}), (repair, {}), (dr.ReplayBuffer.open_or_create, new)):
+    for deed, more in ((dr.open, {}), (dr.ReplayBuffer.open, {}), (dr.ReplayBuffer.open_or_create, new)):
         with pytest.raises(CorruptionError, match=said) as told:
             deed(store, **more)
         assert told.value.file == str(root)

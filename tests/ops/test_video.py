@@ -320,13 +320,13 @@ def test_the_page_asks_for_the_frames_of_one_strip_alone(path: str, monkeypatch:
     make(path)
     viewer = serve.Viewer(path)
     asked: list[int] = []
-    read = LogRows._shown
+    read = LogRows.values
 
-    def counted(rows: LogRows, column: Any, numbers: Any, values: Any) -> Any:
+    def counted(rows: LogRows, column: Any, env: int, numbers: Any, step: int = 0) -> Any:
         asked.extend(numbers.tolist() if column.name == "obs/camera" else ())
-        return read(rows, column, numbers, values)
+        return read(rows, column, env, numbers, step)
 
-    monkeypatch.setattr(LogRows, "_shown", counted)
+    monkeypatch.setattr(LogRows, "values", counted)
     key = viewer.answer("overview", {})["episodes"]["key"][1]
     viewer.answer("episode", {"key": key})
     assert asked == []
@@ -336,14 +336,14 @@ def test_the_page_asks_for_the_frames_of_one_strip_alone(path: str, monkeypatch:
 
 def test_damaged_packets_leave_out_their_frames_alone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make(path, extra=False)
-    rows = LogRows._shown
+    rows = LogRows.values
 
-    def broken(self: LogRows, column: Any, numbers: Any, values: Any) -> Any:
+    def broken(self: LogRows, column: Any, env: int, numbers: Any, step: int = 0) -> Any:
         if column.name == "obs/camera" and 8 in numbers:
             raise CorruptionError("the packets of row 8 are gone")
-        return rows(self, column, numbers, values)
+        return rows(self, column, env, numbers, step)
 
-    monkeypatch.setattr(LogRows, "_shown", broken)
+    monkeypatch.setattr(LogRows, "values", broken)
     source = Snapshot(path)
     strip = report_episode.strip(source, source.episodes[1], "obs/camera", 0, 1, 100)
     assert strip.damaged == (2,)

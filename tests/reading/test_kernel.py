@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 import diskreplay as dr
 from diskreplay import loading
 from diskreplay.errors import CorruptionError, ReadFailedError
-from diskreplay.loading import Late
+from diskreplay.loading import BackgroundImport
 from diskreplay.reading import compiled, gather, kernel, planner, scratch
 from diskreplay.schema.columns import Codec
 from diskreplay.storage import chunks
@@ -294,7 +294,7 @@ def check(batch: Any, frames: np.ndarray) -> None:
 
 def test_what_is_loaded_is_compiled() -> None:
     """Else the first batch would compile, with the buffer's lock held."""
-    with mock.patch.object(compiled, "KERNEL", Late(compiled._load_kernel)):
+    with mock.patch.object(compiled, "KERNEL", BackgroundImport(compiled._load_kernel)):
         with (
             mock.patch.object(kernel, "compile_now") as compiling,
             mock.patch.object(planner, "compile_now") as compiling_plans,
@@ -571,7 +571,7 @@ def test_it_is_loaded_when_it_is_worth_it(path: str, batches: int, before: str, 
 def test_without_a_compiler_all_is_left_to_python(path: str) -> None:
     frames = filled(path)
     with (
-        mock.patch.object(compiled, "KERNEL", Late(compiled._load_kernel)),
+        mock.patch.object(compiled, "KERNEL", BackgroundImport(compiled._load_kernel)),
         mock.patch.object(compiled, "LOAD_AFTER", 0),
         mock.patch.object(loading, "IN_BACKGROUND", 0),
         mock.patch.object(kernel, "FOUND", None),
@@ -587,7 +587,7 @@ def test_forked_children(path: str, ready: bool) -> None:
     frames = filled(path)
     leave = threading.Event()
     with (
-        mock.patch.object(compiled, "KERNEL", Late(lambda: (leave.wait(), compiled._load_kernel())[1])),
+        mock.patch.object(compiled, "KERNEL", BackgroundImport(lambda: (leave.wait(), compiled._load_kernel())[1])),
         mock.patch.object(compiled, "LOAD_AFTER", 0),
         dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
     ):

@@ -26,7 +26,8 @@ from remote.world import SPACES, Life, lived, pushed, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, InputError, RemoteError
-from diskreplay.remote import bundles, prefetcher, shards
+from diskreplay.ops.inspect import inspect
+from diskreplay.remote import prefetcher, shards
 from diskreplay.remote.objects import Object
 from diskreplay.remote.prefetcher import ShardPrefetcher
 from diskreplay.remote.remote_files import RemoteFiles
@@ -38,7 +39,6 @@ SHARD_ROWS, SHARDS = 16, 8
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of some kB are downloaded in parts, as those of some MB are."""
-    monkeypatch.setattr(bundles, "BUNDLE_SHARDS", 1)  # so that opening downloads none of them
     monkeypatch.setattr(shards, "WHOLE_BYTES", 0)
     monkeypatch.setattr(shards, "REQUEST_BYTES", 0)
     monkeypatch.setitem(world.LAYOUT, "shard_rows", {"obs": SHARD_ROWS, "action": 32})
@@ -151,6 +151,14 @@ def test_a_batch_asks_for_chunks_and_waits_for_no_shard(
         assert sorted(rows_of(buffer)) == sorted(life.window())
 
 
+def test_who_looks_at_a_store_downloads_indexes(remote: SimulatedObjects) -> None:
+    objects = FaultyObjects(remote)
+    with world.under(objects):
+        assert inspect(objects.url).health == ()
+    assert sorted(shards_of(objects.requests, whole=False)) == list(range(SHARDS - 1))
+    assert shards_of(objects.requests, whole=True) == [SHARDS - 1]  # it may grow
+
+
 def test_the_shards_of_which_most_was_read_come_first(
     remote: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,11 +182,11 @@ def test_what_is_most_of_a_shard_or_small_is_downloaded_whole(
     objects = FaultyObjects(remote)
     with reader(objects, tmp_path / "m") as buffer:
         assert sorted(rows_of(buffer)) == sorted(life.window())
-        assert not shards_of(objects.requests, whole=False)
+        assert sorted(shards_of(objects.requests, whole=False)) == list(range(SHARDS - 1))  # their indexes, at opening
         assert sorted(shards_of(objects.requests, whole=True)) == list(range(SHARDS))
     monkeypatch.setattr(shards, "WHOLE_BYTES", 1 << 20)
-    objects.heal()
     with reader(objects, tmp_path / "other") as buffer:
+        objects.heal()
         rows_of(buffer, rows_in(buffer, 2))
         assert shards_of(objects.requests, whole=False) == []
 
@@ -208,10 +216,13 @@ def test_the_budget_is_kept_and_a_full_mirror_is_not_churned(
 def test_a_shard_that_no_mirror_can_hold_is_read_in_parts(
     life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
-    with reader(remote, tmp_path / "m") as buffer:
-        files_of(buffer).mirror.most_bytes = 4000
+    with reader(remote, tmp_path / "m", mirror_bytes=1) as buffer:
+        assert sorted(rows_of(buffer)) == sorted(life.window())
+        life.add(3, to=remote)
+        assert buffer.refresh()
         assert sorted(rows_of(buffer)) == sorted(life.window())
         assert buffer.stats()["remote"]["ahead_shards"] == 0
+        assert not list((tmp_path / "m").iterdir())
 
 
 def test_several_readers_share_what_is_read_ahead(life: Life, remote: SimulatedObjects, tmp_path: pathlib.Path) -> None:
@@ -336,6 +347,24 @@ def test_a_shard_that_grew_is_downloaded_once_and_listed_once(tmp_path: pathlib.
         asked = len(objects.requests)
         rows_of(buffer, ids)
         assert len(objects.requests) == asked
+
+
+def test_of_a_shard_that_grew_the_new_bytes_are_downloaded(tmp_path: pathlib.Path) -> None:
+    life, inner = pushed(tmp_path / "b", 2 * SHARD_ROWS + 8, "c", capacity=SHARD_ROWS * SHARDS)
+    objects, (key,) = FaultyObjects(inner), [key for key in inner.data if "/obs/c.2." in key]
+    with reader(objects, tmp_path / "m") as buffer:
+        for count in (2, 1):
+            size = len(inner.data[key])
+            life.add(count, to=inner)
+            objects.heal()
+            buffer.refresh()
+            spans = [one.span for one in objects.requests if one.name == "get" and one.key == key]
+            assert spans == [(size, len(inner.data[key]))]
+            assert sorted(rows_of(buffer)) == sorted(life.window())
+        life.go_back("c")
+        life.add(4, to=inner)
+        buffer.refresh()
+        assert sorted(rows_of(buffer)) == sorted(life.window())
 
 
 class SlowPieces:

@@ -17,16 +17,9 @@ from remote.world import RUN, SPACES, Life, Rows, lived, observation, pushed, re
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError, InputError, RemoteError
-from diskreplay.remote import bundles
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
-
-
-@pytest.fixture(autouse=True)
-def _small_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "BUNDLE_SHARDS", 3)
-    monkeypatch.setattr(bundles, "BUNDLE_MOST", 5)
 
 
 @dataclasses.dataclass
@@ -63,7 +56,7 @@ def _later(folder: pathlib.Path, rows: int = 3, capacity: int = 60) -> Scene:
     return Scene(life, objects, [before], {})
 
 
-def _bundles(folder: pathlib.Path) -> Scene:
+def _many_shards(folder: pathlib.Path) -> Scene:
     return _later(folder, 90, 200)
 
 
@@ -115,7 +108,7 @@ def _shrunk(folder: pathlib.Path) -> Scene:
 
 
 SCENES = {
-    "first": _first, "later": _later, "bundles": _bundles, "eviction": _evicted, "checkpoint": _checkpoint,
+    "first": _first, "later": _later, "many shards": _many_shards, "eviction": _evicted, "checkpoint": _checkpoint,
     "made again": _remade, "going back": _back,
     "grown": _grown, "shrunk": _shrunk,
 }  # fmt: skip

@@ -204,7 +204,7 @@ def test_push_needs_a_remote(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("compact", "s3://bucket/x"), ("verify", "--repair", "s3://bucket/x"), ("push", "s3://bucket/x", "s3://b/y"),
+        ("compact", "s3://bucket/x"), ("push", "s3://bucket/x", "s3://b/y"),
         ("gc", "a.replay"), ("pull", "a.replay", "b.replay"), ("gc", "s3://bucket/x", "--older-than", "soon"),
         ("import", "s3://bucket/x", "y.replay"), ("split", "s3://bucket/x", "0.5", "0.5"),
     ],

@@ -13,7 +13,7 @@ from remote.world import reader
 
 import diskreplay as dr
 from diskreplay.ops.verify import verify
-from diskreplay.remote import bundles, shards
+from diskreplay.remote import shards
 from diskreplay.remote.push import Push
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
@@ -47,7 +47,6 @@ def check(rb: dr.ReplayBuffer, first: int, count: int) -> None:
 @pytest.mark.parametrize("whole", [True, False])
 def test_they_are_pushed_and_read(tmp_path: pathlib.Path, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not whole:  # a batch downloads parts of shards
-        monkeypatch.setattr(bundles, "BUNDLE_SHARDS", 1)
         monkeypatch.setattr(shards, "WHOLE_BYTES", 0)
         monkeypatch.setattr(shards, "REQUEST_BYTES", 0)
     objects, path = SimulatedObjects(), str(tmp_path / "a")

@@ -14,7 +14,7 @@ from helpers.testing import FaultyObjects, SimulatedObjects
 from remote.world import RUN, URL, Life, lived, observation, reader, under
 
 import diskreplay as dr
-from diskreplay.compat.keeper import Keeper
+from diskreplay.compat.adapter_state import AdapterState
 from diskreplay.errors import RemoteWarning
 from diskreplay.ops.remote import push
 
@@ -179,7 +179,7 @@ def test_a_warning_that_is_an_error_ends_no_extend_half_way(refused: Any, tmp_pa
 
 def test_a_raised_warning_takes_no_priorities_from_a_keeper(refused: Any, tmp_path: pathlib.Path) -> None:
     life = refused(tmp_path / "a", sampler=dr.Proportional())
-    life.buffer.engine.companion = Keeper(life.buffer)
+    life.buffer.engine.companion = AdapterState(life.buffer)
     life.buffer.add(observation(0, 0, 0), 0, 0.0, observation(0, 0, 1), False, False)
     with pytest.raises(RemoteWarning, match="not everything"):
         life.buffer.close()

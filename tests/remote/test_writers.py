@@ -20,7 +20,7 @@ from helpers.threads import together
 from remote.world import RUN, SPACES, URL, Life, lived, observation, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
-from diskreplay.compat.keeper import Keeper
+from diskreplay.compat.adapter_state import AdapterState
 from diskreplay.errors import (
     ClosedError,
     InputError,
@@ -291,7 +291,7 @@ def test_a_buffer_that_was_dropped_does_not_stop_the_next_one(tmp_path: pathlib.
     assert read(objects, tmp_path / "m") == sorted(again.window())
 
 
-class Counting(Keeper):
+class Counting(AdapterState):
     """Counts how often it is asked for what waits."""
 
     saves = 0

@@ -16,9 +16,8 @@ from report import episodes as made
 
 import diskreplay as dr
 from diskreplay.errors import DiskFullError, InputError, StateError, StoreNotFoundError
-from diskreplay.ops.repair import repair
 from diskreplay.report import episode as shown
-from diskreplay.report import overview, write
+from diskreplay.report import write
 from diskreplay.report.document import SCRIPTS, document, to_text
 from diskreplay.report.source import Snapshot
 from diskreplay.report.write import picked, report
@@ -203,17 +202,6 @@ def test_an_episode_that_is_evicted_meanwhile(path: str, out: pathlib.Path, monk
     monkeypatch.setattr(write, "strip", evicted)
     result = report(path, out)
     assert (result.episodes, result.left_out) == ((1, 3), ("episode 2: its writer evicted it meanwhile",))
-
-
-def test_a_store_that_was_repaired(path: str, out: pathlib.Path) -> None:
-    made.make(path)
-    made.damage(path, "obs/camera")
-    assert repair(path).after.ok
-    whole = overview.overview(Snapshot(path))
-    assert not whole.facts["health"]
-    assert 0 < sum(whole.distributions[0].counts) < 19  # what was given up is not counted
-    report(path, out, episodes=range(len(whole.episodes.key)))
-    assert len(Page(out).data["played"]) == len(whole.episodes.key)
 
 
 def test_the_page_is_replaced_and_nothing_else_is_left(path: str, out: pathlib.Path) -> None:

@@ -36,7 +36,7 @@ def test_an_interrupted_lock_is_free_though_its_traceback_stays(tmp_path: pathli
 
     def take() -> None:
         try:
-            taken.append(local.lock(str(tmp_path)))
+            taken.append(local.lock(str(tmp_path / "lock")))
         except KeyboardInterrupt as error:
             kept.append(error.__traceback__)
             raise
@@ -45,7 +45,7 @@ def test_an_interrupted_lock_is_free_though_its_traceback_stays(tmp_path: pathli
         place = tool.interrupt(number, take)
         if place is None:
             break
-        again = local.lock(str(tmp_path))
+        again = local.lock(str(tmp_path / "lock"))
         assert again is not None, f"interrupted at {place}"
         again.release()
     assert len(kept) > 5
@@ -59,7 +59,7 @@ def test_a_lock_and_a_file_go_silently_without_their_modules(
     """As at exit, where Python clears the globals of modules: see the next test."""
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
-    lock, file = LocalLock(str(tmp_path)), LocalFile(str(tmp_path / "a"), write=True)
+    lock, file = LocalLock(str(tmp_path / "lock")), LocalFile(str(tmp_path / "a"), write=True)
     descriptors = lock._fd, file.descriptor()
     with monkeypatch.context() as gone:
         gone.setattr(local_files, "os", None)
@@ -73,7 +73,7 @@ AT_EXIT = """
 import sys
 from diskreplay.storage.local_files import LocalFile, LocalLock
 
-lock, file = LocalLock({path!r}), LocalFile({path!r} + "/a", write=True)
+lock, file = LocalLock({path!r} + "/lock"), LocalFile({path!r} + "/a", write=True)
 lock.take()
 sys.main = sys.modules["__main__"]  # as some debuggers and notebooks keep it: its globals go after the modules'
 """

@@ -88,7 +88,7 @@ def test_a_file_is_read_whole_by_short_reads(tmp_path: pathlib.Path, short_reads
 
 
 def test_short_reads_damage_nothing(path: str, short_reads: int) -> None:
-    """Regression: sound rows were called damaged, and ``verify --repair`` gave them up."""
+    """Regression: sound rows were called damaged."""
     make(path)
     assert verify(path).ok
     for mode in ("r", "a"):
@@ -129,7 +129,7 @@ def refuse_syncs_of_directories(monkeypatch: pytest.MonkeyPatch, number: int) ->
     monkeypatch.setattr(os, "fsync", fsync)
 
 
-CASES = [(refuse_locks, number, r"refuses locks of directories \(flock\)") for number in LOCKLESS]
+CASES = [(refuse_locks, number, r"refuses locks of files \(flock\)") for number in LOCKLESS]
 CASES += [(refuse_syncs_of_directories, number, "refuses fsync of directories") for number in SYNCLESS]
 
 

@@ -340,7 +340,7 @@ def test_a_batch_is_read_in_parts_where_no_descriptor_is_left(number: int) -> No
 
 @pytest.mark.long
 @pytest.mark.skipif(not FD.exists(), reason="this system does not tell which files are open")
-def test_close_closes_everything(path: str) -> None:
+def test_close_closes_everything_and_so_does_dropping_a_reader(path: str) -> None:
     """Regression: files were open until the collector ran, so that the file system could not be unmounted."""
     filled(path)
     with uncollected():
@@ -355,18 +355,10 @@ def test_close_closes_everything(path: str) -> None:
             buffer.close()
             assert held_open(path) == []
             assert len(handles.POOL) == 0
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not FD.exists(), reason="this system does not tell which files are open")
-def test_a_reader_that_is_dropped_closes_its_files(path: str) -> None:
-    """Regression: a stream and its columns were a reference cycle."""
-    filled(path)
-    with uncollected():
         buffer = reader(path)
         buffer.sample(30)
         assert held_open(path)
-        del buffer
+        del buffer, ahead  # regression: a stream and its columns were a reference cycle
         assert held_open(path) == []
 
 

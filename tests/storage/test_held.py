@@ -20,8 +20,6 @@ import diskreplay as dr
 from diskreplay.errors import CheckpointError
 from diskreplay.ops import checkpoints as ops
 from diskreplay.ops.inspect import inspect
-from diskreplay.ops.repair import repair
-from diskreplay.ops.repair.plan import plan
 from diskreplay.ops.verify import verify
 from diskreplay.remote.push import Push
 from diskreplay.storage import attachments, checkpoint_arrays
@@ -196,8 +194,6 @@ def test_their_names_are_neither_damage_nor_somebodys(path: pathlib.Path, name: 
     assert verify(path).problems == ()
     assert not inspect(path).health
     assert [one.name for one in ops.checkpoints(path)] == ["one"]
-    assert not plan(path).streams
-    assert not repair(path).changed
     objects = SimulatedObjects()
     with dr.ReplayBuffer.open(path) as buffer:
         assert buffer.checkpoints == ["one"]

@@ -143,9 +143,9 @@ def test_a_crash_ends_everything_and_gives_the_locks_back() -> None:
     disk = SimulatedDisk()
     disk.mkdir("/d")
     files = FaultyFiles(disk)
-    lock = files.lock("/d")
+    lock = files.lock("/d/lock")
     assert lock
-    assert disk.lock("/d") is None
+    assert disk.lock("/d/lock") is None
     files.crash_at(1)
     files.mkdir("/one")
     for _ in range(2):
@@ -154,12 +154,12 @@ def test_a_crash_ends_everything_and_gives_the_locks_back() -> None:
     with pytest.raises(Crash):
         files.list("/")
     assert disk.list("/") == ["d", "one"]
-    assert disk.lock("/d")
+    assert disk.lock("/d/lock")
 
 
 @pytest.mark.parametrize("make", [LocalFiles, SimulatedDisk])
 def test_a_lock_that_is_forgotten_is_free(tmp_path: pathlib.Path, make: Callable[[], Files]) -> None:
-    files, path = make(), str(tmp_path) if make is LocalFiles else "/"
+    files, path = make(), str(tmp_path / "a") if make is LocalFiles else "/a"
     lock = files.lock(path)
     assert lock is not None
     assert files.lock(path) is None
@@ -172,21 +172,22 @@ def wrapped_disk() -> FaultyFiles:
 
 
 @pytest.mark.parametrize("make", [LocalFiles, SimulatedDisk, wrapped_disk])
-def test_a_lock_knows_whether_its_directory_was_moved(tmp_path: pathlib.Path, make: Callable[[], Files]) -> None:
+def test_a_lock_knows_whether_its_file_was_moved(tmp_path: pathlib.Path, make: Callable[[], Files]) -> None:
     files, root = make(), str(tmp_path)
     if not isinstance(files, LocalFiles):
         for parent in [*list(reversed(tmp_path.parents))[1:], tmp_path]:
             files.mkdir(str(parent))
     files.mkdir(f"{root}/a")
-    lock = files.lock(f"{root}/a")
+    lock = files.lock(f"{root}/a/lock")
     assert lock is not None
-    assert (lock.held(), lock.is_at(f"{root}/a"), lock.is_at(root)) == (True, True, False)
+    assert (lock.held(), lock.is_at(f"{root}/a/lock"), lock.is_at(root)) == (True, True, False)
     files.rename(f"{root}/a", f"{root}/b")
-    assert (lock.is_at(f"{root}/a"), lock.is_at(f"{root}/b")) == (False, True)
+    assert (lock.is_at(f"{root}/a/lock"), lock.is_at(f"{root}/b/lock")) == (False, True)
     files.mkdir(f"{root}/a")
-    assert not lock.is_at(f"{root}/a")
-    files.rmdir(f"{root}/b")
-    assert not lock.is_at(f"{root}/b")
+    files.open(f"{root}/a/lock", write=True)
+    assert not lock.is_at(f"{root}/a/lock")
+    files.unlink(f"{root}/b/lock")
+    assert not lock.is_at(f"{root}/b/lock")
     assert lock.held()
     lock.release()
     assert not lock.held()
@@ -194,17 +195,17 @@ def test_a_lock_knows_whether_its_directory_was_moved(tmp_path: pathlib.Path, ma
 
 def test_a_lock_is_not_held_after_a_crash_and_cannot_look(tmp_path: pathlib.Path) -> None:
     files = FaultyFiles(LocalFiles())
-    lock = files.lock(str(tmp_path))
+    lock = files.lock(str(tmp_path / "lock"))
     assert lock is not None
     files.fail_at(0, errno.EIO, names=["is_at"])
     with pytest.raises(OSError, match="Input/output"):
-        lock.is_at(str(tmp_path))
+        lock.is_at(str(tmp_path / "lock"))
     files.crash_at(0, names=["mkdir"])
     with pytest.raises(Crash):
         files.mkdir(str(tmp_path / "x"))
     assert not lock.held()
     with pytest.raises(Crash):
-        lock.is_at(str(tmp_path))
+        lock.is_at(str(tmp_path / "lock"))
 
 
 def test_failing_at_the_second_half_of_a_write_tears_it() -> None:

@@ -24,10 +24,10 @@ from diskreplay.buffers.checkpointed import OverStores
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import Array, arrays, check_array, check_count
+from diskreplay.compat.arguments import flags, numbers, rewards
 from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, NewestStep, Reader, all_episodes, last_facts
 from diskreplay.compat.d3rlpy.signatures import actions, boxes, of_gymnasium
 from diskreplay.compat.d3rlpy.steps_read import StepsRead, of_picker, of_slicer, stacked_frames
-from diskreplay.compat.given import flags, numbers, rewards
 from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.rows import by_episodes, ids_of, places, transitions, window
 from diskreplay.compat.stores import check_checkpoint, closed_on_failure, open_or_create

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import DTypeLike
 
 from diskreplay.checks import Array
-from diskreplay.compat.given import numbers
+from diskreplay.compat.arguments import numbers
 from diskreplay.errors import InputError
 from diskreplay.schema.columns import REWARD, Schema, Stack
 from diskreplay.schema.spaces import flatten, leaf_spaces
@@ -39,10 +39,10 @@ def of_gymnasium(space: Any) -> Any:
 def dataset_info(schema: Schema) -> DatasetInfo:
     """Return the dataset's facts; raise InputError if d3rlpy has no place for the store's observations or actions."""
     kind, size, action = actions(schema.action_space)
-    dtypes = [space.dtype for space in leaf_spaces(schema.observation_space)]
-    reward = schema.column(REWARD).dtype
+    leaves, reward = boxes(schema.observation_space), schema.column(REWARD).dtype
+    shapes = [_shape(space.shape, space.dtype, stack) for space, stack in zip(leaves, schema.stacks, strict=True)]
     return DatasetInfo(
-        observation_signature=Signature(dtype=dtypes, shape=observation_shapes(schema)),
+        observation_signature=Signature(dtype=[space.dtype for space in leaves], shape=shapes),
         action_signature=Signature(dtype=[schema.action_space.dtype], shape=[action]),
         reward_signature=Signature(dtype=[np.dtype(reward)], shape=[(1,)]),
         action_space=kind,
@@ -59,12 +59,6 @@ def actions(space: Any) -> tuple[ActionSpace, int, Shape]:
     raise InputError(
         f"d3rlpy takes actions of a Box with one axis, or of a Discrete space that starts at 0, not of {space}"
     )
-
-
-def observation_shapes(schema: Schema) -> list[Shape]:
-    """Return the shape of each leaf as d3rlpy's encoders want it; raise InputError for a leaf that is not a Box."""
-    leaves = boxes(schema.observation_space)
-    return [_shape(space.shape, space.dtype, stack) for space, stack in zip(leaves, schema.stacks, strict=True)]
 
 
 def boxes(space: Any) -> list[spaces.Box]:

@@ -22,7 +22,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 
 from diskreplay.checks import check_count
 from diskreplay.compat.disk_array import DiskArray
-from diskreplay.compat.first_step import FrameStack, Hold, VectorBuffer
+from diskreplay.compat.first_step import FrameStack, SharedStore, VectorBuffer
 from diskreplay.compat.location import global_seed
 from diskreplay.compat.rows import ids_of, window
 from diskreplay.engine.run import DefaultBytes
@@ -39,7 +39,7 @@ from diskreplay.views.view import View
 __all__ = ["DiskReplayBuffer"]
 
 CACHE_BYTES = DefaultBytes(16 << 20)
-UNPICKLED = "_hold", "_images", "_making", "_ring", "_stored_actions"
+UNPICKLED = "_shared", "_images", "_making", "_ring", "_stored_actions"
 """The attributes that a buffer makes anew when it is unpickled."""
 
 
@@ -115,16 +115,16 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
         }  # fmt: skip
         self._options = options
         self._frame_stack = frame_stack
-        self._open(Hold(path), checkpoint)
+        self._open(SharedStore(path), checkpoint)
 
-    def _open(self, hold: Hold, checkpoint: str | None = None) -> None:
+    def _open(self, shared: SharedStore, checkpoint: str | None = None) -> None:
         facts = {
             "observation_space": self.observation_space, "action_space": self._stored_actions,
             "num_envs": self.n_envs, "capacity": self.buffer_size * self.n_envs,
         }  # fmt: skip
         goals = (ACHIEVED, DESIRED) if isinstance(self._settings["view"], Hindsight) else ()
         self._begin(
-            hold, facts, self._settings, self._options, self._frame_stack, fields=self._fields(self._stored_actions),
+            shared, facts, self._settings, self._options, self._frame_stack, fields=self._fields(self._stored_actions),
             checkpoint=checkpoint, single=goals,
         )  # fmt: skip
 
@@ -138,7 +138,7 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
     @property
     def path(self) -> str | None:
         """The store's path, or None for one in a temporary directory."""
-        return None if self._hold.place.temporary else self._hold.place.path
+        return None if self._shared.place.temporary else self._shared.place.path
 
     # SB3 sets both when a buffer is made or emptied; here they are those of the rows.
 
@@ -151,7 +151,7 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
         if self.store is not None:
             self.store.commit()
             state["_end"] = window(self.store).end
-        place, state["path"] = self._hold.place, self.path
+        place, state["path"] = self._shared.place, self.path
         if place.temporary:
             root = pathlib.Path(place.path)
             state["files"] = {
@@ -164,13 +164,13 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
         path, files = state.pop("path"), state.pop("files", {})
         pos, end, _ = (state.pop(name) for name in ("pos", "_end", "full"))
         self.__dict__.update(state)
-        hold = Hold.at(path)
+        shared = SharedStore.at(path)
         for name, content in files.items():
-            file = pathlib.Path(hold.place.path, name)
+            file = pathlib.Path(shared.place.path, name)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         self._settings = {**self._settings, "seed": global_seed() if self._draws else 0}
-        self._open(hold)
+        self._open(shared)
         if self.store is not None:
             self._ring.turn((pos + window(self.store).end - end) % self.buffer_size)
 

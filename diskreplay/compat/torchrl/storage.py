@@ -28,7 +28,7 @@ from torchrl.data.replay_buffers.writers import (
 from diskreplay.buffers.checkpointed import Checkpointed
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_array, check_count
-from diskreplay.compat.given import numbers, rewards
+from diskreplay.compat.arguments import numbers, rewards
 from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.ring import Ring
 from diskreplay.compat.rows import window
@@ -84,7 +84,6 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         raise NotImplementedError
 
     def _ids(self, slots: Ids) -> Ids:
-        """Return the ids of the rows in slots that are taken."""
         raise NotImplementedError
 
     def _values(self, slots: Ids) -> Ids:

@@ -160,7 +160,7 @@ def load_state(storage: Storage, state: dict[str, Any]) -> None:
         _replace(storage, layout, iter([_tensordict(layout, state["tensors"])]), state["pos"])
     elif name is None:
         storage.clear()
-    elif not _is_own(storage, state) or not _gone_back(storage, name, state["pos"]):
+    elif (state["path"] and full_path(state["path"]) != storage.path) or not _gone_back(storage, name, state["pos"]):
         with Store.open(
             state["path"] or storage.path, mode="r", checkpoint=name, view=Transition(), sampler=Uniform()
         ) as source:
@@ -170,10 +170,6 @@ def load_state(storage: Storage, state: dict[str, Any]) -> None:
                     f"the store at {source.path!r} was not made from tensordicts; read it with ReplayBuffer.open"
                 )
             _replace(storage, found, _blocks(source, found), state["pos"])
-
-
-def _is_own(storage: Storage, state: Mapping[str, Any]) -> bool:
-    return not state["path"] or full_path(state["path"]) == storage.path
 
 
 def _gone_back(storage: Storage, name: str, pos: int) -> bool:

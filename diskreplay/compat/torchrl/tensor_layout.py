@@ -231,7 +231,7 @@ def standard(schema: Schema) -> TensorLayout:
     observations = [(_parts(column.name, OBS, "observation"), column.name) for column in schema.obs_columns]
     leaves = [Leaf(key, "obs", name) for key, name in observations]
     leaves += [Leaf((NEXT, *key), "next_obs", name) for key, name in observations]
-    leaves += [Leaf(_action_key(column.name), "action", column.name) for column in schema.action_columns]
+    leaves += [Leaf((ACTION, *column.name.split("/")[1:]), "action", column.name) for column in schema.action_columns]
     leaves += [Leaf((name,), "none", shape=(1,), dtype="bool") for name in (DONE, TERMINATED, TRUNCATED)]
     ends: list[tuple[str, Source]] = [(DONE, "done"), (TERMINATED, "terminated"), (TRUNCATED, "truncated")]
     leaves += [Leaf((NEXT, name), source, shape=(1,)) for name, source in [(REWARD, "reward"), *ends]]
@@ -249,10 +249,6 @@ def standard(schema: Schema) -> TensorLayout:
 
 def _parts(name: str, root: str, alone: str) -> Key:
     return (alone,) if name == root else tuple(name.split("/")[1:])
-
-
-def _action_key(name: str) -> Key:
-    return (ACTION, *name.split("/")[1:])
 
 
 def stored_layout(provenance: Mapping[str, Any]) -> TensorLayout | None:

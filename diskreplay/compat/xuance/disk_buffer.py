@@ -14,8 +14,8 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import Array, check_array, check_count
 from diskreplay.compat import sampler_draws
+from diskreplay.compat.adapter_state import AdapterState, RamState
 from diskreplay.compat.disk_array import fit
-from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.location import Location
 from diskreplay.compat.ring import Ring, ring_property
 from diskreplay.compat.rows import ids_of, read_once, rows_of_window
@@ -34,7 +34,7 @@ class DiskBuffer(OverStores):
     """
 
     engine: SampledBuffer[Any]
-    _keeper: Keeper
+    _adapter: AdapterState
 
     ptr = ring_property("pos", "The entry to be written next.")
     size = ring_property("count", "Entries that are there.")
@@ -42,20 +42,19 @@ class DiskBuffer(OverStores):
 
     @property
     def _ring(self) -> Ring:
-        return self._keeper.ring
+        return self._adapter.ring
 
     def _begin(self, fields: Mapping[str, Any], ram: RamState | None = None) -> dict[str, Any]:
         """Go on as the buffer was closed; return the arrays ``(n_envs, n_size, ...)`` of a table of fields on disk."""
         with closed_on_failure(self.engine):
             lead = self.engine.num_envs, rows_of_window(self.engine)
-            self._keeper = Keeper(self.engine, ram, Ring(self.engine, lead=lead, axis=1))
-        with self._keeper.opening(self):
-            self._keeper.restore()
+            self._adapter = AdapterState(self.engine, ram, Ring(self.engine, lead=lead, axis=1))
+        with self._adapter.opening(self):
+            self._adapter.restore()
         return dict(self._ring.arrays(fields))
 
     def _read(self, slots: Ids, envs: Ids) -> Any:
-        """Return the batch of the transitions in slots of environments."""
-        return read_once(self.engine, ids_of(self.engine, self._keeper.flushed().entries(slots)[0], envs))
+        return read_once(self.engine, ids_of(self.engine, self._adapter.flushed().entries(slots)[0], envs))
 
     def clear(self, *args: Any) -> None:
         """Empty the buffer, with all that goes with its entries; the next commit gives the space back."""
@@ -63,7 +62,7 @@ class DiskBuffer(OverStores):
 
     def commit(self) -> None:
         """Make everything durable, also what is in RAM."""
-        self._keeper.save()
+        self._adapter.save()
 
     def _written(self) -> tuple[SampledBuffer[Any]]:
         return (self.engine,)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import Array, check_array, check_count, checked_number
 from diskreplay.compat import sampler_draws
-from diskreplay.compat.keeper import RamState
+from diskreplay.compat.adapter_state import RamState
 from diskreplay.compat.ring import Field, nested, picked
 from diskreplay.compat.rows import ids_of, read_once
 from diskreplay.compat.xuance.disk_buffer import (
@@ -105,7 +105,7 @@ class OffPolicyBuffer(OneAgentBuffer):
         step = self._step(obs, acts, rews, terminals)
         step["next_obs"] = fit_step("next_obs", next_obs, self.n_envs, self._obs_shape, self.OBSERVED)
         step.update(self._given_auxiliary(aux_info))
-        self._ring.look()
+        self._ring.catch_up()
         self.engine.add(**step)
 
     def _given_auxiliary(self, aux_info: Any) -> dict[str, Any]:
@@ -118,7 +118,6 @@ class OffPolicyBuffer(OneAgentBuffer):
     # Sampling
 
     def _shown(self, batch: Any, count: int, **more: Any) -> Any:
-        """Return a batch as a tuple, or as a dict."""
         return sampled({**picked(self._sampled, batch), **more}, count, self._by_name)
 
     def _check_filled(self) -> None:
@@ -216,7 +215,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
     @property
     def _drawn(self) -> Ids:
         """The row that stood at each position when it was drawn last, ``(n_envs, n_size)``."""
-        drawn: Ids = self._keeper.ram.arrays["drawn"]["rows"]
+        drawn: Ids = self._adapter.ram.arrays["drawn"]["rows"]
         return drawn
 
     def sample(self, beta: float) -> Any:

@@ -32,10 +32,10 @@ def _in_ram(name: str) -> Any:
     """Return a property that shows an array in RAM."""
 
     def get(self: DummyOnPolicyBuffer) -> Any:
-        return self._keeper.ram.arrays["steps"][name]
+        return self._adapter.ram.arrays["steps"][name]
 
     def put(self: DummyOnPolicyBuffer, array: Any) -> None:
-        self._keeper.ram.arrays["steps"][name] = array
+        self._adapter.ram.arrays["steps"][name] = array
 
     return property(get, put)
 
@@ -77,7 +77,7 @@ class DummyOnPolicyBuffer(OneAgentBuffer):
     Raises InputError for objects with a ``path``: they cannot be written to disk.
     """
 
-    _keeper: rollouts.Rollout
+    _adapter: rollouts.Rollout
 
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
@@ -102,7 +102,7 @@ class DummyOnPolicyBuffer(OneAgentBuffer):
         create = {**self._layout(), "columns": COLUMNS}
         given = {"cache_bytes": cache_bytes, **options}
         self.engine = open_or_create(ReplayBuffer, Location(path, self), given, create, seed=0)
-        self._keeper = rollouts.Rollout(self.engine)
+        self._adapter = rollouts.Rollout(self.engine)
         by_key = self._action_shape if isinstance(self._action_shape, dict) else {ALL: self._action_shape}
         tables = {
             OBSERVED: {OBSERVED: nested(self._obs_shape, self.OBSERVED, "obs")},
@@ -110,8 +110,8 @@ class DummyOnPolicyBuffer(OneAgentBuffer):
             "actions": nested(by_key, np.float32),
             "auxiliary": {name: Field(shape or (), auxiliary_dtype(shape)) for name, shape in shapes.items()},
         }
-        self._keeper.begin(self, tables)
-        self.observations: Any = self._keeper.ram.arrays[OBSERVED][OBSERVED]
+        self._adapter.begin(self, tables)
+        self.observations: Any = self._adapter.ram.arrays[OBSERVED][OBSERVED]
 
     # The arrays
 
@@ -123,21 +123,21 @@ class DummyOnPolicyBuffer(OneAgentBuffer):
 
     @property
     def actions(self) -> Any:
-        actions = self._keeper.ram.arrays["actions"]
+        actions = self._adapter.ram.arrays["actions"]
         return actions if self._by_key else actions[ALL]
 
     @actions.setter
     def actions(self, actions: Any) -> None:
-        self._keeper.ram.arrays["actions"] = actions if self._by_key else {ALL: actions}
+        self._adapter.ram.arrays["actions"] = actions if self._by_key else {ALL: actions}
 
     @property
     def auxiliary_infos(self) -> Any:
-        return None if self.auxiliary_shape is None else self._keeper.ram.arrays["auxiliary"]
+        return None if self.auxiliary_shape is None else self._adapter.ram.arrays["auxiliary"]
 
     @property
     def start_ids(self) -> Ids:
         """The position at which each environment's open path begins."""
-        return self._keeper.start_ids
+        return self._adapter.start_ids
 
     # XuanCe's methods
 
@@ -163,7 +163,7 @@ class DummyOnPolicyBuffer(OneAgentBuffer):
             "actions": row["action"] if self._by_key else {ALL: row["action"]},
             "auxiliary": self._values(aux_info, self.auxiliary_shape or {}),
         }
-        self._keeper.store(row, beside)
+        self._adapter.store(row, beside)
 
     def finish_path(self, val: Any, i: int) -> None:
         """Compute returns and advantages of an environment's steps since the last call, if there are any.
@@ -184,7 +184,7 @@ class DummyOnPolicyBuffer(OneAgentBuffer):
             returns, advantages = (rollouts.path_estimates(path, last, self.gamma, lambda_) for lambda_ in lambdas)
             return returns[0], advantages[1]
 
-        self._keeper.finish(env, "steps", estimate)
+        self._adapter.finish(env, "steps", estimate)
 
     def sample(self, indexes: Any) -> Any:
         """Return the steps at ``indexes``, integers ``(B,)``: ``environment * n_size + step``.
@@ -196,7 +196,7 @@ class DummyOnPolicyBuffer(OneAgentBuffer):
 
         Raises NotEnoughDataError until the buffer is full, InputError for indexes that there are not.
         """
-        at = self._keeper.chosen(indexes)
+        at = self._adapter.chosen(indexes)
         advantages = self.advantages[at]
         found = {
             "obs": sample_batch(self.observations, at), "actions": sample_batch(self.actions, at),

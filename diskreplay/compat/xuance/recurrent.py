@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import Array, check_array, check_count
+from diskreplay.compat.adapter_state import AdapterState
 from diskreplay.compat.disk_array import ReadSequence
-from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.ring import Ring
 from diskreplay.compat.rows import column, ids_of, read_once
 from diskreplay.compat.stores import closed_on_failure
@@ -79,9 +79,9 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
         with closed_on_failure(self.engine):
             self._integers = functools.partial(integers, self.engine, options.get("seed") is not None)
             self._episodes = FinishedEpisodes(self.engine, self.n_size, functools.partial(_ended, self.engine))
-            self._keeper = Keeper(self.engine, ring=Ring(size=self.n_size, held=self._episodes.held))
-        with self._keeper.opening(self):
-            self._keeper.restore()
+            self._adapter = AdapterState(self.engine, ring=Ring(size=self.n_size, held=self._episodes.held))
+        with self._adapter.opening(self):
+            self._adapter.restore()
 
     @property
     def memory(self) -> Sequence[EpisodeBuffer]:
@@ -105,7 +105,7 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
         obs, acts, rews, done = self._checked(episode)
         count = len(rews)
         ended = done.astype(bool)
-        self._ring.look()
+        self._ring.catch_up()
         last = np.arange(count) == count - 1
         self.engine.extend(
             map_arrays(lambda values: values[:-1], obs), acts, rews, map_arrays(lambda values: values[1:], obs), ended,
@@ -159,7 +159,6 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
 
 
 def _episode(engine: ReplayBuffer, first: int, count: int) -> EpisodeBuffer:
-    """Return the stored episode of so many rows from the first on."""
     obs, acts, rews, done = _read(engine, np.array([first]), count)
 
     def steps(values: Any, length: int = count) -> list[Any]:

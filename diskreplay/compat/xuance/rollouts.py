@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers import on_policy
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import Array, check_array
-from diskreplay.compat.keeper import Keeper, RamState
+from diskreplay.compat.adapter_state import AdapterState, RamState
 from diskreplay.compat.ring import Field, Ring
 from diskreplay.compat.rows import RowWindow, ids_of, rows_of_window, single_steps, window
 from diskreplay.errors import InputError, NotEnoughDataError
@@ -25,8 +25,8 @@ OPEN = "open"
 """The mark that counts the steps of each environment's open path, which end with the newest entry."""
 
 
-class Rollout(Keeper):
-    """A keeper of the steps of the present policy: observations in a store, all else in RAM.
+class Rollout(AdapterState):
+    """The state of an adapter with the steps of the present policy: observations in a store, all else in RAM.
 
     The newest step is held back until the next one comes, whose ``obs`` is its ``next_obs``.
     """

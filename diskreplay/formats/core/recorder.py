@@ -25,8 +25,7 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.engine.continuity import same_rows
 from diskreplay.errors import InputError, MisuseWarning
 from diskreplay.formats.core.layout import Layout, Shape
-from diskreplay.formats.core.transitions import Source, Transitions
-from diskreplay.index.facts import CUT_START
+from diskreplay.formats.core.transitions import NO_START, Source, Transitions
 from diskreplay.prefetch import Prefetcher
 from diskreplay.schema import spaces
 from diskreplay.schema.ragged import Lists
@@ -72,7 +71,8 @@ def record(buffer: ReplayBuffer, source: Source, capacity: int | None = None) ->
         steps: Iterable[Transitions] = blocks
         if 0 < wanted * source.layout.step_bytes <= WAITING_BYTES:
             left, steps = newest(blocks, wanted)
-        added = left + add_steps(buffer, without_differing(steps, source.layout, buffer))
+        steps = without_differing(steps, source.layout, buffer)
+        added = left + add_steps(buffer, steps, facts=source.facts[left.episodes :])
     add_facts(buffer, source.facts, added.episodes)
     return added, before + added.steps - len(log)
 
@@ -94,25 +94,29 @@ def newest(blocks: Iterable[Transitions], count: int) -> tuple[Added, Iterable[T
     return left, waiting
 
 
-def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions]) -> Added:
+def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], facts: Sequence[Mapping[str, Any]] = ()) -> Added:
     """Add steps to a buffer that was just opened, with a stream of one environment, and return what was added.
 
     Args:
         buffer: open for writing.
         blocks: the blocks of steps.
+        facts: those of their episodes, which tell whose first steps are missing.
 
     Raises what :meth:`ReplayBuffer.add` raises; the steps before stay. What looks like a mistake was made by another
     program, if it is one: nothing is said of it.
     """
     layout, appender = Layout.of(buffer.schema, stacked=True), buffer.engine.appender
-    count, begins = 0, True
+    count, episode, begins = 0, 0, True
+    lacks = np.array([*(NO_START in told for told in facts), False])
     for steps in blocks:
-        ends = np.flatnonzero(steps.last & ~(steps.terminated | steps.truncated)) + 1
+        following = np.cumsum(steps.last) + episode
+        flagged = (steps.terminated | steps.truncated) & ~lacks.take(following, mode="clip")
+        ends = np.flatnonzero(steps.last & ~flagged) + 1
         for start, stop in itertools.pairwise(sorted({0, *ends.tolist(), len(steps)})):
             if begins:
-                buffer.cut()
+                buffer.engine.cut(np.ones(1, bool), bool(lacks.take(episode, mode="clip")))
             _extend(buffer, layout, steps.span(start, stop))
-            begins = bool(steps.last[stop - 1])
+            begins, episode = bool(steps.last[stop - 1]), int(following[stop - 1])
         count += len(steps)
     return Added(count, appender.episodes, appender.differing)
 
@@ -138,8 +142,8 @@ def add_facts(buffer: ReplayBuffer, facts: Sequence[Mapping[str, Any]], episodes
         return
     added = [episode for episode in buffer.episodes if episode.stream == buffer.engine.appender.log.stream]
     for episode, told in zip(reversed(added), reversed(facts), strict=False):
-        if told:
-            buffer.engine.annotate_episode(episode, None, told, (CUT_START,))
+        if found := {name: value for name, value in told.items() if name != NO_START}:
+            buffer.engine.annotate_episode(episode, None, found)
 
 
 def without_differing(blocks: Iterable[Transitions], layout: Layout, buffer: ReplayBuffer) -> Iterator[Transitions]:

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,29 +16,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.formats.core.format import Holds, Loss
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.log_rows import LogRows, open_rows
-from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.core.transitions import NO_START, Source, Transitions
 from diskreplay.index import rewards
 from diskreplay.index.episodes import Episode
-from diskreplay.index.facts import CUT_START
 from diskreplay.index.selecting import chosen
 from diskreplay.index.where import Where
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.remote import named
-from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import spaces
-from diskreplay.schema.columns import RECORDED, REWARD, START, Start
+from diskreplay.schema.columns import CUT_START, RECORDED, REWARD, START, Start
 from diskreplay.schema.ids import Ids, pack
 from diskreplay.storage.paths import PathLike
-from diskreplay.views.transition import Transition
-
-STACKED_ROWS = 256
-"""The number of rows that are read at once if observations are wanted stacked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,13 +136,11 @@ class SelectedStore:
 
     def source(self, *, stacked: bool = False) -> Source:
         """Return the part to be read: single frames, or with ``stacked`` observations just as they were given."""
-        layout = self.layout
-        if stacked:
-            layout = self._layout_of(stacked=True)
-        blocks = self._stacked_blocks if stacked and layout.stacked else self._blocks
+        layout = self._layout_of(stacked=True) if stacked else self.layout
 
         def kept() -> Iterator[Transitions]:
-            for steps in blocks():
+            every = (rows.blocks(env, spans, stacked=bool(layout.stacked)) for rows, env, spans in self._spans())
+            for steps in itertools.chain.from_iterable(every):
                 yield dataclasses.replace(
                     steps,
                     obs={name: steps.obs[name] for name in layout.obs},
@@ -230,26 +219,6 @@ class SelectedStore:
         found.pop(self.reward, None)
         return found
 
-    def _blocks(self) -> Iterator[Transitions]:
-        for rows, env, spans in self._spans():
-            yield from rows.blocks(env, spans)
-
-    def _stacked_blocks(self) -> Iterator[Transitions]:
-        with ReplayBuffer.open(self.path, mode="r", view=Transition(), sampler=Uniform(), ragged="lists") as buffer:
-            for rows, env, spans in self._spans():
-                ids = pack(rows.log.stream, rows.valid_rows(env, spans), env, rows.log.num_envs)
-                at = 0
-                for steps in rows.blocks(env, spans):
-                    for start in range(0, len(steps), STACKED_ROWS):
-                        part = steps.span(start, start + STACKED_ROWS)
-                        batch = buffer.get(ids[at : at + len(part)])
-                        at += len(part)
-                        obs, following = (
-                            dict(zip(part.obs, spaces.flatten(self.schema.obs_tree, value, "obs"), strict=True))
-                            for value in (batch.obs, batch.next_obs)
-                        )
-                        yield dataclasses.replace(part, obs=obs, next_obs=following)
-
     def _spans(self) -> Iterator[tuple[LogRows, int, list[tuple[int, int]]]]:
         """Yield stream, environment and the ranges of rows to be read of it; neighbours are one range."""
         for (rows, env), pairs in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env)):
@@ -262,7 +231,7 @@ class SelectedStore:
             yield rows, env, spans
 
     def _starts(self) -> list[int]:
-        return [int(rows.log.take(START, np.array([e.start]), np.array([e.env]))[0]) for rows, e in self._chosen]
+        return [int(rows.log.take(START, *np.array([[e.start], [e.env]]))[0] % CUT_START) for rows, e in self._chosen]
 
     def own_next_obs(self, between: Callable[[], object] = lambda: None) -> int:
         """Count steps, but for the last ones of episodes, whose next observation is not the next step's ``obs``."""
@@ -300,11 +269,8 @@ class SelectedStore:
         )
 
 
-@contextlib.contextmanager
-def open_selected(
-    path: PathLike, selection: Selection = EVERYTHING, reward_column: str | None = None
-) -> Iterator[SelectedStore]:
-    """Yield the selected part of the store at ``path``, unchanged and possibly beside a writer.
+def open_selected(path: PathLike, selection: Selection = EVERYTHING, reward_column: str | None = None) -> SelectedStore:
+    """Return the selected part of the store at ``path``, unchanged and possibly beside a writer.
 
     The values of ``reward_column``, where one is given, are the rewards.
 
@@ -313,13 +279,13 @@ def open_selected(
         StoreNotFoundError, NotAStoreError, FormatVersionError, CorruptionError: when the store cannot be opened.
     """
     full = named(path)
-    yield SelectedStore(full, open_rows(full, reward_column), selection)
+    return SelectedStore(full, open_rows(full, reward_column), selection)
 
 
 def told(episode: Episode) -> dict[str, Any]:
     """Return the facts of an episode for a :class:`Source`: if its first steps are missing, that is among them."""
     found: dict[str, Any] = episode.facts
-    return found if episode.complete_start else {**found, CUT_START: True}
+    return found if episode.complete_start else {**found, NO_START: True}
 
 
 def place_of(episode: Episode) -> tuple[int, int, int]:

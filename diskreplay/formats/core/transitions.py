@@ -31,6 +31,8 @@ from diskreplay.video import Video
 
 BLOCK_BYTES = 4 << 20
 """The number of decoded bytes that a block of steps should have."""
+NO_START = "first steps missing"
+"""The name that is true among the facts of an episode of a :class:`Source` that lacks its first steps; of no fact."""
 
 Arrays = Mapping[str, Any]
 """Arrays by the name of the column, such as ``obs/camera``; of ragged ones :class:`~diskreplay.schema.ragged.Lists`."""
@@ -98,7 +100,7 @@ class Source:
         inferred: True if the spaces follow from the values alone.
         notes: what the reader found out or took for granted, a sentence each.
         facts: the facts of each of the episodes, in the order of the blocks; empty where the source has none. Of one
-            that lacks its first steps, ``CUT_START`` is among them.
+            that lacks its first steps, :data:`NO_START` is among them.
     """
 
     layout: Layout

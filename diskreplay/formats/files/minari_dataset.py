@@ -42,9 +42,8 @@ from diskreplay.formats.core.layout import Layout, check_bounds, column_name, in
 from diskreplay.formats.core.names import Names, files_below
 from diskreplay.formats.core.output import final_path
 from diskreplay.formats.core.runs import steps_of
-from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.core.transitions import NO_START, Source
 from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json, stored_bytes
-from diskreplay.index.facts import CUT_START
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import ACTION, DTYPES, OBS, TERMINATED, TRUNCATED
 
@@ -253,7 +252,8 @@ def _facts(where: str, stored: Mapping[str, Any]) -> dict[str, Any]:
         facts = parse_json(ours, f"{where}: {LAYOUT}")
         if not isinstance(facts, dict):
             raise InputError(f"{where}: {LAYOUT} must hold the facts of the episode, got {type(facts).__name__}")
-        return checked_facts(facts, {}, (CUT_START,))
+        checked_facts({name: value for name, value in facts.items() if name != NO_START}, {})
+        return facts
     seed = stored.get("seed")
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 1 << 64:
         return {"seed": int(seed)}

@@ -15,17 +15,12 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import code_points
 from diskreplay.formats.core.layout import CODE_POINTS, Shape
 from diskreplay.formats.core.transitions import BLOCK_BYTES, whole
-from diskreplay.formats.core.untrusted import begins, check_chunk, check_size
+from diskreplay.formats.core.untrusted import check_chunk, check_size
 from diskreplay.formats.files import images
 from diskreplay.formats.files.arrow import damage, is_number, is_text
 from diskreplay.schema.ragged import Lists, offsets_of
 
 MAGIC = b"PAR1"
-
-
-def is_parquet(path: pathlib.Path) -> bool:
-    """Tell whether a file begins as Parquet does."""
-    return begins(path, MAGIC)
 
 
 class ParquetArray:

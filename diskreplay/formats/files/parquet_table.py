@@ -17,10 +17,10 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.container import ATTRIBUTES, Kind
 from diskreplay.formats.core.layout import Shape, read_description
 from diskreplay.formats.core.names import natural
-from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
+from diskreplay.formats.core.untrusted import begins, check_size, parse_json, stored_bytes
 from diskreplay.formats.files.arrow import damage, is_text
 from diskreplay.formats.files.minari_dataset import refuse_parquet
-from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_readable
+from diskreplay.formats.files.parquet_array import MAGIC, ParquetArray, is_readable
 from diskreplay.schema.columns import OBS
 
 METADATA = b"diskreplay"
@@ -36,7 +36,7 @@ def table_files(path: pathlib.Path) -> list[pathlib.Path]:
     Files whose names begin with a dot or an underscore are none of it.
     """
     if path.is_file():
-        return [path] if is_parquet(path) else []
+        return [path] if begins(path, MAGIC) else []
     below = path / "data" if (path / "data").is_dir() else path
     found = [*below.glob("*.parquet"), *below.glob("*/*.parquet")]
     kept = [file for file in found if file.is_file() and not file.name.startswith((".", "_"))]

@@ -32,11 +32,10 @@ from diskreplay.formats.core.episodes import array_slice, episodes_source, resha
 from diskreplay.formats.core.flat import FlatArrays, leaves_of
 from diskreplay.formats.core.layout import Layout, column_name, infer_text
 from diskreplay.formats.core.names import Names, files_below, natural
-from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.core.transitions import NO_START, Source
 from diskreplay.formats.core.untrusted import damage, parse_json, read_json
 from diskreplay.formats.files.tfds_features import BAD, IMAGE, TEXT, ReadableFeature, is_declared, read_features
 from diskreplay.formats.files.tfrecord import StoredExample, examples
-from diskreplay.index.facts import CUT_START
 from diskreplay.schema.columns import ACTION, OBS, REWARD
 from diskreplay.schema.ragged import Lists
 
@@ -180,7 +179,8 @@ def _looked_at(stored: StoredExample, features: Features, facts: dict[str, Any])
         value = "".join(map(chr, value)) if feature.coding == TEXT else value
         if key == FACTS:
             told = parse_json(value, f"{where}: {FACTS}")
-            facts = checked_facts(told if isinstance(told, dict) else {"": told}, {}, (CUT_START,))
+            facts = told if isinstance(told, dict) else {"": told}
+            checked_facts({name: told for name, told in facts.items() if name != NO_START}, {})
             continue
         try:
             facts = checked_facts({re.sub(r"\W", "_", key.removeprefix(METADATA)): value}, facts)

@@ -87,7 +87,7 @@ function wholePage(overview, leftOut, written) {
     ? table(["Name", "#Number", "Maker", "Made", "Attachments", "Metadata"], facts.checkpoints.map((one) => [one.name, one.number ? whole(one.number) : "–", one.maker ?? "a reader", moment(one.time), Object.entries(one.attachments).map(([name, size]) => `${name} (${bytes(size)})`).join(", "), { long: text(one.metadata) }]), "Checkpoints")
     : el("p", { class: "muted" }, "There are none."));
   byId("problems").replaceChildren(...(sick
-    ? [el("ul", { class: "ill" }, facts.health.map((one) => el("li", {}, one))), el("p", { class: "muted" }, "diskreplay verify reads everything, and --repair gives up only what is lost.")]
+    ? [el("ul", { class: "ill" }, facts.health.map((one) => el("li", {}, one))), el("p", { class: "muted" }, "diskreplay verify reads everything, and says what to do: go back to a checkpoint, or take a copy.")]
     : [el("p", {}, el("span", { class: "well" }, "✓ "), "Every file is there and looks as it should."), el("p", { class: "muted" }, "This was a quick check; diskreplay verify reads everything.")]));
 
   const about = { provenance: facts.provenance, settings: facts.settings };

@@ -61,12 +61,6 @@ def test_the_budget_holds_while_many_are_downloaded_at_once(tmp_path: pathlib.Pa
     assert not any(over)
 
 
-def test_what_does_not_fit_is_said(tmp_path: pathlib.Path) -> None:
-    mirror = Mirror(str(tmp_path / "m"), 99)
-    with pytest.raises(RemoteError, match="mirror_bytes"):
-        mirror.keep(_object(1), [b"a" * 100])
-
-
 @pytest.mark.parametrize("pieces", [[b"a" * 99], [b"a" * 101], []])
 def test_no_copy_of_another_length_is_kept(tmp_path: pathlib.Path, pieces: list[bytes]) -> None:
     mirror = Mirror(str(tmp_path / "m"), 1000)

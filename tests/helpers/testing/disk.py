@@ -124,25 +124,25 @@ class SimulatedFile(File):
 
 
 class SimulatedLock:
-    """A lock on a directory of a :class:`SimulatedDisk`."""
+    """A lock on a file of a :class:`SimulatedDisk`."""
 
-    def __init__(self, directory: _Directory, locks: _Locks, find: Callable[[str], _Node | None]) -> None:
-        self._directory = directory
+    def __init__(self, file: _Data, locks: _Locks, find: Callable[[str], _Node | None]) -> None:
+        self._file = file
         self._locks = locks
         self._find = find
 
     def release(self) -> None:
         if self.held():
-            del self._locks[self._directory]
+            del self._locks[self._file]
 
     def held(self) -> bool:
-        return self._locks.get(self._directory) is self
+        return self._locks.get(self._file) is self
 
     def is_at(self, path: str) -> bool:
-        return self._find(path) is self._directory
+        return self._find(path) is self._file
 
 
-_Locks = weakref.WeakValueDictionary[_Directory, SimulatedLock]
+_Locks = weakref.WeakValueDictionary[_Data, SimulatedLock]
 
 
 class SimulatedDisk(Files):
@@ -347,10 +347,12 @@ class SimulatedDisk(Files):
 
     def lock(self, path: str) -> SimulatedLock | None:
         with self._lock:
-            directory = self._directory(path)
-            if directory in self._locks:
+            self.open(path, write=True)
+            file = self._find(path)
+            assert isinstance(file, _Data)
+            if file in self._locks:
                 return None
-            lock = self._locks[directory] = SimulatedLock(directory, self._locks, self._find)
+            lock = self._locks[file] = SimulatedLock(file, self._locks, self._find)
             return lock
 
     def lock_holder(self, path: str) -> str:

@@ -164,6 +164,8 @@ class FaultyFiles(Files):
 
     def lock(self, path: str) -> FileLock | None:
         self.ask("lock", path)
+        if self.inner.size(path) is None:
+            self.ask("open_write", path)
         lock = self.inner.lock(path)
         if lock is None:
             return None

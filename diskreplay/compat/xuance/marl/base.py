@@ -3,7 +3,7 @@
 1. Steps are rows of a :class:`~diskreplay.MultiAgentReplayBuffer`. Rewards and terminals in XuanCe's own shapes are
    columns of the user; masks of available actions are part of what an agent observes.
 2. What XuanCe's callers may rewrite in RAM (returns, half-built episodes) is a
-   :class:`~diskreplay.compat.keeper.RamState`.
+   :class:`~diskreplay.compat.adapter_state.RamState`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class MultiAgentBuffer(DiskBuffer, BaseBuffer):
 
     @property
     def data(self) -> dict[str, Any]:
-        self._keeper.check_whole()
+        self._adapter.check_whole()
         return self._data
 
     @property

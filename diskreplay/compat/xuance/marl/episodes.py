@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_view import MultiAgentBatch
 from diskreplay.checks import Array, check_array, check_count
+from diskreplay.compat.adapter_state import AdapterState, RamState
+from diskreplay.compat.arguments import number
 from diskreplay.compat.disk_array import fit
-from diskreplay.compat.given import number
-from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.ring import Field, Ring, look_up
 from diskreplay.compat.rows import column, read_once
 from diskreplay.compat.stores import closed_on_failure
@@ -38,8 +38,8 @@ MARKS = "done", "steps"
 """The marks of an environment's episode: whether it is finished, and how many steps it has then."""
 
 
-class CollectedEpisodes(Keeper):
-    """A keeper of episodes: in RAM while they are collected, then as rows of a store for one environment.
+class CollectedEpisodes(AdapterState):
+    """The state of an adapter with episodes: collected in RAM, then rows of a store for one environment.
 
     Args:
         buffer: the store.
@@ -145,7 +145,7 @@ class EpisodeRing(MultiAgentBuffer):
         episode_data: the episodes that are being collected, ``(n_envs, ...)`` with the axes of ``data``.
     """
 
-    _keeper: CollectedEpisodes
+    _adapter: CollectedEpisodes
     max_eps_len: int
     dim_act: int
     DTYPE: Any = np.float32
@@ -166,16 +166,16 @@ class EpisodeRing(MultiAgentBuffer):
         view, rows = PaddedEpisodes(self.max_eps_len), (self.buffer_size + 1) * self.max_eps_len
         self.engine = self._store(kwargs, view, 1, rows, columns, dtype=self.DTYPE, n_actions=self.dim_act)
         with closed_on_failure(self.engine):
-            self._keeper = CollectedEpisodes(self.engine, self._table(), self.n_envs, self.buffer_size)
-            self._data = self._keeper.data
-        with self._keeper.opening(self):
-            if not self._keeper.restore() and self._table_in_ram() and len(self.engine):
+            self._adapter = CollectedEpisodes(self.engine, self._table(), self.n_envs, self.buffer_size)
+            self._data = self._adapter.data
+        with self._adapter.opening(self):
+            if not self._adapter.restore() and self._table_in_ram() and len(self.engine):
                 self.engine.clear()  # a rollout whose estimates are lost: nothing can be learned from it
 
     @property
     def episode_data(self) -> dict[str, Array]:
-        self._keeper.check_whole()
-        return self._keeper.collected
+        self._adapter.check_whole()
+        return self._adapter.collected
 
     def _table(self) -> Fields:
         agents, steps, more, dtype = self.n_agents, self.max_eps_len, self.max_eps_len + 1, self.DTYPE
@@ -196,11 +196,11 @@ class EpisodeRing(MultiAgentBuffer):
 
     def clear_episodes(self) -> None:
         """Forget the episodes that are being collected."""
-        self._keeper.drop()
+        self._adapter.drop()
 
     def store_episodes(self) -> None:
         """Store the episodes that are finished, and forget those that are not."""
-        self._keeper.store()
+        self._adapter.store()
 
     def store(self, *args: Any, **kwargs: Any) -> None:
         """Raise InputError that names ``store_transitions``."""
@@ -226,7 +226,7 @@ class EpisodeRing(MultiAgentBuffer):
         if self.state_space is not None:
             given["state"] = state
         given[AVAILABLE] = np.True_ if available is None else available
-        self._keeper.collect(fit("t_envs", t_envs, (self.n_envs,), np.int64), given)
+        self._adapter.collect(fit("t_envs", t_envs, (self.n_envs,), np.int64), given)
 
     def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a dict of actions by our keys; raise InputError if one is missing."""
@@ -253,7 +253,7 @@ class EpisodeRing(MultiAgentBuffer):
         given = {"obs": obs, FILLED: filled, AVAILABLE: np.ones(self.n_envs) if available is None else available}
         if self.state_space is not None:
             given["state"] = state
-        self._keeper.finish(env, steps, given, estimates or {})
+        self._adapter.finish(env, steps, given, estimates or {})
 
 
 def _write(assignments: Iterable[tuple[Any, Any, Any]]) -> None:

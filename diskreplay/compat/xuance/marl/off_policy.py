@@ -81,7 +81,7 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
         step = take_step(step_data, self._fields, self.n_envs)
         row = row_of(step)
         row.update({name: step[key] for name, key in BESIDE.items() if key in step})
-        self._ring.look()
+        self._ring.catch_up()
         self.engine.add(**row)
 
     def sample(self) -> dict[str, Array]:

@@ -59,22 +59,19 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
     def _open(self, kwargs: dict[str, Any]) -> None:
         self._fields = self._table()
         self.engine = self._store(kwargs, Transition(), self.n_envs, self.n_size, {})
-        self._keeper: Any = rollouts.Rollout(self.engine)
-        self._keeper.begin(self, {"data": self._fields})
-        self._data = self._keeper.ram.arrays["data"]
+        self._adapter: Any = rollouts.Rollout(self.engine)
+        self._adapter.begin(self, {"data": self._fields})
+        self._data = self._adapter.ram.arrays["data"]
 
     @property
     def start_ids(self) -> Ids:
         """The position at which each environment's open path begins."""
-        starts: Ids = self._keeper.start_ids
+        starts: Ids = self._adapter.start_ids
         return starts
 
-    def _estimated(self) -> tuple[int, ...]:
-        """Return the shape of the returns of one step: that of the rewards if each agent has its own."""
-        return self.rew_space if math.prod(self.rew_space) == self.n_agents else (self.n_agents, 1)
-
     def _table(self) -> Fields:
-        agents, estimated = (self.n_agents,), Field(self._estimated(), optional=True)
+        agents, own = (self.n_agents,), math.prod(self.rew_space) == self.n_agents
+        estimated = Field(self.rew_space if own else (self.n_agents, 1), optional=True)
         fields = {
             "obs": Field(agents + self.obs_space, part=("obs",)),
             "actions": Field(agents + self.act_space),
@@ -99,7 +96,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         """
         fields = {key: field for key, field in self._fields.items() if key != "advantages"}
         step = self._completed(take_step(step_data, fields, self.n_envs), step_data)
-        self._keeper.store(row_of(step), {"data": step})
+        self._adapter.store(row_of(step), {"data": step})
 
     def _completed(self, step: dict[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
         """Return a step with what follows from the rest of it."""
@@ -118,7 +115,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         Raises InputError, with nothing changed, where there is no such environment, and for another ``value``.
         """
         i_env = check_count("i_env", i_env, least=0, most=self.n_envs - 1)
-        self._keeper.finish(i_env, "data", lambda path: self._estimate(path, value, value_normalizer))
+        self._adapter.finish(i_env, "data", lambda path: self._estimate(path, value, value_normalizer))
 
     def _estimate(self, path: rollouts.Path, value: Any, value_normalizer: Any) -> tuple[Array, Array]:
         """Return the returns and advantages ``(T, n_agents)`` of a path."""
@@ -130,7 +127,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
 
         Raises NotEnoughDataError until the buffer is full.
         """
-        envs, slots = self._keeper.chosen(indexes)
+        envs, slots = self._adapter.chosen(indexes)
         batch = self._read(slots, envs)
         samples = {
             key: field.of(batch) if field.part else self.data[key][envs, slots] for key, field in self._fields.items()

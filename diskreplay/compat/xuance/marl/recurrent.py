@@ -51,7 +51,7 @@ class MARL_OffPolicyBuffer_RNN(EpisodeRing, MARL_OffPolicyBuffer):
         size = self.size
         if not size:
             raise NotEnoughDataError("the buffer is empty: store an episode before sampling")
-        return self._keeper.episodes(np.random.choice(size, self.batch_size))
+        return self._adapter.episodes(np.random.choice(size, self.batch_size))
 
 
 class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
@@ -116,7 +116,7 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
         Raises NotEnoughDataError until the buffer is full.
         """
         size = self.buffer_size
-        samples = self._keeper.episodes(rollouts.checked_indexes(indexes, self.size, size, size))
+        samples = self._adapter.episodes(rollouts.checked_indexes(indexes, self.size, size, size))
         if self.use_advantage_norm:
             counted = np.broadcast_to(
                 samples[FILLED][:, None].reshape(len(samples[FILLED]), 1, -1, *[1] * len(self.rew_space)),

@@ -1,10 +1,10 @@
 """The state that another library's buffer keeps beside its rows, so that an opened store goes on as it was closed.
 
-1. Closing, and :meth:`Keeper.save`, keep priorities, random state and the :class:`RamState` as
+1. Closing, and :meth:`AdapterState.save`, keep priorities, random state and the :class:`RamState` as
    :mod:`diskreplay.buffers.saved_sampler` does. They count as long as the committed rows are those that they were kept
    with, though priorities were updated since: a crash leaves what was saved, or newer rows.
 2. What follows from the rows is asked of the store, and counted nowhere else. All other state changes through
-   :meth:`Keeper.changing`, all of it or nothing.
+   :meth:`AdapterState.changing`, all of it or nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RamState:
         ]
 
 
-class Keeper:
+class AdapterState:
     """A :class:`~diskreplay.engine.hooks.Companion` of a buffer that keeps what goes with its rows.
 
     Args:
@@ -120,7 +120,7 @@ class Keeper:
     def check_whole(self) -> None:
         """Raise StateError if a change was cut short, by a lack of memory or the like."""
         with self.buffer.engine.lock:
-            self.buffer.engine.whole()
+            self.buffer.engine.checked_streams()
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
