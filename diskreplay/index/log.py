@@ -32,6 +32,10 @@ starts with two points.
 """
 
 
+UNEXPLAINED_ROWS = 1 << 18
+"""The rows that :meth:`StreamLog.drop_unexplained` looks at in one go."""
+
+
 def place_of(name: str) -> str:
     """Return the name of the array that says where the values of a later column stand.
 
@@ -317,6 +321,18 @@ class StreamLog:
                 self.older_patches.pop((row, env), None)
             self.patch_begin += 1
         return self.patch_begin
+
+    def drop_unexplained(self) -> int:
+        """Take rows for no transitions whose next observation may have been a patch that is lost; return how many."""
+        found = 0
+        for start in range(self.begin, self.end - 1, UNEXPLAINED_ROWS):
+            stop = min(start + UNEXPLAINED_ROWS, self.end - 1)
+            cut = (self.span(START, start + 1, stop + 1) != CONTINUES) & (self.span(NEXT_PATCH, start, stop) < 0)
+            rows, envs = np.nonzero(cut & self.span(VALID, start, stop))
+            self.table.arrays[VALID][(start + rows) % self.table.length, envs] = False
+            found += len(rows)
+        self.invalid += found
+        return found
 
     def inconsistency(self) -> str | None:
         """Return a message if the rows read from disk cannot be sampled because they break a rule, else None."""

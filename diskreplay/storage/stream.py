@@ -24,7 +24,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from diskreplay import forks
-from diskreplay.errors import CorruptionError, LockedError, StateError, StoreNotFoundError, WriteFailedError
+from diskreplay.errors import (
+    CorruptionError,
+    DamageWarning,
+    LockedError,
+    StateError,
+    StoreNotFoundError,
+    WriteFailedError,
+    warn_outside,
+)
 from diskreplay.interrupts import held_back
 from diskreplay.schema.columns import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import chunks, metadata, tail
@@ -144,7 +152,7 @@ class StreamReader(_Stream[ColumnReader]):
 
         def still_current() -> bool:
             """Tell whether the stream has not gone back to a checkpoint since, when a shard may hold other rows."""
-            return read_commit(files, path).timeline == timeline
+            return newest_commit(files, path, schema).timeline == timeline
 
         # The columns must not refer to the stream: a reference cycle would keep their files open.
         make = functools.partial(ColumnReader, still_current=still_current)
@@ -200,7 +208,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         try:
             self._lock = lock(files, path)
             self._settle(files, path)
-            newest = read_commit(files, path)
+            newest = newest_commit(files, path, schema)
+            lost = not self._has_record(path, newest)
             commit = choose(newest)
             with fs.translate("recovering", path):
                 # Before anything changes: a record that is wrong must cost nothing.
@@ -209,11 +218,25 @@ class StreamWriter(_Stream[ColumnWriter]):
                 self._recover(newest)
                 if commit.timeline != newest.timeline:
                     self._go_back(newest, commit, check)
-                elif commit != newest or newest.back:  # resized, or what went back was stopped
+                elif commit != newest or newest.back or lost:  # resized, or what went back was stopped
                     self._replace(commit if commit != newest else newest.next())
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
+
+    def _has_record(self, path: str, newest: Commit) -> bool:
+        """Tell whether the record is not from the tail; raise CorruptionError if a lost one may have said more."""
+        files, _, schema = self._opened
+        try:
+            read_commit(files, path)
+        except CorruptionError:
+            for below, column in open_columns(files, path, schema, newest, ColumnReader, schema.arrays).items():
+                stored = newest.arrays.get(below)
+                last = (stored.shard, stored.size) if stored else (-1, 0)
+                if any((shard, files.size(file) or 0) > last for shard, file in column.shards_on_disk()):
+                    raise
+            return False
+        return True
 
     def _settle(self, files: fs.Files, path: str) -> None:
         """Sync the directories in which a killed writer may have renamed something and not synced.
@@ -848,6 +871,34 @@ def check_there(files: fs.Files, store: str) -> None:
         kinds = [files.kind(os.path.join(store, name)) for name in (STREAMS, metadata.NAME)]
     if kinds == [None, None]:
         raise StoreNotFoundError(f"there is no store at {store!r} any more: it was removed, or moved")
+
+
+def newest_commit(files: fs.Files, path: str, schema: Schema) -> Commit:
+    """Return the newest commit record as :func:`read_commit`, or the one in the tail, with a warning, if it is lost."""
+    try:
+        return read_commit(files, path)
+    except CorruptionError:
+        if (found := commit_in_tail(files, path, schema)) is None:
+            raise
+    warn_outside(
+        f"the commit record of {path!r} is missing or damaged: the one in the stream's tail is read in its place; "
+        "opening the store to write puts it back", DamageWarning,
+    )  # fmt: skip
+    return found
+
+
+def commit_in_tail(files: fs.Files, path: str, schema: Schema) -> Commit | None:
+    """Return the newest record in a stream's tails, or None if there is none, or shards do not end as it says."""
+    found = tail.newest_record(files, os.path.join(path, SCRATCH), schema.identity)
+    if found is None:
+        return None
+    with contextlib.suppress(CorruptionError):
+        record = dataclasses.replace(Commit.from_json(found[0], path), tail=found[1])
+        columns = open_columns(files, path, schema, record, ColumnReader, {**schema.arrays, **schema.logs})
+        for below, stored in record.arrays.items():
+            columns[below].read_index(stored.shard, stored.size, stored.rows)
+        return record
+    return None
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

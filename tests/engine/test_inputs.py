@@ -470,12 +470,8 @@ OTHERS: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
     "of version 2": ("", lambda ours: ours.update(format_version=2), r"from before the tag 1\.0: export it"),
     "without needs": ("", lambda ours: ours.pop("needs"), r"from before the tag 1\.0: export it"),
     "needs more": ("", lambda ours: ours.update(needs=["as:text"]), r"needs \['as:text'\]: a newer diskreplay wrote"),
-    "needs no list": ("", lambda ours: ours.update(needs=None), "needs None: a newer diskreplay wrote"),
+    "needs no list": ("", lambda ours: ours.update(needs=7), "needs 7: a newer diskreplay wrote"),
     "a record needs more": ("streams/0", lambda ours: ours.update(needs=["x", "y"]), r"streams/0.*needs \['x', 'y'\]"),
-    "rewards of agents": (
-        "", lambda ours: next(c for c in ours["schema"]["columns"] if c["name"] == "reward").update(shape=[3]),
-        r"rewards of shape \(3,\)",
-    ),
 }  # fmt: skip
 
 
@@ -495,6 +491,7 @@ def test_stores_of_other_versions(path: str, what: str, mode: Any) -> None:
     ("node", "change"),
     [
         ("", lambda ours: ours["schema"]["columns"][0].update({"as": "text"})),
+        ("", lambda ours: next(c for c in ours["schema"]["columns"] if c["name"] == "reward").update(shape=[3])),
         ("streams/0", lambda ours: ours.pop("needs")),
     ],
 )
@@ -699,6 +696,7 @@ def test_damage_is_named(path: str, damage: str, mode: Any) -> None:
     recording = Recording(config)
     with config.create(path) as buffer:
         recording.add(buffer, 11)
+    pathlib.Path(path, "streams/0/start/root.json").unlink()  # else a root that is damaged is read from it
     DAMAGES[damage](path)
     with pytest.raises((CorruptionError, OpenError)) as caught, dr.ReplayBuffer.open(path, mode=mode) as buffer:
         recording.check(buffer)
