@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -64,6 +63,7 @@ from diskreplay.storage.commit import Commit
 from diskreplay.storage.files import Files, translate_reads
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
+from diskreplay.storage.tail import Part
 from diskreplay.views.transition import Transition
 
 
@@ -339,13 +339,27 @@ class _StoreCheck:
         for view in sorted(views, key=lambda view: (view.timeline, view.end), reverse=True):
             patches = view.table(PATCH_TABLE)
             row, patch = seen.get(view.timeline, (view.end, patches.end))
-            parts = self.found.read("the tail", functools.partial(self.store.read_tail, name, view), stream=name) or ()
+            before = len(self.found.problems)
+            parts: Sequence[Part] | None = None
+            try:
+                parts = self.store.read_tail(name, view)
+            except DAMAGE as error:
+                self.found.take(error)
             readers = self.store.readers(name, view)
-            check = RowCheck(readers, parts, self.schema, view, self.found, (row, patch))
+            check = RowCheck(readers, parts or (), self.schema, view, self.found, (row, patch))
             check.run()
+            if parts is None and self._left(name, view):
+                del self.found.problems[before:]
             seen[view.timeline] = min(row, check.first), min(patch, patches.begin)
             for path in self.schema.logs:
                 _check_log(path, readers[path], self.schema, view, self.found)
+
+    def _left(self, name: str, view: Commit) -> bool:
+        """Tell whether a live writer has left the tail of a view meanwhile, and no checkpoint keeps it any more."""
+        with contextlib.suppress(*DAMAGE, FileNotFoundError, NotADirectoryError):
+            newest = stream.read_commit(self.store.files, self.store.stream_path(name))
+            return view.tail.number < newest.tail.oldest and view not in self.store.cuts_of([name])[name]
+        return False
 
     def _forgive(self, name: str, first: int) -> None:
         """Forget problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""

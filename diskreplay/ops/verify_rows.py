@@ -41,6 +41,7 @@ from diskreplay.schema.columns import (
     Schema,
     Start,
 )
+from diskreplay.storage import chunks
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import ROWS, Commit, table_of
 from diskreplay.storage.tail import Part
@@ -67,8 +68,6 @@ class RowCheck:
         self.readers = readers
         self.parts = parts
         self.patches = commit.table(PATCH_TABLE)
-        self._known: set[str] = set()
-        """The columns whose rows in the tail were looked at."""
         self.schema = schema
         self.observed = {column.name for column in schema.obs_columns}
         self.commit = commit
@@ -86,6 +85,8 @@ class RowCheck:
 
     def run(self) -> None:
         """Check all rules."""
+        for path in self.readers:
+            self._take_held(path)
         places: Array | None = None
         with contextlib.suppress(*UNREADABLE):
             places = self._loaded(PLACES).read_rows(self.patches.begin, self.patches.end)[:, 0]
@@ -98,9 +99,6 @@ class RowCheck:
             if self.schema.continuity != "flags":
                 what = "the next row continues this one, and has its next observation"
                 self._report_patches(what, sorted(self.continued), places)
-        for path in self.readers:
-            with contextlib.suppress(*UNREADABLE):
-                self._loaded(path)
         for name in self.schema.ragged:
             for path in (name, f"{PATCH_TABLE}/{name}"):
                 with contextlib.suppress(*UNREADABLE):
@@ -125,18 +123,23 @@ class RowCheck:
             if wrong is not None:
                 self.found.add(wrong, stream=reader.stream, column=path, rows=(low, high), file=reader.directory)
 
-    def _loaded(self, path: str) -> ColumnReader:
+    def _take_held(self, path: str) -> None:
+        """Take in what the tail holds of a column, and report rows that neither shards nor the tail hold."""
         reader, table = self.readers[path], self.commit.of(path)
-        reader.load(self.commit.arrays.get(path), table.needed_from, table.end)
-        if path not in self._known:
-            self._known.add(path)
+        reader.needed_from, reader.stored_rows = table.needed_from, self.commit.stored_rows(path)
+        try:
             for part in self.parts:
                 if part.path == path:
                     reader.put(part.first, part.values((reader.num_envs, *reader.column.shape), reader.column.dtype))
-            try:
-                reader.check_held(table.end + (path in self.observed and table.end > 0))
-            except CorruptionError as error:
-                self.found.take(error)
+            reader.check_held(table.end + (path in self.observed and table.end > 0))
+        except chunks.DamagedError as error:
+            self.found.add(f"the tail: {error}", stream=reader.stream, column=path)
+        except CorruptionError as error:
+            self.found.take(error)
+
+    def _loaded(self, path: str) -> ColumnReader:
+        reader, table = self.readers[path], self.commit.of(path)
+        reader.load(self.commit.arrays.get(path), table.needed_from, table.end)
         return reader
 
     def _rows(self, places: Array) -> None:

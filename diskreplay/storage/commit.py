@@ -294,12 +294,12 @@ def _stored(path: str, given: Any) -> Stored:
 
 def needed_shards(commits: Iterable[Commit], path: str) -> set[int]:
     """Return the shards of an array that commits of one stream need."""
-    spans = {(commit.of(path).needed_from, stored.rows, stored.shard_rows)
+    spans = {(min(commit.of(path).needed_from, stored.rows - 1), stored.rows, stored.shard_rows)
              for commit in commits if (stored := commit.arrays.get(path)) is not None}  # fmt: skip
     found: set[int] = set()
     reached = 0
     for begin, end, rows in sorted(spans):
-        found.update(range(max(min(begin, end - 1), reached) // rows, -(-end // rows)))
+        found.update(range(max(begin, reached) // rows, -(-end // rows)))
         reached = max(reached, end)
     return found
 

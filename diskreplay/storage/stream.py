@@ -279,18 +279,24 @@ class StreamWriter(_Stream[ColumnWriter]):
         return self._parts
 
     def _recover(self, record: Commit) -> None:
-        """Make the files what a record and the checkpoints say: first the tails, then the shards."""
-        cuts = self._cuts()
+        """Make the files what a record and the checkpoints say: first the tails, then the shards.
+
+        The documents of checkpoints are read only if something is behind what the record names.
+        """
+        cuts = functools.cache(self._cuts)
         went = False
         number, size, _ = record.tail
         for there in tail.on_disk(self.files, self.scratch):
-            named = max((cut.tail.size for cut in cuts if cut.tail.number == there), default=0)
+            file = self.tail.path(there)
+            if there < number or (there == number and (self.files.size(file) or 0) <= size):
+                continue
+            named = max((cut.tail.size for cut in cuts() if cut.tail.number == there), default=0)
             if there > number and not named:
-                self.files.unlink(self.tail.path(there))
+                self.files.unlink(file)
                 self.tail.gone(there)
                 went = True
             elif there == number:
-                self._shorten(self.tail.path(there), max(named, size))
+                self._shorten(file, max(named, size))
                 self.tail.renew |= named > size
         if went:  # before anything is appended: an old block of the highest tail would say an old record
             self.files.sync_dir(self.scratch)
@@ -374,25 +380,24 @@ class StreamWriter(_Stream[ColumnWriter]):
         if self.files.size(self._maker_lock) is not None:  # of who made the store
             self.files.unlink(self._maker_lock)
 
-    def _recover_column(self, record: Commit, path: str, column: ColumnWriter, cuts: Collection[Commit]) -> int:
+    def _recover_column(
+        self, record: Commit, path: str, column: ColumnWriter, cuts: Callable[[], Collection[Commit]]
+    ) -> int:
         """Remove what neither the record nor a checkpoint names, and return the lowest shard on disk."""
         stored = record.arrays.get(path)
-        needed = needed_shards(cuts, path)
         kept = []
         if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
             self.files.unlink(temporary)
         for shard, file in column.shards_on_disk():
-            if (stored is None or shard > stored.shard) and shard not in needed:
+            if (stored is None or shard > stored.shard) and shard not in needed_shards(cuts(), path):
                 self.files.unlink(file)
                 continue
             kept.append(shard)
-            if stored and shard == stored.shard:
-                size = self._kept(record, path, cuts)
-                assert size is not None
-                if (self.files.size(file) or 0) > size:
-                    self._cut(file, size, in_place=not record.timeline)
+            if stored and shard == stored.shard and (length := self.files.size(file) or 0) > stored.size:
+                column.append_at = self._kept(record, path, cuts()) or stored.size
+                if length > column.append_at:
+                    self._cut(file, column.append_at, in_place=not record.timeline)
                     column.close_files()  # another file may stand in the shard's place
-                column.append_at = size
         if stored and record.timeline:  # a writer that was killed may have renamed a shard in :meth:`_cut`, no more
             self.files.sync_dir(column.directory)
         return min(kept, default=0)

@@ -235,9 +235,9 @@ class TailWriter:
         return self._files.room(self._directory) > 2 * alive + DEAD_BYTES
 
     def oldest(self, number: int) -> int:
-        """Return the least number of a tail to keep, if the newest one has a number."""
+        """Return the least number of a tail to keep, if the newest one has a number; it never becomes less."""
         now, found, size = time.monotonic(), number, 0
-        for left in sorted(self._left, reverse=True):
+        for left in sorted((left for left in self._left if left >= self.tail.oldest), reverse=True):
             since, taken = self._left[left]
             size += taken
             if found < number and (now - since > LEFT_SECONDS or size > LEFT_BYTES):

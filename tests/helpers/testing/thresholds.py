@@ -54,6 +54,8 @@ THRESHOLDS = (
     Threshold("schema.columns", "INFO_SHARD_ROWS", 128, "more bytes of facts are a new shard", in_format=True),
     Threshold("schema.columns", "LATER_CHUNK_ROWS", 64, "more bytes of later values are a new chunk", in_format=True),
     Threshold("schema.columns", "LATER_SHARD_ROWS", 256, "more bytes of later values are a new shard", in_format=True),
+    Threshold("schema.columns", "CUT_CHUNK_ROWS", 2, "more places of cuts are a new chunk", in_format=True),
+    Threshold("schema.columns", "CUT_SHARD_ROWS", 8, "more places of cuts are a new shard", in_format=True),
     Threshold("schema.spec", "ITEMS_CHUNK_BYTES", 32, "more items of ragged rows are a new chunk"),
     Threshold("schema.spec", "ITEMS_SHARD_BYTES", 128, "more items of ragged rows are a new shard"),
     Threshold("storage.handles", "MOST_FILES", 2, "the file that was used least recently is closed"),
@@ -64,6 +66,13 @@ THRESHOLDS = (
     Threshold("storage.column", "GROUPS_A_TASK", 2, "a chunk's environments are compressed by several tasks"),
     Threshold("storage.column", "MAX_BACKLOG_BYTES", 100, "adding waits for the compression of older chunks"),
     Threshold("storage.column", "HURRY_BYTES", -1, "what is added is compressed lightly"),
+    Threshold(
+        "storage.column", "MOST_DEAD_BYTES", 64, "closing leaves the rows of a chunk that is not full in the tail"
+    ),
+    Threshold("storage.tail", "RAW_BYTES", 4, "larger values are compressed"),
+    Threshold("storage.tail", "DEAD_BYTES", 100, "a commit begins a tail"),
+    Threshold("storage.tail", "LEFT_SECONDS", -1.0, "of the tails that were left only the last one stays"),
+    Threshold("storage.tail", "LEFT_BYTES", 100, "so it is where they take more bytes"),
     Threshold("reading.open_stream", "TAKEN_ROWS", 5, "the index takes rows from disk block by block"),
     Threshold("reading.cache", "MIN_SHARE", 0.01, "a cache below this share of the window keeps nothing raw"),
     Threshold("reading.cache", "FIRST_SLOTS", 2, "the lists of a column's slots grow"),
