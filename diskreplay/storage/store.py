@@ -616,7 +616,7 @@ class Store:
                 return False
         if others:
             with writer.fail_stop(writing):
-                temporary = os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}")
+                temporary = os.path.join(writer.scratch, ".tmp-looked")
                 fs.replace(self.files, os.path.join(target, metadata.NAME), looked, temporary)
         return True
 

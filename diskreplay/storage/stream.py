@@ -245,7 +245,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         """
         streams = os.path.dirname(path)
         with fs.translate("recovering", path):
-            for directory in (path, streams, self._checkpoints):
+            for directory in (path, os.path.join(path, SCRATCH), streams, self._checkpoints):
                 files.sync_dir(directory)
             with contextlib.suppress(PermissionError):  # a store may stand where its user reads no names
                 files.sync_dir(os.path.dirname(os.path.dirname(streams)))
