@@ -300,7 +300,7 @@ class StreamLog:
             array[: count - head] = values[name][head:]
         rows, envs, offsets = values[PLACE].T
         numbers = np.arange(self.patch_end, self.patch_end + count)
-        next_ones = (offsets == 1) & (rows >= self.floor)
+        next_ones = (offsets == 1) & (rows >= self.floor) & (rows < self.end)  # others where the tail is lost
         self.table.arrays[NEXT_PATCH][rows[next_ones] % self.table.length, envs[next_ones]] = numbers[next_ones]
         for at in np.flatnonzero((offsets == 2) | (offsets == -1)).tolist() if not next_ones.all() else ():
             older = self.next_older_patches if offsets[at] == 2 else self.older_patches
@@ -322,12 +322,16 @@ class StreamLog:
             self.patch_begin += 1
         return self.patch_begin
 
-    def drop_unexplained(self) -> int:
-        """Take rows for no transitions whose next observation may have been a patch that is lost; return how many."""
+    def drop_unexplained(self, following: NDArray[np.uint8]) -> int:
+        """Take rows for no transitions whose next observation may have been a patch that is lost; return how many.
+
+        ``following`` are the start codes of row ``end``, ``(num_envs,)``.
+        """
         found = 0
-        for start in range(self.begin, self.end - 1, UNEXPLAINED_ROWS):
-            stop = min(start + UNEXPLAINED_ROWS, self.end - 1)
-            cut = (self.span(START, start + 1, stop + 1) != CONTINUES) & (self.span(NEXT_PATCH, start, stop) < 0)
+        for start in range(self.begin, self.end, UNEXPLAINED_ROWS):
+            stop = min(start + UNEXPLAINED_ROWS, self.end)
+            after = np.concatenate([self.span(START, start + 1, min(stop + 1, self.end)), following[None]])
+            cut = (after[: stop - start] != CONTINUES) & (self.span(NEXT_PATCH, start, stop) < 0)
             rows, envs = np.nonzero(cut & self.span(VALID, start, stop))
             self.table.arrays[VALID][(start + rows) % self.table.length, envs] = False
             found += len(rows)

@@ -89,7 +89,7 @@ class RowCheck:
             self._take_held(path)
         places: Array | None = None
         with contextlib.suppress(*UNREADABLE):
-            places = self._loaded(PLACES).read_rows(self.patches.begin, self.patches.end)[:, 0]
+            places = self.loaded(PLACES).read_rows(self.patches.begin, self.patches.end)[:, 0]
         with contextlib.suppress(*UNREADABLE):
             self._rows(np.empty((0, 3), np.int64) if places is None else places)
         if places is not None:
@@ -107,7 +107,7 @@ class RowCheck:
 
     def _spans(self, name: str, path: str) -> None:
         """Check rule 8, of rows or patches."""
-        ragged, reader = self.schema.ragged[name], self._loaded(path)
+        ragged, reader = self.schema.ragged[name], self.loaded(path)
         needed = self.commit.of(path)
         held = self.commit.of(ragged.items.name)[:2]
         step = max(1, BLOCK_VALUES // reader.num_envs)
@@ -116,10 +116,10 @@ class RowCheck:
             high = min(low + step, needed.end + newest)
             spans = reader.read_rows(low, high)
             if table_of(path) == PATCH_TABLE:  # those of offset 1: a ragged leaf, which is not stacked, needs no other
-                spans = spans[self._loaded(PLACES).read_rows(low, high)[..., 2] == 1]
+                spans = spans[self.loaded(PLACES).read_rows(low, high)[..., 2] == 1]
             wrong = ragged_reads.wrong(ragged, spans, *held)
             if wrong is None and ragged.video is not None:
-                wrong = _wrong_packets(ragged.video, spans.reshape(-1, 2), self._loaded(ragged.items.name))
+                wrong = _wrong_packets(ragged.video, spans.reshape(-1, 2), self.loaded(ragged.items.name))
             if wrong is not None:
                 self.found.add(wrong, stream=reader.stream, column=path, rows=(low, high), file=reader.directory)
 
@@ -137,18 +137,19 @@ class RowCheck:
         except CorruptionError as error:
             self.found.take(error)
 
-    def _loaded(self, path: str) -> ColumnReader:
+    def loaded(self, path: str) -> ColumnReader:
+        """Return the reader of a column, with the indexes of its shards."""
         reader, table = self.readers[path], self.commit.of(path)
         reader.load(self.commit.arrays.get(path), table.needed_from, table.end)
         return reader
 
     def _rows(self, places: Array) -> None:
         """Check rules 1 and 2, and collect what concerns both rows and patches."""
-        starts, valids = self._loaded(START), self._loaded(VALID)
+        starts, valids = self.loaded(START), self.loaded(VALID)
         num_envs, step = self.commit.num_envs, starts.column.chunk_rows
         have = set(map(tuple, places[places[:, 2] < 0].tolist()))
         table = self.commit.table(CUTS)
-        told = self._loaded(CUT_PLACES).read_rows(table.begin, table.end)[:, 0]
+        told = self.loaded(CUT_PLACES).read_rows(table.begin, table.end)[:, 0]
         before = np.full((1, num_envs), self.first == 0)
         row, env, offset = places[: self.own].T
         told_by = row + (offset == 1)  # the row whose start code says whether there is such a patch
@@ -164,7 +165,7 @@ class RowCheck:
             ended = np.concatenate([before, ~valid])
             for flag in (TERMINATED, TRUNCATED):
                 with contextlib.suppress(*UNREADABLE):
-                    ended[1:] |= self._loaded(flag).read_rows(low, high)
+                    ended[1:] |= self.loaded(flag).read_rows(low, high)
             before = ended[-1:]
             self._starts(low, start, valid, ended[:-1])
             known = cuts.of_rows(start, valid, low)

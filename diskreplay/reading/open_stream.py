@@ -25,7 +25,7 @@ from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
-from diskreplay.schema.columns import INFO, LATER, PATCH_TABLE, PLACE, REWARD, Schema
+from diskreplay.schema.columns import INFO, LATER, PATCH_TABLE, PLACE, REWARD, START, Schema
 from diskreplay.schema.ids import Ids
 from diskreplay.storage import tail
 from diskreplay.storage.column import ColumnReader
@@ -228,7 +228,8 @@ def _without_tail(
     schema = store.schema
     kept = commit.without_tail({**schema.arrays, **schema.logs}, schema.context)
     found = OpenStream(schema, store.read_stream(name, kept, timeline), cache, only, reward)
-    lost = commit.end - kept.end + found.log.drop_unexplained() / commit.num_envs
+    following = found.disk.rows[START].read_rows(kept.end, kept.end + 1)[0]
+    lost = commit.end - kept.end + found.log.drop_unexplained(following) / commit.num_envs
     warn_outside(
         f"the tail of the stream {name!r} of {store.path!r} is missing or damaged: the newest {lost:g} rows are not "
         "shown; 'diskreplay verify' says what can be done", DamageWarning,

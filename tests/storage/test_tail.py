@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import types
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +13,10 @@ import pytest
 from gymnasium import spaces
 from helpers import lives
 from helpers.effort import stride
-from helpers.testing import FaultyFiles, SimulatedDisk
+from helpers.testing import FaultyFiles, SimulatedDisk, small_thresholds
 
 import diskreplay as dr
-from diskreplay.errors import CorruptionError
+from diskreplay.errors import CorruptionError, DamageWarning
 from diskreplay.ops.verify import verify
 from diskreplay.schema.columns import Codec, Column
 from diskreplay.storage import chunks, tail
@@ -543,28 +544,67 @@ def test_recovery_cuts_what_no_record_names(disk: SimulatedDisk) -> None:
         assert lives.check_all(buffer) == 12
 
 
+@pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("damage", ["missing", "short", "flipped", "another"])
-def test_a_damaged_tail_is_an_error_that_names_it(path: str, damage: str) -> None:
-    with lives.create(path, num_envs=1, rows=12) as buffer:
-        one_by_one(buffer, 20)
-    stream = pathlib.Path(path, "streams", "0")
-    file = stream / "start" / tail.name(1)
+def test_of_a_damaged_tail_what_the_shards_hold_is_shown(path: str, damage: str, closed: bool) -> None:
+    """With a warning, to readers alone; verify names the file. After a close that is all but the newest row."""
+    buffer = lives.create(path, num_envs=1, rows=40)
+    one_by_one(buffer, 23)
+    if closed:
+        buffer.close()
+    stored = min(array.rows for array in read_commit(buffer.engine.store.files, f"{path}/streams/0").arrays.values())
+    file = pathlib.Path(path, "streams", "0", "start", tail.name(1))
     data = file.read_bytes()
     if damage == "missing":
         file.unlink()
     else:
         flipped = data[:100] + bytes([data[100] ^ 1]) + data[101:]
         file.write_bytes({"short": data[:-1], "flipped": flipped, "another": data[::-1]}[damage])
-    for mode in ("r", "a"):
-        with pytest.raises(CorruptionError) as error:
-            dr.ReplayBuffer.open(path, mode=mode)
-        assert error.value.file == str(file)
-        assert error.value.stream == "0"
+    with pytest.warns(
+        DamageWarning, match="the tail of the stream '0' of .* is missing or damaged: the newest .* rows"
+    ):
+        reader = dr.ReplayBuffer.open(path, mode="r")
+    with reader:
+        ids = reader.items()
+        lives.check(reader.get(ids), {0: 1})
+        assert len(ids) == len(reader)
+        assert set(ids.tolist()) <= set(range(23))
+        assert not closed or len(ids) >= 23 - 1 - 1, "the newest is the next observation of the one before"
+        assert stored > 0 or not len(ids)
     found = verify(path)
-    assert not found.ok
     assert str(file) in {problem.file for problem in found.problems}
+    if closed:
+        with pytest.raises(CorruptionError) as error:
+            dr.ReplayBuffer.open(path)
+        assert (error.value.file, error.value.stream) == (str(file), "0")
+    buffer.close()
     file.write_bytes(data)
-    assert verify(path).ok
+    if closed:
+        assert verify(path).ok
+
+
+@pytest.mark.parametrize("chunk_rows", [4, 32])
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_whatever_of_a_stream_without_its_tail_is_shown_is_right(num_envs: int, chunk_rows: int) -> None:
+    """After each commit; tables go to shards one by one, so that patches may be there of rows that are lost."""
+    shown = set()
+    with small_thresholds(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamageWarning)
+        disk = SimulatedDisk()
+        buffer = lives.create(PATH, num_envs, 60, files=disk, chunk_rows=chunk_rows, shard_rows=4 * chunk_rows)
+        for row in range(80):
+            lives.add(buffer, 1)
+            buffer.commit()
+            if row % stride(5, "commits after which a tail is lost"):
+                continue
+            without = disk.after_kill()
+            for number in tails(without):
+                without.unlink(f"{START}/{tail.name(number)}")
+            with opened(without, mode="r") as reader:
+                if len(ids := reader.items()):
+                    lives.check(reader.get(ids), {0: num_envs})
+                shown.add(len(ids) > 0)
+    assert shown == {True, False}
 
 
 def test_a_tail_that_a_reader_knows_is_read_from_where_it_was(disk: SimulatedDisk) -> None:

@@ -103,6 +103,7 @@ THRESHOLDS = (
     Threshold("index.later_values", "SLACK_BYTES", 60, "dead values are looked for, and those that live written again"),
     Threshold("reading.bytelog", "READ_BYTES", 100, "a log is read piece by piece"),
     Threshold("index.later_values", "BLOCK_BYTES", 100, "the values of one call are several blocks"),
+    Threshold("index.log", "UNEXPLAINED_ROWS", 3, "rows whose tail is lost are looked at block by block"),
     Threshold("index.episodes", "LOOKED_ROWS", 3, "an episode's first row is looked for in several steps"),
     Threshold("index.ranks", "REBUILD_SHARE", 1, "new entries are inserted one by one, not by building anew"),
     Threshold("sampling.rank_based", "MASS_BLOCK", 4, "the table of masses grows"),
