@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -53,6 +54,8 @@ from diskreplay.storage.commit import (
 )
 from diskreplay.storage.temporaries import LOCK
 
+RECORD_BYTES = 1 << 13
+"""About the bytes of two commit records, and of what a block has beside its rows."""
 MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
@@ -317,6 +320,9 @@ class StreamWriter(_Stream[ColumnWriter]):
         Another writer makes a checkpoint, then looks for a new timeline; this one begins a timeline, then looks for new
         checkpoints. So one of them sees the other. If this one does, it gives way: nothing was given up yet.
         """
+        kept = (self._kept(commit, path, ()) or 0 for path in commit.arrays)
+        if self.files.room(self.scratch) < 2 * newest.tail.size + commit.tail.size + sum(kept) + RECORD_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)  # before anything is written
         self._replace(newest.next(timeline=commit.timeline - 1, back=True), begin=True)
         try:
             check()
