@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 
 from diskreplay.checks import check_count, check_key
-from diskreplay.errors import CorruptionError, FormatVersionError, InputError, SchemaError
+from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.schema import spaces
 from diskreplay.video import MAX_VALUE_BYTES, Video
 
@@ -343,8 +343,8 @@ class Schema:
         twice = next((name for name in shown if shown.count(name) > 1), None)
         if twice is not None:
             raise SchemaError(f"the columns written later need names of their own in a batch: {twice!r} is there twice")
-        if not all(column.resident for column in self.columns if column.name in ALWAYS_RESIDENT):
-            raise SchemaError(f"the columns {ALWAYS_RESIDENT} must be resident")
+        if not all(c.resident and not c.shape for c in self.columns if c.name in ALWAYS_RESIDENT):
+            raise SchemaError(f"the columns {ALWAYS_RESIDENT} must be resident, with one value a step")
         self._check_ragged()
         axes = {stack.axis is None for stack in self.stacks if stack.frames > 1}
         if len(axes) > 1:
@@ -500,8 +500,6 @@ class Schema:
             )
         except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
             raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
-        if shape := schema.column(REWARD).shape:
-            raise FormatVersionError(f"the store has rewards of shape {shape}; this diskreplay reads one number a step")
         return schema
 
 

@@ -24,7 +24,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from diskreplay import forks
-from diskreplay.errors import CorruptionError, LockedError, StateError, StoreNotFoundError, WriteFailedError
+from diskreplay.errors import (
+    CorruptionError,
+    DamageWarning,
+    LockedError,
+    StateError,
+    StoreNotFoundError,
+    WriteFailedError,
+    warn_outside,
+)
 from diskreplay.interrupts import held_back
 from diskreplay.schema.columns import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import chunks, metadata, tail
@@ -146,7 +154,7 @@ class StreamReader(_Stream[ColumnReader]):
 
         def still_current() -> bool:
             """Tell whether the stream has not gone back to a checkpoint since, when a shard may hold other rows."""
-            return read_commit(files, path).timeline == timeline
+            return newest_commit(files, path, schema).timeline == timeline
 
         # The columns must not refer to the stream: a reference cycle would keep their files open.
         make = functools.partial(ColumnReader, still_current=still_current)
@@ -204,7 +212,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         try:
             self._lock = lock(files, path)
             self._settle(files, path)
-            newest = read_commit(files, path)
+            newest = newest_commit(files, path, schema)
+            lost = not self._has_record(path, newest)
             commit = choose(newest)
             with fs.translate("recovering", path):
                 # Before anything changes: a record that is wrong must cost nothing.
@@ -213,11 +222,25 @@ class StreamWriter(_Stream[ColumnWriter]):
                 self._recover(newest)
                 if commit.timeline != newest.timeline:
                     self._go_back(newest, commit, check)
-                elif commit != newest or newest.back:  # resized, or what went back was stopped
+                elif commit != newest or newest.back or lost:  # resized, or what went back was stopped
                     self._replace(commit if commit != newest else newest.next())
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
+
+    def _has_record(self, path: str, newest: Commit) -> bool:
+        """Tell whether the record is not from the tail; raise CorruptionError if a lost one may have said more."""
+        files, _, schema = self._opened
+        try:
+            read_commit(files, path)
+        except CorruptionError:
+            for below, column in open_columns(files, path, schema, newest, ColumnReader, schema.arrays).items():
+                stored = newest.arrays.get(below)
+                last = (stored.shard, stored.size) if stored else (-1, 0)
+                if any((shard, files.size(file) or 0) > last for shard, file in column.shards_on_disk()):
+                    raise
+            return False
+        return True
 
     def _settle(self, files: fs.Files, path: str) -> None:
         """Sync the directories in which a killed writer may have renamed something and not synced.
@@ -226,7 +249,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         """
         streams = os.path.dirname(path)
         with fs.translate("recovering", path):
-            for directory in (path, streams, self._checkpoints):
+            for directory in (path, os.path.join(path, SCRATCH), streams, self._checkpoints):
                 files.sync_dir(directory)
             with contextlib.suppress(PermissionError):  # a store may stand where its user reads no names
                 files.sync_dir(os.path.dirname(os.path.dirname(streams)))
@@ -260,18 +283,24 @@ class StreamWriter(_Stream[ColumnWriter]):
         return self._parts
 
     def _recover(self, record: Commit) -> None:
-        """Make the files what a record and the checkpoints say: first the tails, then the shards."""
-        cuts = self._cuts()
+        """Make the files what a record and the checkpoints say: first the tails, then the shards.
+
+        The documents of checkpoints are read only if something is behind what the record names.
+        """
+        cuts = functools.cache(self._cuts)
         went = False
         number, size, _ = record.tail
         for there in tail.on_disk(self.files, self.scratch):
-            named = max((cut.tail.size for cut in cuts if cut.tail.number == there), default=0)
+            file = self.tail.path(there)
+            if there < number or (there == number and (self.files.size(file) or 0) <= size):
+                continue
+            named = max((cut.tail.size for cut in cuts() if cut.tail.number == there), default=0)
             if there > number and not named:
-                self.files.unlink(self.tail.path(there))
+                self.files.unlink(file)
                 self.tail.gone(there)
                 went = True
             elif there == number:
-                self._shorten(self.tail.path(there), max(named, size))
+                self._shorten(file, max(named, size))
                 self.tail.renew |= named > size
         if went:  # before anything is appended: an old block of the highest tail would say an old record
             self.files.sync_dir(self.scratch)
@@ -292,7 +321,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         Another writer makes a checkpoint, then looks for a new timeline; this one begins a timeline, then looks for new
         checkpoints. So one of them sees the other. If this one does, it gives way: nothing was given up yet.
         """
-        self._replace(newest.next(timeline=commit.timeline, back=True), begin=True)
+        self._replace(newest.next(timeline=commit.timeline - 1, back=True), begin=True)
         try:
             check()
         except BaseException:
@@ -355,25 +384,24 @@ class StreamWriter(_Stream[ColumnWriter]):
         if self.files.size(self._maker_lock) is not None:  # of who made the store
             self.files.unlink(self._maker_lock)
 
-    def _recover_column(self, record: Commit, path: str, column: ColumnWriter, cuts: Collection[Commit]) -> int:
+    def _recover_column(
+        self, record: Commit, path: str, column: ColumnWriter, cuts: Callable[[], Collection[Commit]]
+    ) -> int:
         """Remove what neither the record nor a checkpoint names, and return the lowest shard on disk."""
         stored = record.arrays.get(path)
-        needed = needed_shards(cuts, path)
         kept = []
         if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
             self.files.unlink(temporary)
         for shard, file in column.shards_on_disk():
-            if (stored is None or shard > stored.shard) and shard not in needed:
+            if (stored is None or shard > stored.shard) and shard not in needed_shards(cuts(), path):
                 self.files.unlink(file)
                 continue
             kept.append(shard)
-            if stored and shard == stored.shard:
-                size = self._kept(record, path, cuts)
-                assert size is not None
-                if (self.files.size(file) or 0) > size:
-                    self._cut(file, size, in_place=not record.timeline)
+            if stored and shard == stored.shard and (length := self.files.size(file) or 0) > stored.size:
+                column.append_at = self._kept(record, path, cuts()) or stored.size
+                if length > column.append_at:
+                    self._cut(file, column.append_at, in_place=not record.timeline)
                     column.close_files()  # another file may stand in the shard's place
-                column.append_at = size
         if stored and record.timeline:  # a writer that was killed may have renamed a shard in :meth:`_cut`, no more
             self.files.sync_dir(column.directory)
         return min(kept, default=0)
@@ -855,6 +883,34 @@ def check_there(files: fs.Files, store: str) -> None:
         kinds = [files.kind(os.path.join(store, name)) for name in (STREAMS, metadata.NAME)]
     if kinds == [None, None]:
         raise StoreNotFoundError(f"there is no store at {store!r} any more: it was removed, or moved")
+
+
+def newest_commit(files: fs.Files, path: str, schema: Schema) -> Commit:
+    """Return the newest commit record as :func:`read_commit`, or the one in the tail, with a warning, if it is lost."""
+    try:
+        return read_commit(files, path)
+    except CorruptionError:
+        if (found := commit_in_tail(files, path, schema)) is None:
+            raise
+    warn_outside(
+        f"the commit record of {path!r} is missing or damaged: the one in the stream's tail is read in its place; "
+        "opening the store to write puts it back", DamageWarning,
+    )  # fmt: skip
+    return found
+
+
+def commit_in_tail(files: fs.Files, path: str, schema: Schema) -> Commit | None:
+    """Return the newest record in a stream's tails, or None if there is none, or shards do not end as it says."""
+    found = tail.newest_record(files, os.path.join(path, SCRATCH), schema.identity)
+    if found is None:
+        return None
+    with contextlib.suppress(CorruptionError):
+        record = dataclasses.replace(Commit.from_json(found[0], path), tail=found[1])
+        columns = open_columns(files, path, schema, record, ColumnReader, {**schema.arrays, **schema.logs})
+        for below, stored in record.arrays.items():
+            columns[below].read_index(stored.shard, stored.size, stored.rows)
+        return record
+    return None
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:
