@@ -58,6 +58,8 @@ RECORD_BYTES = 1 << 13
 """About the bytes of two commit records, and of what a block has beside its rows."""
 MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
+PUSHED_BYTES = 1 << 20
+"""The encoded bytes of an array that wait in the tail at most, if the stream is pushed."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
 TEMPORARY_STREAM = ".tmp-stream-"
 MOST_KNOWN = 4096
@@ -189,6 +191,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._lock: fs.FileLock | None = None
         self._cuts = cuts
         self._opened = files, path, schema
+        self.pushed = False
+        """True if the stream goes to a remote store, to which a shard that grew goes whole."""
         self.dropped = False
         """True if a checkpoint was dropped here: the next commit looks at what the others need."""
         self.failure: WriteFailedError | None = None
@@ -563,7 +567,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         staged: dict[str, list[ShardAppend]] = {}
         for columns in tables.values():
             full = {path: found for path, column in columns.items() if (found := column.full())}
-            if not (closing or _outweigh(columns, full)):
+            if not (closing or _outweigh(columns, full, self.pushed)):
                 full = {}
             for path in columns if closing else full:
                 chunks = full.get(path, [])
@@ -781,12 +785,20 @@ def identity(schema: Schema, commit: Commit, path: str) -> str:
     return f"{schema.identity}/{commit.stream}/{path}"
 
 
-def _outweigh(columns: Mapping[str, ColumnWriter], full: Mapping[str, list[tuple[int, list[bytes]]]]) -> bool:
-    """Tell whether full chunks of arrays outweigh the indexes that would follow them, or one fills its shard."""
+def _outweigh(
+    columns: Mapping[str, ColumnWriter], full: Mapping[str, list[tuple[int, list[bytes]]]], pushed: bool
+) -> bool:
+    """Tell whether full chunks of arrays outweigh the indexes that would follow them, or one fills its shard.
+
+    Where they are ``pushed``, whether those of one array are a quarter of a shard, or ``PUSHED_BYTES``.
+    """
     if any((chunk + 1) % columns[path].shard_chunks == 0 for path, found in full.items() for chunk, _ in found):
         return True
-    size = sum(len(data) for found in full.values() for _, encoded in found for data in encoded)
-    return size > sum(columns[path].index_bytes for path in full) > 0
+    sizes = {path: sum(len(data) for _, encoded in found for data in encoded) for path, found in full.items()}
+    if pushed:
+        quarter = any(4 * len(found) >= columns[path].shard_chunks for path, found in full.items())
+        return quarter or any(size >= PUSHED_BYTES for size in sizes.values())
+    return sum(sizes.values()) > sum(columns[path].index_bytes for path in full) > 0
 
 
 def open_columns(
