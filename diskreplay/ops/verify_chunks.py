@@ -179,7 +179,7 @@ class ColumnCheck:
                 problem = str(error)
             if problem:
                 rows = (chunk * self.column.chunk_rows, (chunk + 1) * self.column.chunk_rows)
-                envs = f"environment {group}" if not self.column.resident else "all environments"
+                envs = f"environment group {group}" if self.reader.groups > 1 else "all environments"
                 self.report(f"chunk {chunk} of {envs}: {problem}", shard, offset, rows)
 
     def _wrong(self, chunk: int, end: int) -> str | None:

@@ -84,7 +84,7 @@ class Tally:
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has stores keep a tally; all that a kind of log must be entered in."""
-    column = Column(TALLY, (), np.dtype(np.uint8), 32, 128, Codec("zstd", 1), True)
+    column = Column(TALLY, (), np.dtype(np.uint8), CHOSEN)
     logs = cast(Any, Schema.logs).fget
     monkeypatch.setitem(LOGS, TALLY, "tally")
     monkeypatch.setattr(schema.Schema, "logs", property(lambda self: {**logs(self), TALLY: column}))
