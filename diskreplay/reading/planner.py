@@ -229,7 +229,10 @@ def frames(
         ``(2, k)``: the rows with fewer steps before them than are wanted, and how many each has.
     """
     count, older = len(ids), max(0, -first_step)
-    shortest = rows[:, CHUNK_ROWS].min() if len(rows) else 1
+    shortest = np.int64(1 << 30)
+    for at in range(len(rows)):
+        if rows[at, CHUNK_ROWS] > 0:  # of a stream that was ever drawn from
+            shortest = min(shortest, rows[at, CHUNK_ROWS])
     most = count * ((last_step - first_step + shortest) // shortest + 2)
     found, keys = np.empty((11, most), np.int64), np.empty(most, np.int64)
     short = np.empty((2, count), np.int64)

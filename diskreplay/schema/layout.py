@@ -79,7 +79,7 @@ def _codec(column: Column, held: bool) -> Codec:
         return Codec("lz4hc", 4)
     if column.item_bytes <= SMALL_BYTES and held:
         return Codec("zstd", 1)
-    return Codec("lz4", 5) if column.dtype.kind in "fc" else Codec("lz4hc", 4)
+    return Codec("lz4", 9) if column.dtype.kind in "fc" else Codec("lz4hc", 4)
 
 
 def _power_of_two(most: int) -> int:

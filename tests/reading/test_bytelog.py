@@ -17,7 +17,7 @@ from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 from diskreplay.reading import bytelog
 from diskreplay.schema import columns as schema
-from diskreplay.schema.columns import LOGS, Codec, Column, Schema
+from diskreplay.schema.columns import CHOSEN, LOGS, Column, Schema
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 

@@ -17,7 +17,7 @@ from diskreplay.schema.columns import CHOSEN, Codec, Column, Given
 from diskreplay.schema.layout import laid_out
 from diskreplay.schema.spec import build
 
-FLOATS = "lz4:5"
+FLOATS = "lz4:9"
 DISCRETE = spaces.Discrete(6)
 
 
