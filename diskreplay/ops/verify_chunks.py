@@ -180,7 +180,8 @@ class ColumnCheck:
                 problem = str(error)
             if problem:
                 rows = (chunk * self.column.chunk_rows, (chunk + 1) * self.column.chunk_rows)
-                envs = f"environment group {group}" if self.reader.groups > 1 else "all environments"
+                first, count = group * self.reader.group_envs, self.reader.group_envs
+                envs = f"environment {first}" if count == 1 else f"environments {first} to {first + count - 1}"
                 self.report(f"chunk {chunk} of {envs}: {problem}", shard, offset, rows)
 
     def _wrong(self, chunk: int, end: int) -> str | None:
