@@ -30,11 +30,11 @@ NO_THRESHOLD = {
         "buffers.mixture.MAX_PARTS buffers.mixture.MAX_STREAMS buffers.multi_agent_layout.MAX_AGENTS "
         "engine.facts.MAX_BYTES engine.facts.MAX_DEPTH index.facts.MAX_LINE index.facts.MAX_NAME "
         "index.facts.MAX_SEED index.later_values.MOST_BYTES index.where.LARGEST_BITS index.where.MAX_DEPTH "
-        "index.where.MAX_LENGTH schema.columns.MAX_ROW_BYTES schema.columns.MAX_SET_ROWS schema.spaces.MAX_DEPTH "
+        "index.where.MAX_LENGTH schema.columns.MAX_CHUNK_BYTES "
+        "schema.columns.MAX_ROW_BYTES schema.columns.MAX_SET_ROWS schema.spaces.MAX_DEPTH "
         "schema.spaces.MAX_ELEMENTS schema.spaces.MAX_VALUE_BYTES "
-        "storage.column.MAX_CHUNK_BYTES "
         "storage.commit.MAX_ENVS storage.commit.MAX_IDS storage.commit.MAX_ITEMS storage.commit.MAX_SAMPLED "
-        "storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
+        "storage.commit.MAX_SHARD_CHUNKS storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
         "storage.metadata.MAX_DEPTH storage.metadata.MAX_INTEGER_BITS "
         "sampling.counting.MOST_TIMES"
     ),
@@ -69,7 +69,6 @@ NO_THRESHOLD = {
     "the system's": (
         "reading.kernel.NOWAIT reading.kernel.WILL_NEED storage.local_files.READ storage.local_files.WRITE"
     ),
-    "1 already, and the format fixes it": "schema.columns.LARGE_PATCH_CHUNK_ROWS",
     "shared by what comes after it, see tests/buffers/test_latest.py": "storage.commit.MAX_NUMBER",
     "what a system that allows next to nothing is asked for all the same": "storage.handles.LEAST_FILES",
     "what a message says": "index.selecting.LIKENESS",

@@ -114,6 +114,8 @@ class OpenStream:
                     "verify'", stream=self.disk.name, column=path,
                 ) from error  # fmt: skip
         wrong = log.inconsistency()
+        for column in self._held():
+            column.close_files()  # read, and from now on in RAM
         if wrong:
             raise CorruptionError(f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name)
 
@@ -144,6 +146,12 @@ class OpenStream:
         """Return the episodes of the window, up to date."""
         self._spans.catch_up()
         return self._spans
+
+    def _held(self) -> Iterator[ColumnReader]:
+        """Yield the columns whose values are in RAM."""
+        yield from (self.disk.rows[name] for name in self.log.resident)
+        yield from (self.disk.patches[name] for name in self.log.patches.arrays)
+        yield self.disk.columns[INFO]
 
     def large_columns(self) -> list[ColumnReader]:
         """Return the columns that are not held in RAM."""

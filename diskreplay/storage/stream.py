@@ -532,10 +532,9 @@ class StreamWriter(_Stream[ColumnWriter]):
             if (table := table_of(path)) != ROWS:
                 first = max(needed.get(table, 0), before.table(table).begin)
                 tables[table] = Table(first, column.end, first)
-        staged = self._staged({name for name, table in tables.items() if table.end > before.table(name).end}, closing)
-        record = before.next(
-            capacity=before.capacity if capacity is None else capacity,
-            tables=tables,
+        record = dataclasses.replace(before, tables=tables, capacity=before.capacity if capacity is None else capacity)
+        staged = self._staged(record, closing)
+        record = record.next(
             arrays={**before.arrays, **{path: appended[-1].stored for path, appended in staged.items()}},
             **self.counts,
         )
@@ -558,15 +557,18 @@ class StreamWriter(_Stream[ColumnWriter]):
         """True if chunks that are not full would go to shards when the stream is closed."""
         return any(column.stored_rows < column.end for column in self.columns.values())
 
-    def _staged(self, grown: Collection[str], closing: bool) -> dict[str, list[ShardAppend]]:
+    def _staged(self, record: Commit, closing: bool) -> dict[str, list[ShardAppend]]:
         """Return what goes to shards: by table, all full chunks, if they outweigh their indexes or fill a shard."""
         tables: dict[str, dict[str, ColumnWriter]] = {}
         for path, column in self.columns.items():
-            if closing or table_of(path) in grown:
+            if closing or record.of(path).end > self.commit_record.of(path).end:
                 tables.setdefault(table_of(path), {})[path] = column
         staged: dict[str, list[ShardAppend]] = {}
         for columns in tables.values():
             full = {path: found for path, column in columns.items() if (found := column.full())}
+            for path in columns if closing else full:
+                if columns[path].stored is None and table_of(path) != ROWS:  # now it is known how many there will be
+                    columns[path].lay_out(record.column(path, columns[path].column))
             if not (closing or _outweigh(columns, full, self.pushed)):
                 full = {}
             for path in columns if closing else full:
@@ -635,6 +637,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         directories = set()
         for path, appended in staged.items():
             column = columns[path]
+            if appended[-1].shard != (column.stored.shard if column.stored else -1):
+                column.describe(appended[-1].shard)
             for append in appended:
                 if len(written) >= MAX_UNSYNCED:  # descriptors are few
                     _sync(written)
@@ -643,8 +647,6 @@ class StreamWriter(_Stream[ColumnWriter]):
                 written.append(file)
                 if append.offset == 0:
                     directories.add(column.directory)
-            if appended[-1].shard != (column.stored.shard if column.stored else 0):
-                column.grow(appended[-1].shard)
         _sync(written)
         for directory in directories:
             self.files.sync_dir(directory)
@@ -808,8 +810,8 @@ def open_columns(
     """Return some columns of the stream at ``path``, by path below its group, with nothing loaded."""
     return {
         below: make(
-            files, os.path.join(path, below), os.path.basename(path), column, commit.envs(below),
-            identity(schema, commit, below),
+            files, os.path.join(path, below), os.path.basename(path), commit.column(below, column),
+            commit.envs(below), identity(schema, commit, below),
         )
         for below, column in columns.items()
     }  # fmt: skip
@@ -843,7 +845,8 @@ def create(
     for below, column in schema.arrays.items():
         array = os.path.join(path, below)
         files.mkdir(array)
-        metadata.write(files, array, metadata.array_document(column, commit.envs(below), column.shard_rows))
+        stored = commit.column(below, column)
+        metadata.write(files, array, metadata.array_document(stored, commit.envs(below), stored.shard_rows))
         files.sync_dir(os.path.dirname(array))
     for file, data in {LOCK: b"", **beside}.items():
         fs.write(files, os.path.join(path, SCRATCH, file), data)

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from helpers import residency
 from helpers.patience import PATIENCE
 from hostile.bases import SAMPLED, Base, Digests, digests, read_all
 from hostile.mutations import mutate
@@ -234,6 +235,7 @@ def main() -> None:
     pickled, folder, seed, first, stop = sys.argv[1:]
     base = pickle.loads(pathlib.Path(pickled).read_bytes())
     warnings.simplefilter("ignore")
+    residency.hold_up_to(8)
     compiled.LOAD_AFTER = 0  # batches are read by compiled code wherever it applies
     compiled.KERNEL.now()
     numbers = range(int(first), int(stop))
