@@ -560,9 +560,7 @@ def test_of_a_damaged_tail_what_the_shards_hold_is_shown(path: str, damage: str,
     else:
         flipped = data[:100] + bytes([data[100] ^ 1]) + data[101:]
         file.write_bytes({"short": data[:-1], "flipped": flipped, "another": data[::-1]}[damage])
-    with pytest.warns(
-        DamageWarning, match="the tail of the stream '0' of .* is missing or damaged: the newest"
-    ):
+    with pytest.warns(DamageWarning, match="the tail of the stream '0' of .* is missing or damaged: the newest"):
         reader = dr.ReplayBuffer.open(path, mode="r")
     with reader:
         ids = reader.items()
