@@ -34,7 +34,7 @@ RAW_BYTES = 64
 NAME = "tail."
 DEAD_BYTES = 1 << 16
 """The dead bytes up to which no new tail is begun."""
-LEFT_SECONDS, LEFT_BYTES = 60.0, 1 << 20
+LEFT_SECONDS, LEFT_BYTES = 60.0, 1 << 19
 """How long a tail that was left stays, for readers of an older record, and how many bytes such tails may take."""
 
 
