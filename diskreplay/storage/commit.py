@@ -228,6 +228,13 @@ class Commit:
         begin = max(self.begin, self.end - resized.rows)
         return dataclasses.replace(resized, tables={**self.tables, ROWS: rows_table(begin, self.end, context)})
 
+    def says_the_same(self, other: Commit) -> bool:
+        """Tell whether another commit differs at most in where the rows stand: closing a stream moves them."""
+        moved = dataclasses.replace(
+            self, arrays=other.arrays, tail=other.tail, sequence=other.sequence, time=other.time
+        )
+        return moved == other
+
     def evicted_since(self, older: Commit) -> bool:
         """Tell whether what an older commit needed may be gone."""
         tail = older.tail.number

@@ -371,8 +371,9 @@ class Store:
                 self.check_going_back(name, checkpoint)
 
         def choose(newest: Commit) -> Commit:
-            cut = self._grown(name, newest if checkpoint is None else checkpoint.cut[name], capacity)
-            if checkpoint is None or checkpoint.cut[name] == newest:
+            stays = checkpoint is None or newest.says_the_same(checkpoint.cut[name])
+            cut = self._grown(name, newest if checkpoint is None or stays else checkpoint.cut[name], capacity)
+            if stays:
                 return newest if cut == newest else cut.next()
             check()
             if may_go_back is not None:
