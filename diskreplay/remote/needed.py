@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from diskreplay.errors import CorruptionError
-from diskreplay.schema.columns import Column, Schema
+from diskreplay.schema.columns import CUTS, INFO, PATCH_TABLE, Column, Schema
 from diskreplay.storage import tail
 from diskreplay.storage.chunks import CRC_BYTES, index_bytes
 from diskreplay.storage.column import shard_name
-from diskreplay.storage.commit import Commit
+from diskreplay.storage.commit import ROWS, Commit, table_of
 from diskreplay.storage.store import STREAMS
 from diskreplay.storage.stream import SCRATCH
 
@@ -60,7 +60,9 @@ def needed_objects(schema: Schema, stream: str, commit: Commit) -> Iterator[Need
         stored = commit.arrays[path]
         first = min(commit.of(path).needed_from, stored.rows - 1) // stored.shard_rows
         chunks = stored.shard_rows // stored.chunk_rows * (commit.envs(path) // stored.chunk_envs)
-        index = None if column.resident else index_bytes(chunks) + CRC_BYTES
+        read_in_parts = table_of(path) not in (ROWS, PATCH_TABLE, CUTS, INFO)  # items, and values written later
+        held = path in schema.ragged or column.is_held(commit.capacity)
+        index = None if held and not read_in_parts else index_bytes(chunks) + CRC_BYTES
         for shard in range(first, stored.shard + 1):
             key, last = f"{STREAMS}/{stream}/{path}/{shard_name(shard, column)}", shard == stored.shard
             yield Needed(key, stored.size, None) if last else Needed(key, 0, index)
