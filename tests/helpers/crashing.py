@@ -391,7 +391,7 @@ class Survivor:
                     actor.log.rows.append(row)
                 buffer.commit()
                 found = found | {name: actor.log}
-                check_shards(self.disk, buffer, name, actor.log, self.account)
+                check_shards(self.disk, buffer, name, actor.log)
         assert leftovers(self.disk) == []
         self.disk = self.disk.after_power_loss()
         self.account = dataclasses.replace(
@@ -430,27 +430,22 @@ def leftovers(disk: SimulatedDisk) -> list[str]:
     return [path for path in disk.contents() if "tmp" in path]
 
 
-def check_shards(disk: SimulatedDisk, buffer: dr.ReplayBuffer, name: str, log: Log, account: Account) -> None:
+def check_shards(disk: SimulatedDisk, buffer: dr.ReplayBuffer, name: str, log: Log) -> None:
     """After a commit, a stream has the shards that its window and the checkpoints need, and no other."""
-    context = buffer.schema.context
-    there = set(buffer.checkpoints)
-    cuts = {label: cut for label, cut in (account.checkpoints | account.unsure).items() if label in there}
-    spans = [(log.begin, log.end), *((cut[name].begin, cut[name].end) for cut in cuts.values() if name in cut)]
-    for column in buffer.schema.columns:
-        rows = column.shard_rows
-        needed = {
-            shard for begin, end in spans for shard in range(max(0, begin - context) // rows, -(-end // rows)) if end
-        }
-        listed = disk.list(f"{PATH}/streams/{name}/{column.name}")
-        found = {int(one.split(".")[1]) for one in listed if one.startswith("c.")}
-        assert found == needed, f"{column.name}: shards {found} instead of {needed}"
-    cuts = [cut[name] for label in there for cut in [buffer.engine.store.checkpoint(label).cut] if name in cut]
+    cuts = [
+        cut[name] for label in buffer.checkpoints for cut in [buffer.engine.store.checkpoint(label).cut] if name in cut
+    ]
     commits = [buffer.engine.streams.commits[name], *cuts]
-    for ragged in buffer.schema.ragged.values():
-        rows, path = ragged.items.shard_rows, ragged.items.name
-        spans = [commit.log_span(path) for commit in commits]
-        needed = {shard for begin, end in spans for shard in range(begin // rows, -(-end // rows)) if end}
-        needed |= {commit.tails[path].shard for commit in commits if path in commit.tails}
+    assert (commits[0].begin, commits[0].end) == (log.begin, log.end)
+    for path in [
+        *(column.name for column in buffer.schema.columns),
+        *(r.items.name for r in buffer.schema.ragged.values()),
+    ]:
+        needed: set[int] = set()
+        for commit in commits:
+            if (stored := commit.arrays.get(path)) is not None:
+                first = min(commit.of(path).needed_from, stored.rows - 1) // stored.shard_rows
+                needed |= set(range(first, stored.shard + 1))
         listed = disk.list(f"{PATH}/streams/{name}/{path}")
         found = {int(one.split(".")[1]) for one in listed if one.startswith("c.")}
         assert found == needed, f"{path}: shards {found} instead of {needed}"
