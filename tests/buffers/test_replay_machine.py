@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, EvictedError, InputError, NotEnoughDataError
 from diskreplay.ops.verify import verify
+from diskreplay.storage.commit import needed_shards
 
 SHORT = st.integers(1, 14) | st.just(30)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -161,16 +162,11 @@ class BufferMachine(RuleBasedStateMachine):
 
     def check_shards(self, name: str) -> None:
         """Right after a commit, a stream has the shards that its window and the checkpoints need, and no other."""
-        log = self.writers[name].log
-        schema = self.writers[name].buffer.schema
-        spans = [(cut[name].begin, cut[name].end) for cut in self.checkpoints.values() if name in cut]
-        for column in schema.columns:
-            rows = column.shard_rows
-            needed = {
-                shard
-                for begin, end in [(log.begin, log.end), *spans]
-                for shard in range(max(0, begin - schema.context) // rows, -(-end // rows))
-            }
+        buffer = self.writers[name].buffer
+        cuts = [buffer.engine.store.checkpoint(label).cut for label in buffer.checkpoints]
+        commits = [buffer.engine.streams.commits[name], *(cut[name] for cut in cuts if name in cut)]
+        for column in buffer.schema.columns:
+            needed = needed_shards(commits, column.name)
             found = (self.folder / "a.replay/streams" / name / column.name).glob("c.*")
             assert {int(file.name.split(".")[1]) for file in found} == needed, column.name
 
