@@ -39,7 +39,7 @@ NO_THRESHOLD = {
         "sampling.counting.MOST_TIMES"
     ),
     "a number of the format": (
-        "index.episodes.ROW_BITS index.later_values.HEADER_BYTES index.later_values.PLACE_BYTES "
+        "index.cuts.INVALID index.episodes.ROW_BITS index.later_values.HEADER_BYTES index.later_values.PLACE_BYTES "
         "reading.kernel.BLOSC_BYTES reading.kernel.FRAME_BYTES reading.kernel.POLYNOMIAL schema.columns.CONTINUES "
         "schema.columns.CUT_START schema.columns.FORMAT_VERSION schema.columns.PATCHES "
         "schema.columns.REPEAT schema.columns.ZEROS "
@@ -50,7 +50,7 @@ NO_THRESHOLD = {
     ),
     "a mark": (
         "engine.row_buffers.NEVER index.facts.NOWHERE index.log.LATER index.log.NEVER index.log.NOW "
-        "index.slots.EVICTED index.slots.UNKNOWN index.spans.OPEN reading.tables.NONE_IN_RAM schema.ring.NO_LIMIT"
+        "index.slots.EVICTED index.slots.UNKNOWN index.spans.OPEN schema.ring.NO_LIMIT"
     ),
     "a bound on numbers, whatever their count": (
         "buffers.on_policy.EPSILON sampling.proportional.LEAST_MASS sampling.proportional.MOST_MASS "

@@ -88,8 +88,8 @@ class Appender:
         self._context = schema.context
         self._opened_at = log.end
         """The first row that this writer adds; flags alone cannot tell whether it continues the row before."""
-        self._cuts: tuple[int, NDArray[np.bool_], int] = -1, np.zeros(num_envs, bool), 0
-        """A row, a mask of the environments in which :meth:`cut` has it begin an episode, and what its codes get."""
+        self._cuts: tuple[int, NDArray[np.bool_], bool] = -1, np.zeros(num_envs, bool), False
+        """A row, a mask of the environments in which :meth:`cut` has it begin an episode, and ``first_missing``."""
 
     def resume(self, pending: list[Array] | None) -> None:
         """Go on after the committed rows; ``pending`` has the newest next stacks, ``(num_envs, frames, *shape)``."""
@@ -188,7 +188,7 @@ class Appender:
         ``first_missing`` tells that the first steps of all episodes that begin at that row are missing.
         """
         row, before, _ = self._cuts
-        self._cuts = self.log.end, envs | before if row == self.log.end else envs, CUT_START * first_missing
+        self._cuts = self.log.end, envs | before if row == self.log.end else envs, first_missing
 
     def runs(self, steps: Steps) -> Iterator[tuple[int, int]]:
         """Return the intervals of steps that :meth:`add_run` can add, each at once or in parts."""
@@ -249,13 +249,12 @@ class Appender:
         Pending observations that are not the row's own go to the patch table, and so do older frames that no padding
         rule gives.
         """
-        of = self._before.of
+        of, more = self._before.of, CUT_START * (self._cuts[2] and self._cuts[0] == self.log.end)
         self.buffers.patch_pending(found.unlike)
         self._watch(found, frames, next_frames, row)
         self.episodes += sum(bool(of(row.valid, env)) for env in found.begins)
         self.differing += len(set(found.unlike).difference(found.begins))
         self.facts.begins(self.log.end, found.begins, row.valid if self.num_envs > 1 else (row.valid,))
-        more = self._cuts[2] if self._cuts[0] == self.log.end else 0
         return self._before.codes(
             {env: self._explain(stacks, frames, env) + more if of(row.valid, env) else ZEROS for env in found.begins}
         )

@@ -32,6 +32,10 @@ starts with two points.
 """
 
 
+UNEXPLAINED_ROWS = 1 << 18
+"""The rows that :meth:`StreamLog.drop_unexplained` looks at in one go."""
+
+
 def place_of(name: str) -> str:
     """Return the name of the array that says where the values of a later column stand.
 
@@ -296,7 +300,7 @@ class StreamLog:
             array[: count - head] = values[name][head:]
         rows, envs, offsets = values[PLACE].T
         numbers = np.arange(self.patch_end, self.patch_end + count)
-        next_ones = (offsets == 1) & (rows >= self.floor)
+        next_ones = (offsets == 1) & (rows >= self.floor) & (rows < self.end)  # others where the tail is lost
         self.table.arrays[NEXT_PATCH][rows[next_ones] % self.table.length, envs[next_ones]] = numbers[next_ones]
         for at in np.flatnonzero((offsets == 2) | (offsets == -1)).tolist() if not next_ones.all() else ():
             older = self.next_older_patches if offsets[at] == 2 else self.older_patches
@@ -317,6 +321,22 @@ class StreamLog:
                 self.older_patches.pop((row, env), None)
             self.patch_begin += 1
         return self.patch_begin
+
+    def drop_unexplained(self, following: NDArray[np.uint8]) -> int:
+        """Take rows for no transitions whose next observation may have been a patch that is lost; return how many.
+
+        ``following`` are the start codes of row ``end``, ``(num_envs,)``.
+        """
+        found = 0
+        for start in range(self.begin, self.end, UNEXPLAINED_ROWS):
+            stop = min(start + UNEXPLAINED_ROWS, self.end)
+            after = np.concatenate([self.span(START, start + 1, min(stop + 1, self.end)), following[None]])
+            cut = (after[: stop - start] != CONTINUES) & (self.span(NEXT_PATCH, start, stop) < 0)
+            rows, envs = np.nonzero(cut & self.span(VALID, start, stop))
+            self.table.arrays[VALID][(start + rows) % self.table.length, envs] = False
+            found += len(rows)
+        self.invalid += found
+        return found
 
     def inconsistency(self) -> str | None:
         """Return a message if the rows read from disk cannot be sampled because they break a rule, else None."""

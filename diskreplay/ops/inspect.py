@@ -282,7 +282,7 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
     names = []
     for name in metadata.nodes(store.files, f"{store.path}/{STREAMS}"):
         try:
-            stream.read_commit(store.files, store.stream_path(name))
+            store.newest_commit(name)
         except DAMAGE as error:
             found.problems.append(str(error))
         else:
@@ -291,7 +291,7 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
 
 
 def _inspect_stream(store: Store, name: str, found: _Found) -> None:
-    transitions, causes, commit = None, None, stream.read_commit(store.files, store.stream_path(name))
+    transitions, causes, commit = None, None, store.newest_commit(name)
     try:
         with store.files.coming(store.schema, {name: commit}):
             part = open_stream(store, name, ChunkCache(0))
@@ -364,7 +364,7 @@ def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
                 problems.append(f"{where} is missing (stream {name!r}, column {path!r})")
             elif shard == stored.shard and (size := store.files.size(f"{folder}/{file}") or 0) < stored.size:
                 problems.append(f"{where} has {size} of its {stored.size} committed bytes (stream {name!r})")
-    newest = stream.read_commit(store.files, store.stream_path(name))
+    newest = store.newest_commit(name)
     return [] if newest.evicted_since(commit) else problems
 
 

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -59,11 +58,11 @@ from diskreplay.reading.bytelog import CONTENTS, read_records
 from diskreplay.remote import locate_store
 from diskreplay.schema.columns import LOGS, PATCH_TABLE, Schema
 from diskreplay.storage import attachments, metadata, root, saved_state, stream
-from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.files import Files, translate_reads
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
+from diskreplay.storage.tail import Part
 from diskreplay.views.transition import Transition
 
 
@@ -120,15 +119,16 @@ def verify(path: PathLike, progress: Progress | None = None, files: Files | None
     )  # fmt: skip
 
 
-def _check_log(path: str, reader: ColumnReader, schema: Schema, view: Commit, found: Findings) -> None:
+def _check_log(path: str, check: RowCheck) -> None:
     """Rules 9 and 10, of the log that a commit names; what cannot be read of its files is found by ColumnCheck."""
+    reader, schema, view, found = check.readers[path], check.schema, check.commit, check.found
     place = {"stream": reader.stream, "column": path, "file": reader.directory}
     rows = StreamLog(view.stream, (), (), view.num_envs, view.capacity, 0, schema.later)
     rows.restart(view.begin, view.end, 0)
     content = CONTENTS[path](schema, rows)
     begin, end, _ = view.of(path)
     try:
-        for record in read_records(content, reader, begin, end):
+        for record in read_records(content, check.loaded(path), begin, end):
             content.take(record)
     except ValueError as error:
         found.add(f"{content.what} cannot be read: {error}", **place)
@@ -339,13 +339,26 @@ class _StoreCheck:
         for view in sorted(views, key=lambda view: (view.timeline, view.end), reverse=True):
             patches = view.table(PATCH_TABLE)
             row, patch = seen.get(view.timeline, (view.end, patches.end))
-            parts = self.found.read("the tail", functools.partial(self.store.read_tail, name, view), stream=name) or ()
-            readers = self.store.readers(name, view)
-            check = RowCheck(readers, parts, self.schema, view, self.found, (row, patch))
+            before = len(self.found.problems)
+            parts: Sequence[Part] | None = None
+            try:
+                parts = self.store.read_tail(name, view)
+            except DAMAGE as error:
+                self.found.take(error)
+            check = RowCheck(self.store.readers(name, view), parts or (), self.schema, view, self.found, (row, patch))
             check.run()
+            if parts is None and self._left(name, view):
+                del self.found.problems[before:]
             seen[view.timeline] = min(row, check.first), min(patch, patches.begin)
             for path in self.schema.logs:
-                _check_log(path, readers[path], self.schema, view, self.found)
+                _check_log(path, check)
+
+    def _left(self, name: str, view: Commit) -> bool:
+        """Tell whether a live writer has left the tail of a view meanwhile, and no checkpoint keeps it any more."""
+        with contextlib.suppress(*DAMAGE, FileNotFoundError, NotADirectoryError):
+            newest = stream.read_commit(self.store.files, self.store.stream_path(name))
+            return view.tail.number < newest.tail.oldest and view not in self.store.cuts_of([name])[name]
+        return False
 
     def _forgive(self, name: str, first: int) -> None:
         """Forget problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""

@@ -41,6 +41,7 @@ from diskreplay.schema.columns import (
     Schema,
     Start,
 )
+from diskreplay.storage import chunks
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import ROWS, Commit, table_of
 from diskreplay.storage.tail import Part
@@ -67,8 +68,6 @@ class RowCheck:
         self.readers = readers
         self.parts = parts
         self.patches = commit.table(PATCH_TABLE)
-        self._known: set[str] = set()
-        """The columns whose rows in the tail were looked at."""
         self.schema = schema
         self.observed = {column.name for column in schema.obs_columns}
         self.commit = commit
@@ -86,9 +85,11 @@ class RowCheck:
 
     def run(self) -> None:
         """Check all rules."""
+        for path in self.readers:
+            self._take_held(path)
         places: Array | None = None
         with contextlib.suppress(*UNREADABLE):
-            places = self._loaded(PLACES).read_rows(self.patches.begin, self.patches.end)[:, 0]
+            places = self.loaded(PLACES).read_rows(self.patches.begin, self.patches.end)[:, 0]
         with contextlib.suppress(*UNREADABLE):
             self._rows(np.empty((0, 3), np.int64) if places is None else places)
         if places is not None:
@@ -98,9 +99,6 @@ class RowCheck:
             if self.schema.continuity != "flags":
                 what = "the next row continues this one, and has its next observation"
                 self._report_patches(what, sorted(self.continued), places)
-        for path in self.readers:
-            with contextlib.suppress(*UNREADABLE):
-                self._loaded(path)
         for name in self.schema.ragged:
             for path in (name, f"{PATCH_TABLE}/{name}"):
                 with contextlib.suppress(*UNREADABLE):
@@ -109,7 +107,7 @@ class RowCheck:
 
     def _spans(self, name: str, path: str) -> None:
         """Check rule 8, of rows or patches."""
-        ragged, reader = self.schema.ragged[name], self._loaded(path)
+        ragged, reader = self.schema.ragged[name], self.loaded(path)
         needed = self.commit.of(path)
         held = self.commit.of(ragged.items.name)[:2]
         step = max(1, BLOCK_VALUES // reader.num_envs)
@@ -118,34 +116,40 @@ class RowCheck:
             high = min(low + step, needed.end + newest)
             spans = reader.read_rows(low, high)
             if table_of(path) == PATCH_TABLE:  # those of offset 1: a ragged leaf, which is not stacked, needs no other
-                spans = spans[self._loaded(PLACES).read_rows(low, high)[..., 2] == 1]
+                spans = spans[self.loaded(PLACES).read_rows(low, high)[..., 2] == 1]
             wrong = ragged_reads.wrong(ragged, spans, *held)
             if wrong is None and ragged.video is not None:
-                wrong = _wrong_packets(ragged.video, spans.reshape(-1, 2), self._loaded(ragged.items.name))
+                wrong = _wrong_packets(ragged.video, spans.reshape(-1, 2), self.loaded(ragged.items.name))
             if wrong is not None:
                 self.found.add(wrong, stream=reader.stream, column=path, rows=(low, high), file=reader.directory)
 
-    def _loaded(self, path: str) -> ColumnReader:
+    def _take_held(self, path: str) -> None:
+        """Take in what the tail holds of a column, and report rows that neither shards nor the tail hold."""
         reader, table = self.readers[path], self.commit.of(path)
-        reader.load(self.commit.arrays.get(path), table.needed_from, table.end)
-        if path not in self._known:
-            self._known.add(path)
+        reader.needed_from, reader.stored_rows = table.needed_from, self.commit.stored_rows(path)
+        try:
             for part in self.parts:
                 if part.path == path:
                     reader.put(part.first, part.values((reader.num_envs, *reader.column.shape), reader.column.dtype))
-            try:
-                reader.check_held(table.end + (path in self.observed and table.end > 0))
-            except CorruptionError as error:
-                self.found.take(error)
+            reader.check_held(table.end + (path in self.observed and table.end > 0))
+        except chunks.DamagedError as error:
+            self.found.add(f"the tail: {error}", stream=reader.stream, column=path)
+        except CorruptionError as error:
+            self.found.take(error)
+
+    def loaded(self, path: str) -> ColumnReader:
+        """Return the reader of a column, with the indexes of its shards."""
+        reader, table = self.readers[path], self.commit.of(path)
+        reader.load(self.commit.arrays.get(path), table.needed_from, table.end)
         return reader
 
     def _rows(self, places: Array) -> None:
         """Check rules 1 and 2, and collect what concerns both rows and patches."""
-        starts, valids = self._loaded(START), self._loaded(VALID)
+        starts, valids = self.loaded(START), self.loaded(VALID)
         num_envs, step = self.commit.num_envs, starts.column.chunk_rows
         have = set(map(tuple, places[places[:, 2] < 0].tolist()))
         table = self.commit.table(CUTS)
-        told = self._loaded(CUT_PLACES).read_rows(table.begin, table.end)[:, 0]
+        told = self.loaded(CUT_PLACES).read_rows(table.begin, table.end)[:, 0]
         before = np.full((1, num_envs), self.first == 0)
         row, env, offset = places[: self.own].T
         told_by = row + (offset == 1)  # the row whose start code says whether there is such a patch
@@ -161,7 +165,7 @@ class RowCheck:
             ended = np.concatenate([before, ~valid])
             for flag in (TERMINATED, TRUNCATED):
                 with contextlib.suppress(*UNREADABLE):
-                    ended[1:] |= self._loaded(flag).read_rows(low, high)
+                    ended[1:] |= self.loaded(flag).read_rows(low, high)
             before = ended[-1:]
             self._starts(low, start, valid, ended[:-1])
             known = cuts.of_rows(start, valid, low)

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 
 from diskreplay.checks import Array
-from diskreplay.errors import CorruptionError, EvictedError
+from diskreplay.errors import CorruptionError, DamageWarning, EvictedError, warn_outside
 from diskreplay.index import rewards
 from diskreplay.index.episodes import COLUMNS, KeptEpisodes
 from diskreplay.index.facts import EpisodeFacts
@@ -25,8 +25,9 @@ from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
-from diskreplay.schema.columns import INFO, LATER, PATCH_TABLE, PLACE, REWARD, Schema
+from diskreplay.schema.columns import INFO, LATER, PATCH_TABLE, PLACE, REWARD, START, Schema
 from diskreplay.schema.ids import Ids
+from diskreplay.storage import tail
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import ROWS, Commit
 from diskreplay.storage.store import Store
@@ -203,6 +204,8 @@ def open_stream(
     Shards are opened one after another. So the stream's writer may evict a shard, or go back, before the shard was
     read. Then a newer commit does not need that shard, and the stream is read anew.
 
+    Of a stream whose tail is lost it returns, with a warning, what the shards hold.
+
     Raises CorruptionError if there is no newer commit that explains what cannot be read, or if two commits need it.
     Raises EvictedError if the writer goes on replacing what is being read for a minute.
     """
@@ -215,6 +218,8 @@ def open_stream(
             newest = store.newest_commit(name)
             place = error.file, tried.timeline
             if newest.sequence == tried.sequence or place == before:
+                if cut is None and tail.is_tail(error.file):
+                    return _without_tail(store, name, tried, newest.timeline, cache, only, reward)
                 raise
             if time.monotonic() - began > OUTRUN_SECONDS:
                 raise EvictedError(
@@ -222,6 +227,22 @@ def open_stream(
                     f"{newest.end}, faster than it can be read: open a checkpoint, or give the stream a larger capacity"
                 ) from error
             before, tried = place, newest
+
+
+def _without_tail(
+    store: Store, name: str, commit: Commit, timeline: int, cache: ChunkCache, only: Collection[str] | None, reward: str
+) -> OpenStream:
+    """Return a stream whose tail is lost, as its shards have it, with a warning; raise CorruptionError for damage."""
+    schema = store.schema
+    kept = commit.without_tail({**schema.arrays, **schema.logs}, schema.context)
+    found = OpenStream(schema, store.read_stream(name, kept, timeline), cache, only, reward)
+    following = found.disk.rows[START].read_rows(kept.end, kept.end + 1)[0]
+    lost = commit.end - kept.end + found.log.drop_unexplained(following) / commit.num_envs
+    warn_outside(
+        f"the tail of the stream {name!r} of {store.path!r} is missing or damaged: the newest {lost:g} rows are not "
+        "shown; 'diskreplay verify' says what can be done", DamageWarning,
+    )  # fmt: skip
+    return found
 
 
 def check_rewards(store: Store, name: str, commits: Mapping[str, Commit], pinned: bool) -> None:

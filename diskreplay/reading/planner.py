@@ -236,7 +236,7 @@ def frames(
         ``(2, k)``: the rows with fewer steps before them than are wanted, and how many each has.
     """
     count, older = len(ids), max(0, -first_step)
-    shortest = np.int64(1 << 30)
+    shortest: Int = np.int64(1 << 30)
     for at in range(len(rows)):
         if rows[at, CHUNK_ROWS] > 0:  # of a stream that was ever drawn from
             rows_of_a_piece = rows[at, CHUNK_ROWS] if rows[at, CHUNK_ENVS] == 1 else np.int64(1)

@@ -1,10 +1,10 @@
 """The push of what is new of a local stream to its remote store.
 
-A push takes the newest commit record from the disk and uploads, in this order: documents of arrays that grew; shards
-that do not change any more; the committed bytes of the growing ones; and then the record, on the
-condition that the remote one is still the one that this writer put there. That is the remote commit: until then a
-reader sees the one before, whose shards are prefixes of the new ones. Then checkpoints, each when all that it needs
-is remote.
+A push takes the newest commit record from the disk, opens the tail, and uploads, in this order: documents of arrays
+that grew; shards that do not change any more; the committed bytes of the growing ones; those of the tail; and then the
+record, on the condition that the remote one is still the one that this writer put there. That is the remote commit:
+until then a reader sees the one before, whose shards and tail are prefixes of the new ones. Then checkpoints, each when
+all that it needs is remote. Then it removes the tails that were left and that no checkpoint names.
 
 Whose a stream is, and what keeps an old process or a copy of the directory from changing it, is the subject of
 :mod:`diskreplay.remote.commit_record`. Every object of a stream is put on the condition that it is the one that this
@@ -116,9 +116,9 @@ class Push:
 
     def _is_remote(self, record: Commit, ours: bool = True) -> None:
         """Note a record that is remote, and the rows that were lost before it if this push put it."""
-        lost = max(0, record.begin - self.sent.reached(record)) if record.tails and ours else 0
+        lost = max(0, record.begin - self.sent.reached(record)) if record.tail.number and ours else 0
         self.sent.sequence, self.sent.end = record.sequence, record.end
-        self.sent.timeline = record.timeline if record.tails else -1
+        self.sent.timeline = record.timeline if record.tail.number else -1
         self.sent.lost_rows += lost
 
     def _push_rows(self) -> None:
@@ -130,7 +130,7 @@ class Push:
                 return
             if remote is None or newest.timeline != remote.timeline:
                 self._go_back(newest)
-            elif newest.timeline and not remote.tails:
+            elif newest.timeline and not remote.tail.number:
                 self._checkpoints.give_up(newest.timeline)  # it was interrupted when it went back
             try:
                 self._uploads.upload(newest, pins)
@@ -139,7 +139,7 @@ class Push:
                     file = str(error.filename)
                     raise CorruptionError(f"{file!r} is missing, and cannot be pushed", file=file) from error
                 before = newest, pins
-                continue  # a shard was evicted meanwhile, which the newer record says
+                continue  # a shard was evicted meanwhile, or the tail was left, which the newer record says
             if newest != self._record.commit:
                 self._put_record(newest)
             self._pins = pins

@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 
 from diskreplay.checks import check_count, check_key
-from diskreplay.errors import CorruptionError, FormatVersionError, InputError, SchemaError
+from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.schema import spaces
 from diskreplay.video import MAX_VALUE_BYTES, Video
 
@@ -360,6 +360,8 @@ class Schema:
         twice = next((name for name in shown if shown.count(name) > 1), None)
         if twice is not None:
             raise SchemaError(f"the columns written later need names of their own in a batch: {twice!r} is there twice")
+        if any(column.shape for column in self.columns if column.name in ALWAYS_RESIDENT):
+            raise SchemaError(f"the columns {ALWAYS_RESIDENT} must have one value a step")
         self._check_ragged()
         axes = {stack.axis is None for stack in self.stacks if stack.frames > 1}
         if len(axes) > 1:
@@ -508,8 +510,6 @@ class Schema:
             )
         except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
             raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
-        if shape := schema.column(REWARD).shape:
-            raise FormatVersionError(f"the store has rewards of shape {shape}; this diskreplay reads one number a step")
         return schema
 
 

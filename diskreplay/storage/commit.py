@@ -197,6 +197,22 @@ class Commit:
         stored = self.arrays.get(path)
         return 0 if stored is None else stored.rows
 
+    def without_tail(self, arrays: Iterable[str], context: int) -> Commit:
+        """Return what shards alone hold of the commit; the last row of all columns is the newest next observation.
+
+        ``arrays`` are the paths of all that the stream has.
+        """
+        stored: dict[str, int] = {}
+        for path in arrays:
+            name = table_of(path)
+            stored[name] = min(stored.get(name, self.stored_rows(path)), self.stored_rows(path))
+        end = max(0, stored.pop(ROWS) - 1)
+        tables = {ROWS: rows_table(min(self.begin, end), end, context)}
+        for name, last in stored.items():
+            first = min(self.table(name).begin, last)
+            tables[name] = Table(first, last, first)
+        return dataclasses.replace(self, tables=tables, tail=NO_TAIL)
+
     def column(self, path: str, column: Column) -> StoredColumn:
         """Return a column of the schema as the array at ``path`` has it, or would have it now."""
         stored = self.arrays.get(path)
@@ -211,6 +227,13 @@ class Commit:
         resized = dataclasses.replace(self, capacity=check_size(self.num_envs, capacity))
         begin = max(self.begin, self.end - resized.rows)
         return dataclasses.replace(resized, tables={**self.tables, ROWS: rows_table(begin, self.end, context)})
+
+    def says_the_same(self, other: Commit) -> bool:
+        """Tell whether another commit differs at most in where the rows stand: closing a stream moves them."""
+        moved = dataclasses.replace(
+            self, arrays=other.arrays, tail=other.tail, sequence=other.sequence, time=other.time
+        )
+        return moved == other
 
     def evicted_since(self, older: Commit) -> bool:
         """Tell whether what an older commit needed may be gone."""
@@ -247,7 +270,8 @@ class Commit:
     def from_json(cls, stored: Any, file: str) -> Commit:
         """Return the commit of a record; raise CorruptionError, naming ``file``, if it breaks an invariant."""
         try:
-            check_needs(stored["needs"], file)
+            if stored["needs"] != []:
+                raise needs_more(stored["needs"], file)
             counts = {name: check_count(name, stored[name], least=0) for name in ("stream", "sequence", "timeline")}
             for name, most in OPTIONAL.items():
                 if name in stored:
@@ -315,22 +339,19 @@ def _stored(path: str, given: Any) -> Stored:
 
 def needed_shards(commits: Iterable[Commit], path: str) -> set[int]:
     """Return the shards of an array that commits of one stream need."""
-    spans = {(commit.of(path).needed_from, stored.rows, stored.shard_rows)
+    spans = {(min(commit.of(path).needed_from, stored.rows - 1), stored.rows, stored.shard_rows)
              for commit in commits if (stored := commit.arrays.get(path)) is not None}  # fmt: skip
     found: set[int] = set()
     reached = 0
     for begin, end, rows in sorted(spans):
-        found.update(range(max(min(begin, end - 1), reached) // rows, -(-end // rows)))
+        found.update(range(max(begin, reached) // rows, -(-end // rows)))
         reached = max(reached, end)
     return found
 
 
-def check_needs(needs: Any, path: str) -> None:
-    """Raise FormatVersionError if a root or a record needs anything: nothing is known that it could."""
-    if needs != []:
-        raise FormatVersionError(
-            f"{path!r} needs {needs!r:.200}: a newer diskreplay wrote the store; update diskreplay"
-        )
+def needs_more(needs: Any, path: str) -> FormatVersionError:
+    """Return the error for a root or a record that needs anything: nothing is known that it could."""
+    return FormatVersionError(f"{path!r} needs {needs!r:.200}: a newer diskreplay wrote the store; update diskreplay")
 
 
 def check_size(num_envs: int, capacity: Any) -> int:

@@ -23,7 +23,7 @@ from diskreplay.errors import (
 from diskreplay.schema.columns import FORMAT_VERSION, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
-from diskreplay.storage.commit import check_needs
+from diskreplay.storage.commit import needs_more
 from diskreplay.storage.stream import CHECKPOINTS, SCRATCH, STREAMS
 
 COPY = "root.json"
@@ -111,7 +111,10 @@ def read_document(files: fs.Files, path: str) -> Attributes:
 
 def _checked(ours: Attributes, path: str, file: str) -> Attributes:
     """Return our attributes, as they stand in a file of the store at ``path``, if version and checksum are right."""
-    version = ours.get("format_version")
+    version, needs = ours.get("format_version"), ours.get("needs")
+    if type(version) is int and version == FORMAT_VERSION and needs == []:
+        metadata.check(ours, "", file)
+        return ours
     if type(version) is not int or version < 1:
         raise CorruptionError(f"{path!r}: format_version must be a whole number above 0, got {version!r}", file=file)
     if version > 2:  # which there was for a while, too
@@ -119,13 +122,12 @@ def _checked(ours: Attributes, path: str, file: str) -> Attributes:
             f"{path!r} has format version {version}; this diskreplay reads up to {FORMAT_VERSION}: update it"
         )
     metadata.check(ours, "", file)
-    if version == 2 or "needs" not in ours:
+    if version == 2 or needs is None:
         raise FormatVersionError(
             f"{path!r} was made by a diskreplay from before the tag 1.0: export it with that one and import the "
             "dataset, or make it anew"
         )
-    check_needs(ours["needs"], path)
-    return ours
+    raise needs_more(needs, path)
 
 
 def _rootless(files: fs.Files, path: str, otherwise: str) -> NotAStoreError | CorruptionError:

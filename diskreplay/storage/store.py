@@ -238,7 +238,7 @@ class Store:
         """Return the newest commit of each stream by name, in the order of their numbers; a writer has its own."""
         own = {} if writer is None else {writer.name: writer.commit_record}
         others = (name for name in self._streams_there() if name not in own)
-        commits = own | {name: stream.read_commit(self.files, self.stream_path(name)) for name in others}
+        commits = own | {name: self.newest_commit(name) for name in others}
         numbers = sorted(commit.stream for commit in commits.values())
         if len(set(numbers)) != len(numbers):
             file = os.path.join(self.path, STREAMS)
@@ -342,8 +342,8 @@ class Store:
         return next(iter(self.newest_commits().values()))
 
     def newest_commit(self, name: str) -> Commit:
-        """Return the newest commit record of a stream, with errors as :func:`~.stream.read_commit`."""
-        return stream.read_commit(self.files, self.stream_path(name))
+        """Return the newest commit record of a stream, with errors as :func:`~.stream.newest_commit`."""
+        return stream.newest_commit(self.files, self.stream_path(name), self.schema)
 
     def read_stream(self, name: str, commit: Commit, timeline: int) -> StreamReader:
         """Return the stream as of a commit; ``timeline`` is that of the newest one.
@@ -371,15 +371,16 @@ class Store:
                 self.check_going_back(name, checkpoint)
 
         def choose(newest: Commit) -> Commit:
-            cut = self._grown(name, newest if checkpoint is None else checkpoint.cut[name], capacity)
-            if checkpoint is None or checkpoint.cut[name] == newest:
+            stays = checkpoint is None or newest.says_the_same(checkpoint.cut[name])
+            cut = self._grown(name, newest if checkpoint is None or stays else checkpoint.cut[name], capacity)
+            if stays:
                 return newest if cut == newest else cut.next()
             check()
             if may_go_back is not None:
-                may_go_back(newest.timeline + 1)
+                may_go_back(newest.timeline + 2)
             greatest = max(newest.last_checkpoint, cut.last_checkpoint)
             return dataclasses.replace(cut, sequence=newest.sequence, last_checkpoint=greatest).next(
-                timeline=newest.timeline + 1
+                timeline=newest.timeline + 2  # going back is announced by a timeline of its own
             )
 
         if self.root_copy is not None:
@@ -616,7 +617,7 @@ class Store:
                 return False
         if others:
             with writer.fail_stop(writing):
-                temporary = os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}")
+                temporary = os.path.join(writer.scratch, ".tmp-looked")
                 fs.replace(self.files, os.path.join(target, metadata.NAME), looked, temporary)
         return True
 

@@ -18,13 +18,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from diskreplay import forks
-from diskreplay.errors import CorruptionError, LockedError, StateError, StoreNotFoundError, WriteFailedError
+from diskreplay.errors import (
+    CorruptionError,
+    DamageWarning,
+    LockedError,
+    StateError,
+    StoreNotFoundError,
+    WriteFailedError,
+    warn_outside,
+)
 from diskreplay.interrupts import held_back
 from diskreplay.schema.columns import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import chunks, metadata, tail
@@ -45,8 +54,12 @@ from diskreplay.storage.commit import (
 )
 from diskreplay.storage.temporaries import LOCK
 
+RECORD_BYTES = 1 << 13
+"""About the bytes of two commit records, and of what a block has beside its rows."""
 MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
+PUSHED_BYTES = 1 << 20
+"""The encoded bytes of an array that wait in the tail at most, if the stream is pushed."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
 TEMPORARY_STREAM = ".tmp-stream-"
 MOST_KNOWN = 4096
@@ -144,7 +157,7 @@ class StreamReader(_Stream[ColumnReader]):
 
         def still_current() -> bool:
             """Tell whether the stream has not gone back to a checkpoint since, when a shard may hold other rows."""
-            return read_commit(files, path).timeline == timeline
+            return newest_commit(files, path, schema).timeline == timeline
 
         # The columns must not refer to the stream: a reference cycle would keep their files open.
         make = functools.partial(ColumnReader, still_current=still_current)
@@ -178,6 +191,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._lock: fs.FileLock | None = None
         self._cuts = cuts
         self._opened = files, path, schema
+        self.pushed = False
+        """True if the stream goes to a remote store, to which a shard that grew goes whole."""
         self.dropped = False
         """True if a checkpoint was dropped here: the next commit looks at what the others need."""
         self.failure: WriteFailedError | None = None
@@ -200,20 +215,46 @@ class StreamWriter(_Stream[ColumnWriter]):
         try:
             self._lock = lock(files, path)
             self._settle(files, path)
-            newest = read_commit(files, path)
+            newest = newest_commit(files, path, schema)
+            lost = not self._has_record(path, newest)
             commit = choose(newest)
             with fs.translate("recovering", path):
                 # Before anything changes: a record that is wrong must cost nothing.
-                self._take(newest)
+                whole = self._takes(newest, commit)
                 self._clear_scratch()
                 self._recover(newest)
                 if commit.timeline != newest.timeline:
-                    self._go_back(newest, commit, check)
-                elif commit != newest or newest.back:  # resized, or what went back was stopped
+                    self._go_back(newest, commit, check, whole)
+                elif commit != newest or newest.back or lost:  # resized, or what went back was stopped
                     self._replace(commit if commit != newest else newest.next())
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
+
+    def _takes(self, newest: Commit, commit: Commit) -> bool:
+        """Load the newest commit; return False if it is damaged, and the older one to go back to is whole."""
+        try:
+            self._take(newest)
+        except CorruptionError:
+            if commit.timeline == newest.timeline:
+                raise
+            self._take(commit)
+            return False
+        return True
+
+    def _has_record(self, path: str, newest: Commit) -> bool:
+        """Tell whether the record is not from the tail; raise CorruptionError if a lost one may have said more."""
+        files, _, schema = self._opened
+        try:
+            read_commit(files, path)
+        except CorruptionError:
+            for below, column in open_columns(files, path, schema, newest, ColumnReader, schema.arrays).items():
+                stored = newest.arrays.get(below)
+                last = (stored.shard, stored.size) if stored else (-1, 0)
+                if any((shard, files.size(file) or 0) > last for shard, file in column.shards_on_disk()):
+                    raise
+            return False
+        return True
 
     def _settle(self, files: fs.Files, path: str) -> None:
         """Sync the directories in which a killed writer may have renamed something and not synced.
@@ -222,7 +263,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         """
         streams = os.path.dirname(path)
         with fs.translate("recovering", path):
-            for directory in (path, streams, self._checkpoints):
+            for directory in (path, os.path.join(path, SCRATCH), streams, self._checkpoints):
                 files.sync_dir(directory)
             with contextlib.suppress(PermissionError):  # a store may stand where its user reads no names
                 files.sync_dir(os.path.dirname(os.path.dirname(streams)))
@@ -256,18 +297,24 @@ class StreamWriter(_Stream[ColumnWriter]):
         return self._parts
 
     def _recover(self, record: Commit) -> None:
-        """Make the files what a record and the checkpoints say: first the tails, then the shards."""
-        cuts = self._cuts()
+        """Make the files what a record and the checkpoints say: first the tails, then the shards.
+
+        The documents of checkpoints are read only if something is behind what the record names.
+        """
+        cuts = functools.cache(self._cuts)
         went = False
         number, size, _ = record.tail
         for there in tail.on_disk(self.files, self.scratch):
-            named = max((cut.tail.size for cut in cuts if cut.tail.number == there), default=0)
+            file = self.tail.path(there)
+            if there < number or (there == number and (self.files.size(file) or 0) <= size):
+                continue
+            named = max((cut.tail.size for cut in cuts() if cut.tail.number == there), default=0)
             if there > number and not named:
-                self.files.unlink(self.tail.path(there))
+                self.files.unlink(file)
                 self.tail.gone(there)
                 went = True
             elif there == number:
-                self._shorten(self.tail.path(there), max(named, size))
+                self._shorten(file, max(named, size))
                 self.tail.renew |= named > size
         if went:  # before anything is appended: an old block of the highest tail would say an old record
             self.files.sync_dir(self.scratch)
@@ -282,17 +329,21 @@ class StreamWriter(_Stream[ColumnWriter]):
             handle.truncate(size)
             handle.sync()
 
-    def _go_back(self, newest: Commit, commit: Commit, check: Callable[[], None]) -> None:
-        """Make an older commit the newest.
+    def _go_back(self, newest: Commit, commit: Commit, check: Callable[[], None], whole: bool) -> None:
+        """Make an older commit the newest, which is damaged where it is not ``whole``: then its tail stays as it is.
 
         Another writer makes a checkpoint, then looks for a new timeline; this one begins a timeline, then looks for new
         checkpoints. So one of them sees the other. If this one does, it gives way: nothing was given up yet.
         """
-        self._replace(newest.next(timeline=commit.timeline, back=True), begin=True)
+        kept = (self._kept(commit, path, ()) or 0 for path in commit.arrays)
+        if self.files.room(self.scratch) < 2 * newest.tail.size + commit.tail.size + sum(kept) + RECORD_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)  # before anything is written
+        put = functools.partial(self._replace, begin=True) if whole else self._say
+        put(newest.next(timeline=commit.timeline - 1, back=True))
         try:
             check()
         except BaseException:
-            self._replace(self.commit_record.next())
+            put(self.commit_record.next())
             raise
         cuts = self._cuts()
         arrays = dict(commit.arrays)
@@ -351,25 +402,24 @@ class StreamWriter(_Stream[ColumnWriter]):
         if self.files.size(self._maker_lock) is not None:  # of who made the store
             self.files.unlink(self._maker_lock)
 
-    def _recover_column(self, record: Commit, path: str, column: ColumnWriter, cuts: Collection[Commit]) -> int:
+    def _recover_column(
+        self, record: Commit, path: str, column: ColumnWriter, cuts: Callable[[], Collection[Commit]]
+    ) -> int:
         """Remove what neither the record nor a checkpoint names, and return the lowest shard on disk."""
         stored = record.arrays.get(path)
-        needed = needed_shards(cuts, path)
         kept = []
         if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
             self.files.unlink(temporary)
         for shard, file in column.shards_on_disk():
-            if (stored is None or shard > stored.shard) and shard not in needed:
+            if (stored is None or shard > stored.shard) and shard not in needed_shards(cuts(), path):
                 self.files.unlink(file)
                 continue
             kept.append(shard)
-            if stored and shard == stored.shard:
-                size = self._kept(record, path, cuts)
-                assert size is not None
-                if (self.files.size(file) or 0) > size:
-                    self._cut(file, size, in_place=not record.timeline)
+            if stored and shard == stored.shard and (length := self.files.size(file) or 0) > stored.size:
+                column.append_at = self._kept(record, path, cuts()) or stored.size
+                if length > column.append_at:
+                    self._cut(file, column.append_at, in_place=not record.timeline)
                     column.close_files()  # another file may stand in the shard's place
-                column.append_at = size
         if stored and record.timeline:  # a writer that was killed may have renamed a shard in :meth:`_cut`, no more
             self.files.sync_dir(column.directory)
         return min(kept, default=0)
@@ -531,7 +581,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             for path in columns if closing else full:
                 if columns[path].stored is None and table_of(path) != ROWS:  # now it is known how many there will be
                     columns[path].lay_out(record.column(path, columns[path].column))
-            if not (closing or _outweigh(columns, full)):
+            if not (closing or _outweigh(columns, full, self.pushed)):
                 full = {}
             for path in columns if closing else full:
                 chunks = full.get(path, [])
@@ -569,8 +619,11 @@ class StreamWriter(_Stream[ColumnWriter]):
         return dataclasses.replace(record, tail=placed)
 
     def _replace(self, record: Commit, begin: bool = False, oldest: int | None = None) -> None:
+        """Make a record that has the same rows the commit of the stream, atomically and durably, with a block."""
+        self._say(self._block(record, begin, oldest))
+
+    def _say(self, record: Commit) -> None:
         """Make a record that has the same rows the commit of the stream, atomically and durably."""
-        record = self._block(record, begin, oldest)
         self.replace_record(record)
         self.commit_record = record
 
@@ -749,12 +802,20 @@ def identity(schema: Schema, commit: Commit, path: str) -> str:
     return f"{schema.identity}/{commit.stream}/{path}"
 
 
-def _outweigh(columns: Mapping[str, ColumnWriter], full: Mapping[str, list[tuple[int, list[bytes]]]]) -> bool:
-    """Tell whether full chunks of arrays outweigh the indexes that would follow them, or one fills its shard."""
+def _outweigh(
+    columns: Mapping[str, ColumnWriter], full: Mapping[str, list[tuple[int, list[bytes]]]], pushed: bool
+) -> bool:
+    """Tell whether full chunks of arrays outweigh the indexes that would follow them, or one fills its shard.
+
+    Where they are ``pushed``, whether those of one array are a quarter of a shard, or ``PUSHED_BYTES``.
+    """
     if any((chunk + 1) % columns[path].shard_chunks == 0 for path, found in full.items() for chunk, _ in found):
         return True
-    size = sum(len(data) for found in full.values() for _, encoded in found for data in encoded)
-    return size > sum(columns[path].index_bytes for path in full) > 0
+    sizes = {path: sum(len(data) for _, encoded in found for data in encoded) for path, found in full.items()}
+    if pushed:
+        quarter = any(4 * len(found) >= columns[path].shard_chunks for path, found in full.items())
+        return quarter or any(size >= PUSHED_BYTES for size in sizes.values())
+    return sum(sizes.values()) > sum(columns[path].index_bytes for path in full) > 0
 
 
 def open_columns(
@@ -846,6 +907,34 @@ def check_there(files: fs.Files, store: str) -> None:
         kinds = [files.kind(os.path.join(store, name)) for name in (STREAMS, metadata.NAME)]
     if kinds == [None, None]:
         raise StoreNotFoundError(f"there is no store at {store!r} any more: it was removed, or moved")
+
+
+def newest_commit(files: fs.Files, path: str, schema: Schema) -> Commit:
+    """Return the newest commit record as :func:`read_commit`, or the one in the tail, with a warning, if it is lost."""
+    try:
+        return read_commit(files, path)
+    except CorruptionError:
+        if (found := commit_in_tail(files, path, schema)) is None:
+            raise
+    warn_outside(
+        f"the commit record of {path!r} is missing or damaged: the one in the stream's tail is read in its place; "
+        "opening the store to write puts it back", DamageWarning,
+    )  # fmt: skip
+    return found
+
+
+def commit_in_tail(files: fs.Files, path: str, schema: Schema) -> Commit | None:
+    """Return the newest record in a stream's tails, or None if there is none, or shards do not end as it says."""
+    found = tail.newest_record(files, os.path.join(path, SCRATCH), schema.identity)
+    if found is None:
+        return None
+    with contextlib.suppress(CorruptionError):
+        record = dataclasses.replace(Commit.from_json(found[0], path), tail=found[1])
+        columns = open_columns(files, path, schema, record, ColumnReader, {**schema.arrays, **schema.logs})
+        for below, stored in record.arrays.items():
+            columns[below].read_index(stored.shard, stored.size, stored.rows)
+        return record
+    return None
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

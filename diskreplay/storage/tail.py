@@ -8,6 +8,7 @@ record names the file and how many of its bytes count; whoever reads it keeps in
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import struct
@@ -33,7 +34,7 @@ RAW_BYTES = 64
 NAME = "tail."
 DEAD_BYTES = 1 << 16
 """The dead bytes up to which no new tail is begun."""
-LEFT_SECONDS, LEFT_BYTES = 60.0, 1 << 20
+LEFT_SECONDS, LEFT_BYTES = 60.0, 1 << 19
 """How long a tail that was left stays, for readers of an older record, and how many bytes such tails may take."""
 
 
@@ -129,9 +130,29 @@ def number_of(file: str) -> int | None:
     return int(digits) if digits.isdecimal() and name(int(digits)) == file and digits != "0" else None
 
 
+def is_tail(path: str | None) -> bool:
+    """Tell whether a path is that of a tail."""
+    return path is not None and number_of(os.path.basename(path)) is not None
+
+
 def on_disk(files: fs.Files, directory: str) -> list[int]:
     """Return the numbers of the tails in a stream's scratch directory, ascending."""
     return sorted(n for file in files.list(directory) if (n := number_of(file)) is not None)
+
+
+def newest_record(files: fs.Files, directory: str, identity: str) -> tuple[dict[str, Any], Tail] | None:
+    """Return the last whole record of the highest tail that has one, as JSON, and its place, or None if none has."""
+    numbers = on_disk(files, directory)
+    for number in reversed(numbers):
+        data, found = files.read(os.path.join(directory, name(number))), None
+        with contextlib.suppress(ValueError, TypeError, KeyError, struct.error):  # behind the last whole block
+            listed, said, _ = HEAD.unpack_from(data)
+            stream = json.loads(data[HEAD.size + listed : HEAD.size + listed + said])["stream"]
+            for end, _, record in blocks(f"{identity}/{stream}/tail/{number}", 0, data):
+                found = json.loads(record), Tail(number, end, numbers[0])
+        if found is not None:
+            return found
+    return None
 
 
 def read(files: fs.Files, directory: str, stream: str, seal: str, tail: Tail, known: int) -> list[Part]:
@@ -214,9 +235,9 @@ class TailWriter:
         return self._files.room(self._directory) > 2 * alive + DEAD_BYTES
 
     def oldest(self, number: int) -> int:
-        """Return the least number of a tail to keep, if the newest one has a number."""
+        """Return the least number of a tail to keep, if the newest one has a number; it never becomes less."""
         now, found, size = time.monotonic(), number, 0
-        for left in sorted(self._left, reverse=True):
+        for left in sorted((left for left in self._left if left >= self.tail.oldest), reverse=True):
             since, taken = self._left[left]
             size += taken
             if found < number and (now - since > LEFT_SECONDS or size > LEFT_BYTES):

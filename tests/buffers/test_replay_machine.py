@@ -23,7 +23,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, EvictedError, InputError, NotEnoughDataError
 from diskreplay.ops.verify import verify
-from diskreplay.storage.commit import needed_shards
 
 SHORT = st.integers(1, 14) | st.just(30)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -161,12 +160,23 @@ class BufferMachine(RuleBasedStateMachine):
         self.check_shards(self.pick(second)[0])
 
     def check_shards(self, name: str) -> None:
-        """Right after a commit, a stream has the shards that its window and the checkpoints need, and no other."""
-        buffer = self.writers[name].buffer
-        cuts = [buffer.engine.store.checkpoint(label).cut for label in buffer.checkpoints]
-        commits = [buffer.engine.streams.commits[name], *(cut[name] for cut in cuts if name in cut)]
-        for column in buffer.schema.columns:
-            needed = needed_shards(commits, column.name)
+        """Right after a commit, a stream has the shards that its window and the checkpoints need, and no other.
+
+        How many rows the shards hold says each record; all others must be in the tail.
+        """
+        log = self.writers[name].log
+        schema, store = self.writers[name].buffer.schema, self.writers[name].buffer.engine.store
+        spans = [(cut[name].begin, cut[name].end, store.checkpoint(one).cut[name])
+                 for one, cut in self.checkpoints.items() if name in cut]  # fmt: skip
+        for column in schema.columns:
+            rows = self.writers[name].buffer.engine.streams.written.disk.rows[column.name].column.shard_rows
+            needed = set()
+            for begin, end, record in [(log.begin, log.end, store.newest_commit(name)), *spans]:
+                assert (record.begin, record.end) == (begin, end)
+                if (stored := record.arrays.get(column.name)) is not None:
+                    assert end - rows <= stored.rows <= end, "a full shard is written"
+                    floor = max(0, min(begin, stored.rows - 1) - schema.context)
+                    needed |= set(range(floor // rows, stored.shard + 1))
             found = (self.folder / "a.replay/streams" / name / column.name).glob("c.*")
             assert {int(file.name.split(".")[1]) for file in found} == needed, column.name
 

@@ -52,7 +52,7 @@ def test_crash_after_crash(seed: int, both_thresholds: None) -> None:
                 story.drop(next(iter(story.account.checkpoints)))
             story.commit()
             assert leftovers(story.disk) == []
-            check_shards(story.disk, story.buffers["0"], "0", story.actors["0"].log)
+            check_shards(story.disk, story.buffers["0"], "0", story.actors["0"].log, story.account)
             sizes.append(len(story.disk.list(f"{PATH}/streams/0/obs")))
     assert len(sizes) > CRASHES // 15
     assert max(sizes) < 20

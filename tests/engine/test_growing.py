@@ -113,7 +113,7 @@ def test_a_value_that_grows_pins_only_itself(path: str) -> None:
             for turn in range(4):
                 add(rb, talk(turn * 5), talk(turn * 5 + 5), ends=turn == 3)
             rb.commit()
-        begin, end = rb.engine.streams.writer.commit_record.log_span("ragged/obs")
+        begin, end, _ = rb.engine.streams.writer.commit_record.of("ragged/obs")
         assert end == 60 * 20
         assert end - begin == 20 // 4 * 20
         assert len(list(pathlib.Path(path).glob("streams/0/ragged/obs/c.*"))) <= (end - begin) // 16 + 2

@@ -149,7 +149,7 @@ def test_old_spans_do_not_keep_what_others_left(path: str) -> None:
             )  # fmt: skip
             if step % 10 == 9:
                 rb.commit()
-        begin, end = rb.engine.streams.writer.commit_record.log_span("ragged/tokens")
+        begin, end, _ = rb.engine.streams.writer.commit_record.of("ragged/tokens")
         assert end - begin < 40 * 12 + 64
         assert len(list(pathlib.Path(path).glob("streams/0/ragged/tokens/c.*"))) <= (end - begin) // 64 + 2
 

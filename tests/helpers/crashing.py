@@ -391,7 +391,7 @@ class Survivor:
                     actor.log.rows.append(row)
                 buffer.commit()
                 found = found | {name: actor.log}
-                check_shards(self.disk, buffer, name, actor.log)
+                check_shards(self.disk, buffer, name, actor.log, self.account)
         assert leftovers(self.disk) == []
         self.disk = self.disk.after_power_loss()
         self.account = dataclasses.replace(
@@ -430,22 +430,22 @@ def leftovers(disk: SimulatedDisk) -> list[str]:
     return [path for path in disk.contents() if "tmp" in path]
 
 
-def check_shards(disk: SimulatedDisk, buffer: dr.ReplayBuffer, name: str, log: Log) -> None:
-    """After a commit, a stream has the shards that its window and the checkpoints need, and no other."""
-    cuts = [
-        cut[name] for label in buffer.checkpoints for cut in [buffer.engine.store.checkpoint(label).cut] if name in cut
+def check_shards(disk: SimulatedDisk, buffer: dr.ReplayBuffer, name: str, log: Log, account: Account) -> None:
+    """After a commit, a stream has the shards that its record and the checkpoints need, and no other."""
+    known = account.checkpoints | account.unsure
+    cuts = {label: buffer.engine.store.checkpoint(label).cut for label in buffer.checkpoints}
+    pairs = [((log.begin, log.end), buffer.engine.streams.commits[name])]
+    pairs += [
+        ((known[label][name].begin, known[label][name].end), cut[name]) for label, cut in cuts.items() if name in cut
     ]
-    commits = [buffer.engine.streams.commits[name], *cuts]
-    assert (commits[0].begin, commits[0].end) == (log.begin, log.end)
-    for path in [
-        *(column.name for column in buffer.schema.columns),
-        *(r.items.name for r in buffer.schema.ragged.values()),
-    ]:
-        needed: set[int] = set()
-        for commit in commits:
+    for (begin, end), commit in pairs:
+        floor = max(0, min(begin, end - 1) - buffer.schema.context)
+        assert commit.table("rows") == (begin, end, floor)
+    for path in {**buffer.schema.arrays, **buffer.schema.logs}:
+        needed = set()
+        for _, commit in pairs:
             if (stored := commit.arrays.get(path)) is not None:
-                first = min(commit.of(path).needed_from, stored.rows - 1) // stored.shard_rows
-                needed |= set(range(first, stored.shard + 1))
-        listed = disk.list(f"{PATH}/streams/{name}/{path}")
-        found = {int(one.split(".")[1]) for one in listed if one.startswith("c.")}
+                first = min(commit.of(path).needed_from, stored.rows - 1)
+                needed |= set(range(first // stored.shard_rows, stored.shard + 1))
+        found = {int(one.split(".")[1]) for one in disk.list(f"{PATH}/streams/{name}/{path}") if one.startswith("c.")}
         assert found == needed, f"{path}: shards {found} instead of {needed}"

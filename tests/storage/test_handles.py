@@ -612,7 +612,7 @@ def test_an_interrupt_at_any_line(path: str) -> None:
     step = stride(23, "lines that are interrupted")
     with pool_of(3) as pool, reader(path) as buffer:
         for at in range(0, 1 << 30, step):
-            for _, one in next(iter(buffer.engine.streams)).disk.columns():
+            for one in next(iter(buffer.engine.streams)).disk.columns.values():
                 one.close_files()
             before = sys.gettrace()
             sys.settrace(Interrupt(at + at // step % step))

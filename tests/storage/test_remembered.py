@@ -119,5 +119,6 @@ def test_commands_parse_each_checkpoint_once_for_all_streams(
     monkeypatch.setattr(metadata, "attributes", count)
     shards = list(tmp_path.glob("a.replay/streams/s1/obs/c.*"))
     drop(path, ["0", "1", "2"])
-    assert sorted(parsed) == ["0", "0", "1", "1", "2", "2"], "whether it is there, and when it is dropped"
+    said = "whether it is there, whether it is pending, and when it is dropped"
+    assert sorted(parsed) == ["0", "0", "0", "1", "1", "1", "2", "2", "2"], said
     assert len(list(tmp_path.glob("a.replay/streams/s1/obs/c.*"))) == len(shards) - 1, "the space is given back"

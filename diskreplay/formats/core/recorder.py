@@ -110,8 +110,8 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], facts: Sequen
     lacks = np.array([*(NO_START in told for told in facts), False])
     for steps in blocks:
         following = np.cumsum(steps.last) + episode
-        alone = lacks.take(following, mode="clip") | ~(steps.terminated | steps.truncated)
-        ends = np.flatnonzero(steps.last & alone) + 1
+        flagged = (steps.terminated | steps.truncated) & ~lacks.take(following, mode="clip")
+        ends = np.flatnonzero(steps.last & ~flagged) + 1
         for start, stop in itertools.pairwise(sorted({0, *ends.tolist(), len(steps)})):
             if begins:
                 buffer.engine.cut(np.ones(1, bool), bool(lacks.take(episode, mode="clip")))
