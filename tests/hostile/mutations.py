@@ -311,11 +311,11 @@ def _forged_index(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: R
         return None
     file = pick(files, rng)
     shard = shard_number(file.name, column)
-    span = record.span(path, schema.context)
-    end = span.end
-    count, groups = column.shard_rows // column.chunk_rows, 1 if column.resident else span.num_envs
+    stored = record.arrays[path]
+    end, count = stored.rows, stored.shard_rows // stored.chunk_rows
+    groups = record.envs(path) // stored.chunk_envs
     seal = stream.identity(schema, record, path)
-    seal = f"{seal}/{shard}/{min(end, (shard + 1) * column.shard_rows)}"
+    seal = f"{seal}/{shard}/{min(end, (shard + 1) * stored.shard_rows)}"
     data = file.read_bytes()
     size = chunks.index_bytes(count * groups)
     index = np.frombuffer(data[-size:-4], "<u8").reshape(count, groups, 2).copy()
