@@ -200,9 +200,12 @@ def _keys(store: Store) -> Iterator[str]:
     yield f"{CHECKPOINTS}/{metadata.NAME}"
     copies = root.copies(store.files, store.path)
     yield from (file.removeprefix(f"{store.path}/") for file, ours in copies.items() if ours == store.attributes)
-    checkpoints = store.checkpoints()
-    for name in store.stream_names():
-        newest = store.newest_commit(name)
+    commits = store.newest_commits()
+    checkpoints = [
+        one for one in store.checkpoints()  # one that was listed after the records is of another moment
+        if all(name in commits and cut.sequence <= commits[name].sequence for name, cut in one.cut.items())
+    ]  # fmt: skip
+    for name, newest in commits.items():
         nodes = {
             node for path in (*store.schema.arrays, *needed_arrays(store.schema, newest)) for node in parents(path)
         }

@@ -41,7 +41,7 @@ def fill(
         return None
     rows = tables.column(name)
     patches = tables.column(name, patches=True) if last_step == 1 else rows
-    if not (rows.plain(drawn) and patches.plain(drawn)):
+    if not (rows.alike(drawn) and patches.alike(drawn)):
         return None
     for at in drawn:
         rows.catch_up(at)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.addresses import (
+    CHUNK_ENVS,
     CHUNK_ROWS,
     CHUNKS,
     COLUMN_FACTS,
@@ -164,18 +165,24 @@ def _sort(order: Ints, keys: Ints, begin: Int, end: Int) -> None:
 
 @kernel
 def _cut(
-    column: Ints, place: Int, step: Int, first: Int, last: Int, group: Int, stream: Int, kind: Int,
-    found: Ints, keys: Ints, count: Int,
+    column: Ints, place: Int, step: Int, first: Int, last: Int, env: Int, stream: Int, kind: Int, found: Ints,
+    keys: Ints, count: Int,
 ) -> Int:  # fmt: skip
-    """Append the pieces of consecutive rows; return the number of all pieces, or -1 if a chunk is not plain."""
-    chunk_rows = column[CHUNK_ROWS]
-    for chunk in range(first // chunk_rows, last // chunk_rows + 1):
-        if group < 0 or group >= column[GROUPS]:
-            return -1
-        low, high = max(first, chunk * chunk_rows), min(last, (chunk + 1) * chunk_rows - 1)
+    """Append the pieces of consecutive rows; return the number of all pieces, or -1 if a chunk is not plain.
+
+    Where a chunk has several environments, its values of one are not consecutive: each is a piece.
+    """
+    chunk_rows, envs = column[CHUNK_ROWS], column[CHUNK_ENVS]
+    group, low = env // envs, first
+    if group < 0 or group >= column[GROUPS]:
+        return -1
+    while low <= last:
+        chunk = low // chunk_rows
+        high = low if envs > 1 else min(last, (chunk + 1) * chunk_rows - 1)
         found[0, count], found[1, count] = place, step + low - first
-        found[2, count], found[3, count] = low - chunk * chunk_rows, high - low + 1
+        found[2, count], found[3, count] = (low - chunk * chunk_rows) * envs + env % envs, high - low + 1
         found[4, count], found[5, count], found[6, count] = chunk, group, stream
+        low = high + 1
         slot = _slot(column, chunk, group)
         if slot >= 0:
             found[7, count], found[8, count] = kind + CACHED, slot
@@ -229,10 +236,10 @@ def frames(
         ``(2, k)``: the rows with fewer steps before them than are wanted, and how many each has.
     """
     count, older = len(ids), max(0, -first_step)
-    shortest = np.int64(1 << 30)
+    shortest: Int = np.int64(1 << 30)
     for at in range(len(rows)):
         if rows[at, CHUNK_ROWS] > 0:  # of a stream that was ever drawn from
-            shortest = min(shortest, rows[at, CHUNK_ROWS])
+            shortest = min(shortest, rows[at, CHUNK_ROWS] if rows[at, CHUNK_ENVS] == 1 else 1)
     most = count * ((last_step - first_step + shortest) // shortest + 2)
     found, keys = np.empty((11, most), np.int64), np.empty(most, np.int64)
     short = np.empty((2, count), np.int64)

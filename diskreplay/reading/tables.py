@@ -69,17 +69,15 @@ class ColumnTable:
             self.cached[at] = cached
             self.slabs[at] = address(blocks), len(blocks)
         self.facts[at] = [
-            column.column.chunk_rows, column.shard_chunks, address(entries.array), entries.length, entries.begin,
-            entries.end, column.groups, column.in_ram, column.end // column.column.chunk_rows, *slots,
+            column.column.chunk_rows, column.group_envs, column.shard_chunks, address(entries.array), entries.length,
+            entries.begin, entries.end, column.groups, column.in_ram, column.end // column.column.chunk_rows, *slots,
         ]  # fmt: skip
         self._counts[at], self._arrays[at] = counts, arrays
 
-    def plain(self, drawn: Sequence[int]) -> bool:
-        """Tell whether the chunks of these streams have one environment each, as many rows, and the same codec."""
-        layouts = {
-            (c.column.chunk_rows, c.column.chunk_envs, c.column.codec) for c in map(self.columns.__getitem__, drawn)
-        }
-        return len(layouts) == 1 and self.columns[drawn[0]].group_envs == 1
+    def alike(self, drawn: Sequence[int]) -> bool:
+        """Tell whether the chunks of these streams have as many values, and the same codec."""
+        columns = [self.columns[at] for at in drawn]
+        return len(columns) == 1 or len({(column.chunk_items, column.column.codec) for column in columns}) == 1
 
 
 class Tables:

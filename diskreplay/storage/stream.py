@@ -220,16 +220,27 @@ class StreamWriter(_Stream[ColumnWriter]):
             commit = choose(newest)
             with fs.translate("recovering", path):
                 # Before anything changes: a record that is wrong must cost nothing.
-                self._take(newest)
+                whole = self._takes(newest, commit)
                 self._clear_scratch()
                 self._recover(newest)
                 if commit.timeline != newest.timeline:
-                    self._go_back(newest, commit, check)
+                    self._go_back(newest, commit, check, whole)
                 elif commit != newest or newest.back or lost:  # resized, or what went back was stopped
                     self._replace(commit if commit != newest else newest.next())
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
+
+    def _takes(self, newest: Commit, commit: Commit) -> bool:
+        """Load the newest commit; return False if it is damaged, and the older one to go back to is whole."""
+        try:
+            self._take(newest)
+        except CorruptionError:
+            if commit.timeline == newest.timeline:
+                raise
+            self._take(commit)
+            return False
+        return True
 
     def _has_record(self, path: str, newest: Commit) -> bool:
         """Tell whether the record is not from the tail; raise CorruptionError if a lost one may have said more."""
@@ -318,8 +329,8 @@ class StreamWriter(_Stream[ColumnWriter]):
             handle.truncate(size)
             handle.sync()
 
-    def _go_back(self, newest: Commit, commit: Commit, check: Callable[[], None]) -> None:
-        """Make an older commit the newest.
+    def _go_back(self, newest: Commit, commit: Commit, check: Callable[[], None], whole: bool) -> None:
+        """Make an older commit the newest, which is damaged where it is not ``whole``: then its tail stays as it is.
 
         Another writer makes a checkpoint, then looks for a new timeline; this one begins a timeline, then looks for new
         checkpoints. So one of them sees the other. If this one does, it gives way: nothing was given up yet.
@@ -327,11 +338,12 @@ class StreamWriter(_Stream[ColumnWriter]):
         kept = (self._kept(commit, path, ()) or 0 for path in commit.arrays)
         if self.files.room(self.scratch) < 2 * newest.tail.size + commit.tail.size + sum(kept) + RECORD_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)  # before anything is written
-        self._replace(newest.next(timeline=commit.timeline - 1, back=True), begin=True)
+        put = functools.partial(self._replace, begin=True) if whole else self._say
+        put(newest.next(timeline=commit.timeline - 1, back=True))
         try:
             check()
         except BaseException:
-            self._replace(self.commit_record.next())
+            put(self.commit_record.next())
             raise
         cuts = self._cuts()
         arrays = dict(commit.arrays)
@@ -607,8 +619,11 @@ class StreamWriter(_Stream[ColumnWriter]):
         return dataclasses.replace(record, tail=placed)
 
     def _replace(self, record: Commit, begin: bool = False, oldest: int | None = None) -> None:
+        """Make a record that has the same rows the commit of the stream, atomically and durably, with a block."""
+        self._say(self._block(record, begin, oldest))
+
+    def _say(self, record: Commit) -> None:
         """Make a record that has the same rows the commit of the stream, atomically and durably."""
-        record = self._block(record, begin, oldest)
         self.replace_record(record)
         self.commit_record = record
 

@@ -121,7 +121,7 @@ def test_an_interrupt_commits_and_says_how_to_go_on(path: str, number: signal.Si
     command = shlex.split(err.splitlines()[-1])
     assert command[0] == "diskreplay"
     subprocess.run([*CLI, *command[1:]], check=True, capture_output=True, timeout=PATIENCE)
-    assert commit_of(path)["end"] * 2 == STEPS
+    assert commit_of(path)["tables"]["rows"][1] * 2 == STEPS
     assert verify(path).ok
 
 

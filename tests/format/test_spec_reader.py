@@ -421,7 +421,7 @@ def test_the_reader_notices_damage(tmp_path: pathlib.Path) -> None:
     record = json.loads((whole / "streams/0/zarr.json").read_bytes())
     record["attributes"]["diskreplay"]["arrays"]["obs"][1] -= 1
     (whole / "streams/0/zarr.json").write_text(json.dumps(record))
-    with pytest.raises(AssertionError, match="checksum"):
+    with pytest.warns(UserWarning, match=r"zarr\.json is lost: read from"):
         specreader.Store(whole)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.index.addresses import (
+    CHUNK_ENVS,
     CHUNK_ROWS,
     COLUMN_FACTS,
     FIRST_CHUNK,
@@ -53,7 +54,7 @@ def any_of(rng: np.random.Generator, shape: Any, *likely: int) -> np.ndarray:
 
 
 def column(
-    rng: np.random.Generator, at_end: bool, groups: int, chunk_rows: int, begin: int, stop: int
+    rng: np.random.Generator, at_end: bool, groups: int, group_envs: int, chunk_rows: int, begin: int, stop: int
 ) -> tuple[list[int], list[np.ndarray]]:
     """The facts of a column with about the chunks ``[begin, stop)`` whose rings hold anything."""
     if rng.random() < 0.3:
@@ -67,7 +68,7 @@ def column(
     in_ram = int(rng.choice([begin, stop - 1, 1 << 62]))
     addresses = [array.ctypes.data for array in (table, chunk, group)]
     facts = [
-        chunk_rows, int(rng.integers(1, 4)), entries.ctypes.data, length, begin, stop, groups, in_ram, stop,
+        chunk_rows, group_envs, int(rng.integers(1, 4)), entries.ctypes.data, length, begin, stop, groups, in_ram, stop,
         addresses[0], slots, *addresses[1:], held,
     ]  # fmt: skip
     assert len(facts) == COLUMN_FACTS
@@ -87,7 +88,7 @@ def check(rows: np.ndarray, patches: np.ndarray, found: Any, size: int) -> None:
             assert 0 <= stream < len(facts)
             assert row >= 0
             assert count > 0
-            assert row + count <= facts[stream, CHUNK_ROWS]
+            assert row + count <= facts[stream, CHUNK_ROWS] * facts[stream, CHUNK_ENVS]
             assert 0 <= group < facts[stream, GROUPS]
             if part % 3 == 0:
                 assert facts[stream, FIRST_CHUNK] <= chunk < facts[stream, STOP_CHUNK]
@@ -116,8 +117,11 @@ def one(rng: np.random.Generator) -> bool:
         end = floor + int(rng.integers(0, length + 1))
         logs[at] = number, envs, length, floor, end, starts.ctypes.data, next_patches.ctypes.data, 0, 6, 4
         chunk_rows, patch_rows = int(rng.integers(1, 5)), int(rng.integers(1, 3))
-        facts, arrays = column(rng, at_end, envs, chunk_rows, floor // chunk_rows, end // chunk_rows + 1)
-        patch_facts, patch_arrays = column(rng, at_end, 1, patch_rows, 0, 5 // patch_rows + 1)
+        group_envs = int(rng.choice([1, envs]))
+        facts, arrays = column(
+            rng, at_end, envs // group_envs, group_envs, chunk_rows, floor // chunk_rows, end // chunk_rows + 1
+        )
+        patch_facts, patch_arrays = column(rng, at_end, 1, 1, patch_rows, 0, 5 // patch_rows + 1)
         rows.append(facts)
         patches.append(patch_facts)
         kept += [starts, next_patches, *arrays, *patch_arrays]

@@ -17,7 +17,7 @@ from diskreplay.errors import CorruptionError, SchemaError
 from diskreplay.schema import columns as schemas
 from diskreplay.schema.columns import Codec, Schema
 from diskreplay.schema.spec import build
-from diskreplay.storage.commit import is_patch
+from diskreplay.storage.commit import table_of
 
 DISCRETE = spaces.Discrete(6)
 
@@ -134,8 +134,10 @@ def test_columns_and_arrays_by_name() -> None:
     box = spaces.Box(0, 1, (2,), np.float32)
     schema = build(spaces.Dict(a=box, b=box), box, capacity=9, columns={"patches_of_mine": np.int8})
     assert [schema.column(column.name) for column in schema.columns] == list(schema.columns)
-    assert list(schema.arrays.values()) == [*schema.columns, *schema.patch_columns]
-    patches = [path for path in schema.arrays if is_patch(path)]
+    *arrays, cuts = schema.arrays.items()
+    assert [column for _, column in arrays] == [*schema.columns, *schema.patch_columns]
+    assert (cuts[0], cuts[1].shape) == ("cuts/place", (3,))
+    patches = [path for path in schema.arrays if table_of(path) == "patches"]
     assert patches == ["patches/place", "patches/obs/a", "patches/obs/b"]
     with pytest.raises(KeyError, match="obs/c"):
         schema.column("obs/c")

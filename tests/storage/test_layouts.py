@@ -90,25 +90,32 @@ def test_the_document_is_that_of_the_first_chunk(path: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["Python", "compiled"])
-def test_streams_of_other_layouts_in_one_batch(path: str, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+@pytest.mark.parametrize("small", [8, 40], ids=["an environment a chunk", "all in a chunk"])
+def test_streams_of_other_layouts_in_one_batch(
+    path: str, monkeypatch: pytest.MonkeyPatch, code: str, small: int
+) -> None:
     residency.hold_up_to(8)
+    monkeypatch.setattr(layout, "SMALL_BYTES", small)
     space = spaces.Box(0, 255, (40,), np.uint8)
     dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=1000).close()
-    for stream, capacity in (("0", 1000), ("b", 12), ("c", 2000)):
-        with dr.ReplayBuffer.open(path, stream=stream, capacity=capacity) as buffer:
-            for row in range(40):
-                buffer.add(np.full(40, row, np.uint8), 0, float(row), np.full(40, row + 1, np.uint8), False, False)
+    for stream, num_envs, capacity in (("0", 1, 1000), ("b", 1, 12), ("c", 3, 2000), ("d", 3, 30)):
+        with dr.ReplayBuffer.open(path, stream=stream, num_envs=num_envs, capacity=capacity) as buffer:
+            for row in range(60):
+                frames = np.arange(num_envs, dtype=np.uint8).repeat(40).reshape(num_envs, 40) + np.uint8(row * 3)
+                no, value = np.zeros(num_envs, bool), frames[:, 0].astype(np.float32)
+                step = frames, no.astype(int), value, frames + np.uint8(3), no, no
+                buffer.add(*(part[0] if num_envs == 1 else part for part in step))
         check_bound(path, stream)
     monkeypatch.setattr(compiled, "LOAD_AFTER", 0 if code == "compiled" else 1 << 30)
     if code == "compiled":
         compiled.KERNEL.now()
         compiled.PLANNER.now()
     with dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer:
-        assert len({stream.disk.rows["obs"].column.chunk_rows for stream in buffer.engine.streams}) == 2
+        assert len({stream.disk.rows["obs"].chunk_items for stream in buffer.engine.streams}) > 1
         for _ in range(20):
             batch = buffer.sample(16)
             np.testing.assert_array_equal(batch.obs, np.broadcast_to(batch.reward[:, None], (16, 40)))
-            np.testing.assert_array_equal(batch.next_obs, batch.obs + 1)
+            np.testing.assert_array_equal(batch.next_obs, batch.obs + np.uint8(3))
 
 
 def test_what_was_given_binds_all_streams(path: str) -> None:

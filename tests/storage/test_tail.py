@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import types
 import warnings
@@ -16,7 +17,7 @@ from helpers.effort import stride
 from helpers.testing import FaultyFiles, SimulatedDisk, small_thresholds
 
 import diskreplay as dr
-from diskreplay.errors import CorruptionError, DamageWarning
+from diskreplay.errors import CheckpointError, CorruptionError, DamageWarning
 from diskreplay.ops.verify import verify
 from diskreplay.schema.columns import Codec, Column
 from diskreplay.storage import chunks, tail
@@ -527,6 +528,35 @@ def test_going_back_leaves_a_tail_that_checkpoints_name(disk: SimulatedDisk, clo
         with opened(disk, mode="r", checkpoint=name) as then:
             lives.check_all(then)
             assert then.stats()["streams"]["0"]["end"] == 42
+
+
+@pytest.mark.parametrize("damaged", ["tail", "shard", "both"])
+def test_a_stream_whose_newest_rows_are_damaged_goes_back(disk: SimulatedDisk, damaged: str) -> None:
+    """As verify says; nothing changes if what it would go back to is damaged, too, or is still needed by others."""
+    with opened(disk) as buffer:
+        one_by_one(buffer, 2)
+        buffer.checkpoint("a")
+        one_by_one(buffer, 30)
+        buffer.checkpoint("b")
+        one_by_one(buffer, 6)
+    newest = record(disk)
+    if damaged != "shard":
+        disk.unlink(f"{START}/{tail.name(newest.tail.number)}")
+    if damaged != "tail":
+        disk.unlink(f"{STREAM}/obs/c.{newest.arrays['obs'].shard}.0.0.0")
+    with pytest.raises(CorruptionError):
+        opened(disk)
+    with pytest.raises(CheckpointError, match=r"'b'.* still need"):
+        opened(disk, checkpoint="a")
+    with pytest.raises(CorruptionError):
+        opened(disk)
+    assert record(disk) == dataclasses.replace(newest, sequence=record(disk).sequence, time=record(disk).time,
+                                               timeline=record(disk).timeline)  # fmt: skip
+    with opened(disk, checkpoint="b") as back:
+        assert lives.check_all(back) == 12
+        one_by_one(back, 20)
+        assert lives.check_all(back) == 12
+    assert verify(PATH, files=disk).problems == ()
 
 
 def test_recovery_cuts_what_no_record_names(disk: SimulatedDisk) -> None:

@@ -56,6 +56,7 @@ THRESHOLDS = (
     Threshold("storage.local_files", "WRITE_BYTES", 30, "parts are written without being joined to more"),
     Threshold("engine.continuity", "LARGE_BYTES", 1, "an observation is compared in place"),
     Threshold("storage.stream", "MAX_UNSYNCED", 1, "a commit syncs files before it opens others"),
+    Threshold("storage.stream", "PUSHED_BYTES", 1, "of a pushed stream full chunks do not wait in the tail"),
     Threshold("storage.metadata", "INDENTED_BYTES", 64, "a larger document is one line"),
     Threshold("storage.column", "GROUPS_A_TASK", 2, "a chunk's environments are compressed by several tasks"),
     Threshold("storage.column", "MAX_BACKLOG_BYTES", 100, "adding waits for the compression of older chunks"),
