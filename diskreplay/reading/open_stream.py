@@ -93,8 +93,10 @@ class OpenStream:
                 self._check_spans(rows, commit)
                 log.extend(rows, commit.begin)
         if commit.end:
-            newest = {c.name: self.disk.rows[c.name] for c in self.schema.obs_columns if c.name in log.resident}
-            log.put_pending({name: column.read_rows(commit.end, commit.end + 1)[0] for name, column in newest.items()})
+            held = [self.disk.rows[c.name] for c in self.schema.obs_columns if c.name in log.resident]
+            newest = {column.column.name: column.read_rows(commit.end, commit.end + 1)[0] for column in held}
+            self._check_spans(newest, commit)
+            log.put_pending(newest)
         stored = commit.table(PATCH_TABLE)
         if stored.end > log.patch_end:
             span = log.patch_end, stored.end

@@ -144,8 +144,10 @@ def newest_record(files: fs.Files, directory: str, identity: str) -> tuple[dict[
     """Return the last whole record of the highest tail that has one, as JSON, and its place, or None if none has."""
     numbers = on_disk(files, directory)
     for number in reversed(numbers):
-        data, found = files.read(os.path.join(directory, name(number))), None
-        with contextlib.suppress(ValueError, TypeError, KeyError, struct.error):  # behind the last whole block
+        path, found = os.path.join(directory, name(number)), None
+        unread = ValueError, TypeError, KeyError, struct.error, FileNotFoundError  # behind the last whole block
+        with contextlib.suppress(*unread), fs.translate_reads(path):
+            data = files.read(path)
             listed, said, _ = HEAD.unpack_from(data)
             stream = json.loads(data[HEAD.size + listed : HEAD.size + listed + said])["stream"]
             for end, _, record in blocks(f"{identity}/{stream}/tail/{number}", 0, data):
