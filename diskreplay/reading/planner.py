@@ -239,7 +239,8 @@ def frames(
     shortest: Int = np.int64(1 << 30)
     for at in range(len(rows)):
         if rows[at, CHUNK_ROWS] > 0:  # of a stream that was ever drawn from
-            shortest = min(shortest, rows[at, CHUNK_ROWS] if rows[at, CHUNK_ENVS] == 1 else 1)
+            rows_of_a_piece = rows[at, CHUNK_ROWS] if rows[at, CHUNK_ENVS] == 1 else np.int64(1)
+            shortest = min(shortest, rows_of_a_piece)
     most = count * ((last_step - first_step + shortest) // shortest + 2)
     found, keys = np.empty((11, most), np.int64), np.empty(most, np.int64)
     short = np.empty((2, count), np.int64)

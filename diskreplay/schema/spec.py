@@ -71,7 +71,7 @@ class ColumnOptions(TypedDict, total=False):
         later: columns, in the same form, whose values :meth:`write` gives to steps after they were added, such as
             recurrent states.
         codec: "lz4hc", "lz4", "zstd" (with a level: "lz4hc:5") or "none"; for the observations, or by column.
-        chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from a row's bytes if None.
+        chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen for each stream if None.
         finite: refuse NaN and infinity in observations, actions and columns, as always in rewards; the store keeps it.
         continuity: the rule by which a step goes on with the episode of the one before it: "observations", where its
             ``obs`` is bit for bit the ``next_obs`` of the step before, or "flags", which does not compare them, for

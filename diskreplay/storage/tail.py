@@ -161,10 +161,12 @@ def read(files: fs.Files, directory: str, stream: str, seal: str, tail: Tail, kn
     """Return the parts of a committed tail behind its first ``known`` bytes, in order; raise CorruptionError."""
     path = os.path.join(directory, name(tail.number))
     try:
-        data = files.open(path).pread(tail.size - known, known)
-        if len(data) < tail.size - known:
-            raise chunks.DamagedError(f"the file ends before its {tail.size} committed bytes")
-        return [part for _, parts, _ in blocks(f"{seal}/{tail.number}", known, data) for part in parts]
+        try:
+            return _read(files, path, seal, tail, known)
+        except chunks.DamagedError:
+            if not files.forget(path):  # else it was a copy
+                raise
+            return _read(files, path, seal, tail, known)
     except FileNotFoundError as error:
         raise CorruptionError(f"{path!r} is missing (stream {stream!r})", file=path, stream=stream) from error
     except (ValueError, TypeError) as error:
@@ -174,6 +176,13 @@ def read(files: fs.Files, directory: str, stream: str, seal: str, tail: Tail, kn
         ) from error  # fmt: skip
     except OSError as error:
         raise fs.unreadable(path, error) from error
+
+
+def _read(files: fs.Files, path: str, seal: str, tail: Tail, known: int) -> list[Part]:
+    data = files.open(path).pread(tail.size - known, known)
+    if len(data) < tail.size - known:
+        raise chunks.DamagedError(f"the file ends before its {tail.size} committed bytes")
+    return [part for _, parts, _ in blocks(f"{seal}/{tail.number}", known, data) for part in parts]
 
 
 class TailWriter:

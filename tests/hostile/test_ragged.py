@@ -147,6 +147,7 @@ ROOTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no dtype": lambda schema: schema["ragged"][1].update(dtype="object"),
     "shape": lambda schema: schema["ragged"][1].update(shape=[2]),
     "huge shape": lambda schema: schema["ragged"][1].update(shape=[1 << 40]),
+    "chunk_rows": lambda schema: schema["ragged"][1].update(chunk_rows=0),
     "longest": lambda schema: schema["ragged"][1].update(longest=-1),
     "longest of numbers": lambda schema: schema["ragged"][1].update(longest=2.5),
     "another name": lambda schema: schema["ragged"][1].update(name="reward"),

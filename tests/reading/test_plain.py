@@ -204,7 +204,7 @@ def test_a_chunk_of_several_environments_is_plain(path: str) -> None:
             buffer.add(obs[row], np.zeros(2, int), np.zeros(2), obs[row + 1], never, never)
         with mock.patch.object(schema, "RESIDENT_COLUMN_BYTES", 1000), counted() as planned:
             buffer.resize(40)
-            batch = buffer.sample(40)
+            batch = buffer.sample(8)
             assert planned == [True]
         at = np.divmod(batch.index, 2)
         np.testing.assert_array_equal(batch.obs, obs[at])

@@ -22,6 +22,7 @@ from diskreplay.remote.collect import collect_garbage
 from diskreplay.remote.needed import tail_key, tail_number
 from diskreplay.remote.place import open_remote
 from diskreplay.storage import tail
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
 RECORD = "streams/0/zarr.json"
@@ -139,18 +140,47 @@ def test_what_a_checkpoint_here_names_stays(tmp_path: pathlib.Path, short_lived:
         assert sorted(rows_of(buffer)) == sorted(life.saved["c"])
 
 
-def test_no_tail_gets_fewer_bytes_than_another_checkpoint_names(tmp_path: pathlib.Path) -> None:
+def test_no_tail_gets_fewer_bytes_than_another_checkpoint_names(tmp_path: pathlib.Path, short_lived: None) -> None:
     life, objects = lived(tmp_path / "a", 5, "c", 1), SimulatedObjects()
     life.push(objects)
+    wanted = {"c": life.saved["c"], "t": life.window()}
     with reader(objects, tmp_path / "m") as trainer:
         trainer.checkpoint("t")
-    whole = objects.data[tail_key("0", 1)]
-    for key in [key for key in objects.data if key.startswith("checkpoints/c/")]:
-        del objects.data[key]
+    remote = Store(objects.url, open_remote(objects, tmp_path / "m"))
+    here = Store(life.path, LocalFiles()).checkpoint("c").cut["0"].tail
+    there = remote.checkpoint("t").cut["0"].tail
+    assert here.number == there.number
+    assert here.size < there.size
+    key = tail_key("0", here.number)
+    for _ in range(6):
+        life.add(5, to=objects)
+    whole = objects.data[key]
+    for name in [name for name in objects.data if name.startswith("checkpoints/c/")]:
+        del objects.data[name]
     life.push(objects)
-    assert objects.data[tail_key("0", 1)] == whole
-    for name, wanted in (("c", life.saved["c"]), ("t", life.window())):
-        assert read(objects, tmp_path / "anew", checkpoint=name) == sorted(wanted)
+    assert objects.data[key] == whole
+    for name, rows in wanted.items():
+        assert read(objects, tmp_path / "anew", checkpoint=name) == sorted(rows)
+
+
+def test_a_checkpoint_made_while_a_push_removes_its_tail(tmp_path: pathlib.Path, short_lived: None) -> None:
+    """The push has looked for checkpoints already: the trainer sees the newer record, and gives way."""
+    life, objects = pushed(tmp_path / "a", 5)
+    faulty, removed = FaultyObjects(objects), []
+    push = life.push(faulty)
+    with reader(objects, tmp_path / "m") as trainer:
+
+        def decide(index: int, request: Any) -> None:
+            if request.name == "delete" and tail_number("0", request.key) is not None and not removed:
+                removed.append(request.key)
+                trainer.checkpoint("t")
+
+        faulty.decide = decide
+        for _ in range(6):
+            life.add(5)
+            push.run()
+        assert removed
+        assert read(objects, tmp_path / "anew", checkpoint="t") == sorted(rows_of(trainer))
 
 
 @pytest.mark.long
