@@ -94,7 +94,9 @@ class OpenStream:
                 log.extend(rows, commit.begin)
         if commit.end:
             newest = {c.name: self.disk.rows[c.name] for c in self.schema.obs_columns if c.name in log.resident}
-            log.put_pending({name: column.read_rows(commit.end, commit.end + 1)[0] for name, column in newest.items()})
+            pending = {name: column.read_rows(commit.end, commit.end + 1) for name, column in newest.items()}
+            self._check_spans(pending, commit)
+            log.put_pending({name: values[0] for name, values in pending.items()})
         stored = commit.table(PATCH_TABLE)
         if stored.end > log.patch_end:
             span = log.patch_end, stored.end

@@ -893,6 +893,7 @@ def newest_commit(files: fs.Files, path: str, schema: Schema) -> Commit:
     try:
         return read_commit(files, path)
     except CorruptionError:
+        metadata.check_no_link(files, os.path.dirname(path), path, os.path.join(path, SCRATCH))
         if (found := commit_in_tail(files, path, schema)) is None:
             raise
     warn_outside(
