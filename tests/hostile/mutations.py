@@ -13,7 +13,7 @@ import numpy as np
 from hostile.bases import Base
 
 from diskreplay.schema.columns import Schema
-from diskreplay.storage import chunks, metadata, stream
+from diskreplay.storage import chunks, metadata, stream, tail
 from diskreplay.storage.column import shard_number
 from diskreplay.storage.commit import Commit
 
@@ -311,9 +311,8 @@ def _forged_index(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: R
         return None
     file = pick(files, rng)
     shard = shard_number(file.name, column)
-    span = record.span(path, schema.context)
-    end = span.end
-    count, groups = column.shard_rows // column.chunk_rows, 1 if column.resident else span.num_envs
+    end = record.stored_rows(path)
+    count, groups = column.shard_rows // column.chunk_rows, 1 if column.resident else record.envs(path)
     seal = stream.identity(schema, record, path)
     seal = f"{seal}/{shard}/{min(end, (shard + 1) * column.shard_rows)}"
     data = file.read_bytes()
@@ -352,12 +351,39 @@ def _forged_chunk(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: R
     return f"{file}: {bytes(body[:16]).hex()}"
 
 
+def _forged_tail(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
+    """The last block of a tail with the right seal, of which the list of its parts lies."""
+    schema = Schema.from_json(json.loads((store / "zarr.json").read_bytes())["attributes"]["diskreplay"]["schema"])
+    folder = pick((store / "streams").glob("*/"), rng)
+    document = json.loads((folder / "zarr.json").read_bytes())
+    ours = document["attributes"]["diskreplay"]
+    record = Commit.from_json(ours, "")
+    if not record.tail.number:
+        return None
+    file = folder / "start" / tail.name(record.tail.number)
+    data = file.read_bytes()[: record.tail.size]
+    seal = f"{stream.identity(schema, record, 'tail')}/{record.tail.number}"
+    at = [0, *(end for end, _, _ in tail.blocks(seal, 0, data))][-2]
+    listed, said, _ = tail.HEAD.unpack_from(data, at)
+    behind = data[at + tail.HEAD.size + listed : -chunks.CRC_BYTES]
+    parts = json.loads(data[at + tail.HEAD.size : at + tail.HEAD.size + listed])
+    done = alter(parts, rng)
+    told = text_of(parts, rng).encode("utf-8", "surrogatepass")
+    size = tail.HEAD.size + len(told) + len(behind) + chunks.CRC_BYTES
+    body = tail.HEAD.pack(len(told), said, size) + told + behind
+    file.write_bytes(data[:at] + body + tail._sealed(seal, at, body))
+    ours["tail"][1] = at + size
+    ours["checksum"] = metadata.checksum(ours, f"streams/{folder.name}")
+    (folder / "zarr.json").write_text(json.dumps(document))
+    return f"{file} {done}"
+
+
 KINDS = {
     "flipped": of_a_file(flip, _file), "overwritten": of_a_file(overwrite, _file),
     "truncated": of_a_file(truncate, _file), "stale": _stale, "extended": of_a_file(extend, _file),
     "deleted": _delete, "swapped": _swap, "duplicated": _duplicate, "linked": _link, "strange": _strange,
     "edited": _edited, "forged document": _forged_document, "forged index": _forged_index,
-    "forged chunk": _forged_chunk,
+    "forged chunk": _forged_chunk, "forged tail": _forged_tail,
 }  # fmt: skip
-_SHARES = [20, 6, 8, 3, 5, 6, 10, 6, 8, 5, 14, 10, 4, 4]
+_SHARES = [20, 6, 8, 3, 5, 6, 10, 6, 8, 5, 14, 10, 4, 4, 6]
 WEIGHTS = np.array(_SHARES) / sum(_SHARES)

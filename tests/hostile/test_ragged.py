@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hostile.test_regressions import edit
+from hostile.test_regressions import edit, told
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, OpenError
@@ -21,11 +21,18 @@ SIZES = {"chunk_rows": {"tokens": 8, "obs": 8}, "shard_rows": {"tokens": 16, "ob
 TEXT = spaces.Text(6, min_length=0, charset="abc")
 
 
-def make(path: pathlib.Path, rows: int = 19, forge: Callable[[Any], None] | None = None) -> pathlib.Path:
-    """Row ``i`` has four tokens and a text of three; of the first rows the window has left some."""
+def make(
+    path: pathlib.Path, rows: int = 19, forge: Callable[[Any], None] | None = None, apart: bool = False
+) -> pathlib.Path:
+    """Row ``i`` has four tokens and a text of three; of the first rows the window has left some.
+
+    Episodes of five steps; where they are ``apart`` their last observations are patches.
+    """
     with dr.ReplayBuffer.create(path, TEXT, spaces.Discrete(3), capacity=12, columns=COLUMNS, seed=0, **SIZES) as rb:
         for row in range(rows):
             texts = ["abc"[at % 3] + "abc"[at // 3 % 3] + "c" for at in (row, row + 1)]
+            if row % 5 == 4 and apart:
+                texts[1] = "bbb"
             rb.add(texts[0], 0, float(row), texts[1], row % 5 == 4, False, tokens=np.full(4, row))
             if row % 5 == 4 and row < rows - 1:
                 rb.commit()
@@ -80,12 +87,22 @@ def test_a_row_longer_than_the_longest(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("span", [(9, 7), (60, 9000), (-1, 1)], ids=str)
 def test_forged_spans_of_patches(tmp_path: pathlib.Path, span: tuple[int, int]) -> None:
-    """Of the newest observation, which stands in the patch table."""
+    """Of the last observation of an episode, which stands in the patch table."""
 
     def forge(writer: Any) -> None:
         set_span(writer.patches["obs"], writer.patches["obs"].end - 1, *span)
 
-    refused(make(tmp_path / "a", forge=forge), f"'obs' is {span[0]} to {span[1]}", "patches/obs")
+    refused(make(tmp_path / "a", forge=forge, apart=True), f"'obs' is {span[0]} to {span[1]}", "patches/obs")
+
+
+@pytest.mark.parametrize("span", [(9, 7), (60, 9000), (-1, 1)], ids=str)
+def test_forged_spans_of_the_newest_observation(tmp_path: pathlib.Path, span: tuple[int, int]) -> None:
+    """Of row ``end``, which stands in the tail."""
+
+    def forge(writer: Any) -> None:
+        set_span(writer.rows["obs"], writer.rows["obs"].end, *span)
+
+    refused(make(tmp_path / "a", forge=forge), f"'obs' is {span[0]} to {span[1]}", "obs")
 
 
 @pytest.mark.parametrize("name", ["tokens", "obs"])
@@ -119,8 +136,10 @@ def test_a_missing_document_of_items(tmp_path: pathlib.Path) -> None:
 def test_a_record_that_names_no_shard_of_spans(tmp_path: pathlib.Path) -> None:
     """verify raised EvictedError."""
     store = make(tmp_path / "a")
-    edit(store / "streams/0/zarr.json", lambda ours: ours["tails"].pop("tokens"), "streams/0")
-    assert any("says shard None as the last" in problem.what for problem in verify(store).problems)
+    edit(store / "streams/0/zarr.json", lambda ours: ours["arrays"].pop("tokens"), "streams/0")
+    said = "row 15 of column 'tokens' in stream '0' is neither in the shards, which end at row 0, nor in the tail"
+    assert any(said in problem.what for problem in verify(store).problems)
+    refused(store, "nor in the tail", "tokens")
 
 
 ROOTS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -150,22 +169,31 @@ def test_forged_schemas(tmp_path: pathlib.Path, what: str) -> None:
     refused(store, ".", None)
 
 
-RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "absent": lambda record: record.pop("ragged"),
-    "one is missing": lambda record: record["ragged"].pop("tokens"),
-    "no list": lambda record: record.update(ragged=[1, 2]),
-    "end before": lambda record: record["ragged"]["tokens"].update(end=70),
-    "end beyond": lambda record: record["ragged"]["tokens"].update(end=200),
-    "begin beyond": lambda record: record["ragged"]["tokens"].update(begin=79),
-    "begin after end": lambda record: record["ragged"]["tokens"].update(begin=81),
-    "negative": lambda record: record["ragged"]["tokens"].update(begin=-1),
-    "huge": lambda record: record["ragged"]["tokens"].update(end=1 << 70),
-    "text": lambda record: record["ragged"]["tokens"].update(end="80"),
+ITEMS = "ragged/tokens"
+RECORDS: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+    "absent": ("", lambda tables: tables.pop(ITEMS)),
+    "no list": ("", lambda tables: tables.update({ITEMS: 5})),
+    "end before": ("", lambda tables: tables[ITEMS].__setitem__(1, 70)),
+    "end beyond": ("nor in the tail", lambda tables: tables[ITEMS].__setitem__(1, 200)),
+    "begin beyond": ("a span of the ragged column 'tokens'", lambda tables: tables.update({ITEMS: [75, 76, 75]})),
+    "begin after end": ("", lambda tables: tables[ITEMS].__setitem__(0, 81)),
+    "negative": ("", lambda tables: tables[ITEMS].__setitem__(0, -1)),
+    "huge": ("", lambda tables: tables[ITEMS].__setitem__(1, 1 << 70)),
+    "text": ("", lambda tables: tables[ITEMS].__setitem__(1, "80")),
 }  # fmt: skip
+"""The error, empty for what no record can say: then the one in the tail is taken."""
 
 
 @pytest.mark.parametrize("what", RECORDS)
 def test_forged_records(tmp_path: pathlib.Path, what: str) -> None:
     store = make(tmp_path / "a")
-    edit(store / "streams/0/zarr.json", RECORDS[what], "streams/0")
-    refused(store, ".", None)
+    error, change = RECORDS[what]
+
+    def forge() -> None:
+        edit(store / "streams/0/zarr.json", lambda record: change(record["tables"]), "streams/0")
+
+    if error:
+        forge()
+        refused(store, error, None)
+    else:
+        told(store, forge)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import warnings
 from typing import Any
 
 import numpy as np
@@ -141,8 +142,13 @@ def test_files_damaged_at_random_show_no_wrong_frame(path: str, count: int) -> N
         data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
         file.write_bytes(data)
         try:
-            with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0) as rb:
-                assert np.array_equal(rb.get(rb.items()).obs, shown.shown)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0) as rb:
+                    obs = rb.get(rb.items()).obs
+            assert np.array_equal(obs, shown.shown[: len(obs)])
+            assert len(obs) == len(shown.shown) or told, "a tail is lost"
+            named += bool(told)
         except (CorruptionError, OpenError):
             named += 1
         file.write_bytes(before)
