@@ -431,26 +431,26 @@ def leftovers(disk: SimulatedDisk) -> list[str]:
 
 
 def check_shards(disk: SimulatedDisk, buffer: dr.ReplayBuffer, name: str, log: Log, account: Account) -> None:
-    """After a commit, a stream has the shards that its window and the checkpoints need, and no other."""
-    context = buffer.schema.context
+    """After a commit, a stream has the shards that its window and the checkpoints need, and no other.
+
+    How many rows the shards hold says each record; all others must be in its tail.
+    """
+    context, store = buffer.schema.context, buffer.engine.store
     there = set(buffer.checkpoints)
     cuts = {label: cut for label, cut in (account.checkpoints | account.unsure).items() if label in there}
+    records = [
+        buffer.engine.streams.commits[name],
+        *(store.checkpoint(one).cut[name] for one in cuts if name in cuts[one]),
+    ]
     spans = [(log.begin, log.end), *((cut[name].begin, cut[name].end) for cut in cuts.values() if name in cut)]
-    for column in buffer.schema.columns:
-        rows = column.shard_rows
-        needed = {
-            shard for begin, end in spans for shard in range(max(0, begin - context) // rows, -(-end // rows)) if end
-        }
-        listed = disk.list(f"{PATH}/streams/{name}/{column.name}")
-        found = {int(one.split(".")[1]) for one in listed if one.startswith("c.")}
-        assert found == needed, f"{column.name}: shards {found} instead of {needed}"
-    cuts = [cut[name] for label in there for cut in [buffer.engine.store.checkpoint(label).cut] if name in cut]
-    commits = [buffer.engine.streams.commits[name], *cuts]
-    for ragged in buffer.schema.ragged.values():
-        rows, path = ragged.items.shard_rows, ragged.items.name
-        spans = [commit.log_span(path) for commit in commits]
-        needed = {shard for begin, end in spans for shard in range(begin // rows, -(-end // rows)) if end}
-        needed |= {commit.tails[path].shard for commit in commits if path in commit.tails}
+    assert [(record.begin, record.end) for record in records] == spans
+    rows = {column.name: column for column in buffer.schema.columns}
+    for path, column in (rows | {one.items.name: one.items for one in buffer.schema.ragged.values()}).items():
+        needed = set()
+        for record, (begin, end) in zip(records, spans, strict=True):
+            if (stored := record.arrays.get(path)) is not None:
+                first = max(0, min(begin, end - 1) - context) if path in rows else record.of(path).begin
+                needed |= set(range(min(first, stored.rows - 1) // column.shard_rows, stored.shard + 1))
         listed = disk.list(f"{PATH}/streams/{name}/{path}")
         found = {int(one.split(".")[1]) for one in listed if one.startswith("c.")}
         assert found == needed, f"{path}: shards {found} instead of {needed}"
