@@ -247,14 +247,14 @@ def main() -> None:
         shards, all_files, opened = files(folder)
     harness.write_section(
         "commits", "Small commits", harness.versions("h5py", "numpy"),
-        "Each row is committed. Bytes on disk less 1 MB, over the bytes of the rows in the window, the most of the last "
-        "50 commits: when the window is full, and after two more rounds.\n\n"
+        "Each row is committed. Bytes on disk less 1 MB, over the bytes of the rows in the window, the most of the "
+        "last 50 commits: when the window is full, and after two more rounds.\n\n"
         + harness.table(("rows", "environments", "full", "gone round twice", "target"), disk)
         + "\n\nA commit of one row, on the disk of this checkout; the peer is an HDF5 file, flushed and synced.\n\n"
         + harness.table(("rows", "environments", "syncs", "kB", "target", "ms", "h5py, ms", "ratio"), commits)
-        + f"\n\nOpening after a kill with {megabytes:.1f} MB in the tail takes {milliseconds:.0f} ms (target 50). 3,000 "
-        f"rows of 17 floats are {shards} shards (12) and {all_files} files (28), written with {opened:,} calls that "
-        "open one (1,800).",
+        + f"\n\nOpening after a kill with {megabytes:.1f} MB in the tail takes {milliseconds:.0f} ms (target 50). "
+        f"3,000 rows of 17 floats are {shards} shards (12) and {all_files} files (28), written with {opened:,} calls "
+        "that open one (1,800).",
     )  # fmt: skip
 
 

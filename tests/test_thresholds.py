@@ -30,11 +30,11 @@ NO_THRESHOLD = {
         "buffers.mixture.MAX_PARTS buffers.mixture.MAX_STREAMS buffers.multi_agent_layout.MAX_AGENTS "
         "engine.facts.MAX_BYTES engine.facts.MAX_DEPTH index.facts.MAX_LINE index.facts.MAX_NAME "
         "index.facts.MAX_SEED index.later_values.MOST_BYTES index.where.LARGEST_BITS index.where.MAX_DEPTH "
-        "index.where.MAX_LENGTH schema.columns.MAX_ROW_BYTES schema.columns.MAX_SET_ROWS schema.spaces.MAX_DEPTH "
+        "index.where.MAX_LENGTH schema.columns.MAX_CHUNK_BYTES "
+        "schema.columns.MAX_ROW_BYTES schema.columns.MAX_SET_ROWS schema.spaces.MAX_DEPTH "
         "schema.spaces.MAX_ELEMENTS schema.spaces.MAX_VALUE_BYTES "
-        "storage.column.MAX_CHUNK_BYTES "
         "storage.commit.MAX_ENVS storage.commit.MAX_IDS storage.commit.MAX_ITEMS storage.commit.MAX_SAMPLED "
-        "storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
+        "storage.commit.MAX_SHARD_CHUNKS storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
         "storage.metadata.MAX_DEPTH storage.metadata.MAX_INTEGER_BITS "
         "sampling.counting.MOST_TIMES"
     ),
@@ -69,7 +69,6 @@ NO_THRESHOLD = {
     "the system's": (
         "reading.kernel.NOWAIT reading.kernel.WILL_NEED storage.local_files.READ storage.local_files.WRITE"
     ),
-    "1 already, and the format fixes it": "schema.columns.LARGE_PATCH_CHUNK_ROWS",
     "shared by what comes after it, see tests/buffers/test_latest.py": "storage.commit.MAX_NUMBER",
     "what a system that allows next to nothing is asked for all the same": "storage.handles.LEAST_FILES",
     "what a message says": "index.selecting.LIKENESS",
@@ -82,6 +81,7 @@ NO_THRESHOLD = {
         "views.notebooks.SIDE views.notebooks.THUMBNAILS views.notebooks.WIDTH views.pictures.LEAST_STACKED "
         "views.pictures.MOST_STACKED"
     ),
+    "how much room is asked for before a stream goes back, see tests/storage/test_tail.py": "storage.stream.RECORD_BYTES",
     "how much is written at once": "storage.checkpoint_arrays.WRITTEN_BYTES",
     "how much is read at once": "storage.attachments.READ_BYTES",
     "how long is waited for another process": "storage.store.LOCK_SECONDS",
@@ -97,6 +97,7 @@ NO_THRESHOLD = {
     "how much of the log is looked through at once; no result depends on it": "reading.bytelog.LOOK_SHARE",
     "when a value that comes again is stored again; no result depends on it": "engine.ragged_rows.NEAR_SHARE",
     "how many records are remembered; no result depends on it": "storage.stream.MOST_KNOWN",
+    "an estimate, see tests/crash/test_fail_stop.py": "storage.stream.RECORD_BYTES",
     "of how many facts the values are remembered; no result depends on it": "index.episodes.MOST_VALUES",
     "what a float holds exactly": "index.fact_values.MOST_EXACT",
     "which texts in RAM are one object; no result depends on it": "index.facts.SHARED_LENGTH",

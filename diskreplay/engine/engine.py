@@ -156,6 +156,7 @@ class Engine:
             if self.streams.writer is not None and written is not None:
                 change = self.lock.change
                 change.stop = self.streams.writer.stop
+                self.streams.writer.pushed = pushing is not None
                 items, log = self.streams.writer.items, written.log
                 read = functools.partial(written.read_span, lock=self.lock)
                 ragged = RaggedRows(store.schema, items, log.num_envs, read) if items else None

@@ -86,7 +86,7 @@ class StreamLog:
         self.rows = max(1, capacity // num_envs)
         """The most rows that the window may hold."""
         self.context = context
-        self._small = [c for c in (*columns, *later) if c.resident and c.name not in always]
+        self._small = [c for c in (*columns, *later) if c.name not in always]
         kept = {c.name for c in (*columns, *later) if c.name in always or c.is_held(self.window)}
         small = [c for c in columns if c.name in kept and (only is None or c.name in only)]
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}

@@ -25,7 +25,7 @@ from diskreplay.ops.result import Compressed, Result
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import open_stream
 from diskreplay.remote import open_store
-from diskreplay.schema.columns import FORMAT_VERSION, PATCH_TABLE, Column
+from diskreplay.schema.columns import FORMAT_VERSION, ITEMS, LATER, PATCH_TABLE, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit
@@ -82,7 +82,8 @@ class ColumnFacts(Compressed):
 
     Attributes:
         name: the name of the column in the schema; for the patch table, below ``patches/``.
-        shape, dtype, chunk_rows, shard_rows, codec: the same as in the schema.
+        shape, dtype: the same as in the schema.
+        chunk_rows, shard_rows, codec: those of the first stream's array.
         resident: True if the column is held in RAM while the store is open.
         files: shards on disk.
         raw_bytes: the decoded bytes of the rows on disk; of the packets of video the pictures of the window.
@@ -325,15 +326,17 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
 
 
 def _column_facts(store: Store, folder: str, path: str, column: Column, commit: Commit) -> ColumnFacts:
-    end = commit.stored_rows(path)
+    end, stored = commit.stored_rows(path), commit.column(path, column)
+    read = column.name == LATER or column.name.startswith(f"{ITEMS}/")
+    held = path in store.schema.ragged or (not read and column.is_held(commit.capacity))
     names = store.files.list(folder)
     numbers = {shard: name for name in names if (shard := columns.shard_number(name, column)) is not None}
-    held = [shard for shard in numbers if shard * column.shard_rows < end]
-    rows = sum(min(end, (shard + 1) * column.shard_rows) - shard * column.shard_rows for shard in held)
+    there = [shard for shard in numbers if shard * stored.shard_rows < end]
+    rows = sum(min(end, (shard + 1) * stored.shard_rows) - shard * stored.shard_rows for shard in there)
     return ColumnFacts(
-        path, column.shape, column.dtype.name, column.chunk_rows, column.shard_rows, str(column.codec), column.resident,
-        len(held), rows * commit.envs(path) * column.item_bytes,
-        sum(store.files.size(f"{folder}/{numbers[shard]}") or 0 for shard in held),
+        path, column.shape, column.dtype.name, stored.chunk_rows, stored.shard_rows, str(stored.codec), held,
+        len(there), rows * commit.envs(path) * column.item_bytes,
+        sum(store.files.size(f"{folder}/{numbers[shard]}") or 0 for shard in there),
     )  # fmt: skip
 
 

@@ -77,8 +77,8 @@ class Plan:
 
     @property
     def column(self) -> ColumnReader:
-        """The first of the columns: all have the same chunks and codec."""
-        return self.columns[0]
+        """The first of the columns that are read: all of them have the same chunks and codec."""
+        return self.columns[self.pieces[6, 0] if self.pieces.shape[1] else self.encoded[0][6]]
 
     @property
     def empty(self) -> bool:
@@ -110,7 +110,7 @@ def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
 
 
 def _of_items(requests: Requests, envs: int) -> Requests:
-    """Return requests in values of a chunk instead of rows, one for each value if chunks hold several environments."""
+    """Return requests in values of a chunk of ``envs`` environments, one for each value if there are several."""
     if envs == 1:
         return requests
     counts = requests.last - requests.first + 1
@@ -118,8 +118,8 @@ def _of_items(requests: Requests, envs: int) -> Requests:
         np.repeat(values, counts) for values in (requests.place, requests.env, requests.first, requests.base)
     )
     row = first + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
-    item = row * envs + env
-    return Requests(place, np.zeros_like(env), item, item, item - (row - base))
+    item = row * envs + env % envs
+    return Requests(place, env // envs, item, item, item - (row - base))
 
 
 def by_chunk(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -255,8 +255,10 @@ def _run(plan: Plan, cache: ChunkCache) -> None:
     if plan.encoded:
         _read(plan, plan.encoded, cache)
     at, count = 0, len(plan.places)
+    if not count:
+        return
     cache.copied["disk"] += count
-    read = compiled.reader(plan.column, plan.out, plan.pieces, plan.places) if count else None
+    read = compiled.reader(plan.column, plan.out, plan.pieces, plan.places)
     if read is None:
         _read(plan, _with_sources(plan, 0, count), cache)
         return

@@ -93,10 +93,10 @@ class OpenStream:
                 self._check_spans(rows, commit)
                 log.extend(rows, commit.begin)
         if commit.end:
-            newest = {c.name: self.disk.rows[c.name] for c in self.schema.obs_columns if c.name in log.resident}
-            pending = {name: column.read_rows(commit.end, commit.end + 1) for name, column in newest.items()}
-            self._check_spans(pending, commit)
-            log.put_pending({name: values[0] for name, values in pending.items()})
+            held = [self.disk.rows[c.name] for c in self.schema.obs_columns if c.name in log.resident]
+            newest = {column.column.name: column.read_rows(commit.end, commit.end + 1)[0] for column in held}
+            self._check_spans(newest, commit)
+            log.put_pending(newest)
         stored = commit.table(PATCH_TABLE)
         if stored.end > log.patch_end:
             span = log.patch_end, stored.end
@@ -116,6 +116,8 @@ class OpenStream:
                     "verify'", stream=self.disk.name, column=path,
                 ) from error  # fmt: skip
         wrong = log.inconsistency()
+        for column in self._held():
+            column.close_files()  # read, and from now on in RAM
         if wrong:
             raise CorruptionError(f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name)
 
@@ -146,6 +148,12 @@ class OpenStream:
         """Return the episodes of the window, up to date."""
         self._spans.catch_up()
         return self._spans
+
+    def _held(self) -> Iterator[ColumnReader]:
+        """Yield the columns whose values are in RAM."""
+        yield from (self.disk.rows[name] for name in self.log.resident)
+        yield from (self.disk.patches[name] for name in self.log.patches.arrays)
+        yield self.disk.columns[INFO]
 
     def large_columns(self) -> list[ColumnReader]:
         """Return the columns that are not held in RAM."""

@@ -41,16 +41,15 @@ def fill(
         return None
     rows = tables.column(name)
     patches = tables.column(name, patches=True) if last_step == 1 else rows
-    if not (rows.plain and patches.plain):
+    if not (rows.alike(drawn) and patches.alike(drawn)):
         return None
     for at in drawn:
         rows.catch_up(at)
         if patches is not rows:
             patches.catch_up(at)
     plain, found, ends, files, of_rows, short = planner.frames(
-        ids, place, first_step, last_step, tables.logs.facts, rows.facts, patches.facts, rows.chunk_rows,
-        rows.shard_chunks, patches.chunk_rows, patches.shard_chunks,
-    )  # fmt: skip
+        ids, place, first_step, last_step, tables.logs.facts, rows.facts, patches.facts
+    )
     if not plain:
         return None
     opened = files.T.tolist() if files.size else []

@@ -20,7 +20,7 @@ import numpy as np
 
 from diskreplay.checks import check_count, check_key
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema.columns import Codec, Column
+from diskreplay.schema.columns import CHOSEN, Codec, StoredColumn
 from diskreplay.storage import checkpoint_arrays, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.checkpoint_arrays import ArrayWriter
@@ -37,10 +37,9 @@ Given = Mapping[str, Callable[[BinaryIO], object] | bytes | bytearray | memoryvi
 """The files by name: a function that writes to a binary file, or the bytes."""
 
 
-def _column(name: str) -> Column:
-    return Column(
-        name, (), np.dtype(np.uint8), checkpoint_arrays.CHUNK_ROWS, SHARD_BYTES, Codec("lz4", 1), resident=False
-    )
+def _column(name: str) -> StoredColumn:
+    dtype = np.dtype(np.uint8)
+    return StoredColumn(name, (), dtype, CHOSEN, checkpoint_arrays.CHUNK_ROWS, SHARD_BYTES, 1, Codec("lz4", 1))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The array of a stream: the chunks in its shards, the rows in RAM that the tail holds, and how both grow.
 
-Reading: chunk ``k`` holds rows ``[k * chunk_rows, (k + 1) * chunk_rows)``; in a column that is not resident it exists
-once for each environment (its *group*), in a resident one once for all. The chunk directory, a ring in RAM, gives
-the offset and bytes of every chunk of the retained shards. The shards hold the rows below ``stored_rows``. All rows
+Reading: chunk ``k`` holds rows ``[k * chunk_rows, (k + 1) * chunk_rows)``; it exists once for each *group* of
+``chunk_envs`` environments. The chunk directory, a ring in RAM, gives the offset and bytes of every chunk of the
+retained shards. The shards hold the rows below ``stored_rows``. All rows
 from there on, and the newest next observation behind the last of them, are in RAM: the tail holds them on disk.
 
 Writing: rows gather in a write buffer; every ``chunk_rows`` rows it is *sealed*: compressed by background threads and
@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import workers
-from diskreplay.errors import CorruptionError, EvictedError
-from diskreplay.schema.columns import Codec, Column
+from diskreplay.errors import CorruptionError, EvictedError, SchemaError
+from diskreplay.schema.columns import MAX_CHUNK_BYTES, Codec, Column, StoredColumn
 from diskreplay.schema.ring import Ring
 from diskreplay.storage import chunks, handles, metadata
 from diskreplay.storage import files as fs
@@ -40,8 +40,6 @@ HURRY_BYTES = 16 << 20
 """The decoded bytes that wait for their compression before it is made a light one; see docs/design/0002."""
 MOST_DEAD_BYTES = 1 << 16
 """The bytes that may be dead in a shard in any case when its stream is closed."""
-MAX_CHUNK_BYTES = 1 << 30
-"""The most decoded bytes of a chunk, of all its environments."""
 
 Location = tuple[fs.Readable, int, int]
 """The place of a chunk: file, offset, bytes."""
@@ -112,7 +110,7 @@ class ColumnReader:
         files: fs.Files,
         directory: str,
         stream: str,
-        column: Column,
+        column: StoredColumn,
         num_envs: int,
         identity: str = "",
         still_current: Callable[[], bool] = lambda: True,
@@ -128,22 +126,9 @@ class ColumnReader:
         self.files = files
         self.directory = directory
         self.stream = stream
-        self.column = column
         self.num_envs = num_envs
-        self.groups = 1 if column.resident else num_envs
-        self.group_envs = num_envs if column.resident else 1
-        self.shard_chunks = column.shard_rows // column.chunk_rows
-        self.chunk_items = column.chunk_rows * self.group_envs
-        """The number of values of a chunk."""
-        self.chunk_shape = (column.chunk_rows, self.group_envs, *column.shape)
-        self.decoded_bytes = self.chunk_items * column.item_bytes
-        if self.decoded_bytes > MAX_CHUNK_BYTES:
-            raise CorruptionError(
-                f"{directory!r}: a chunk of {num_envs} environments has {self.decoded_bytes} bytes, above "
-                f"{MAX_CHUNK_BYTES}", file=directory, stream=stream, column=column.name,
-            )  # fmt: skip
-        self.entries = Ring((self.groups, 2), np.int64)
         self.identity = identity
+        self.lay_out(column)
         self.stored: Stored | None = None
         """What the shards hold, or None as long as there is none."""
         self.stored_rows = 0
@@ -157,6 +142,23 @@ class ColumnReader:
         """The chunks in RAM, by number, with rows from ``stored_rows`` on."""
         self._rows: list[tuple[int, NDArray[Any]]] = []
         """The rows from ``stored_rows`` on that were read from the tail: the first, and ``(n, num_envs, *shape)``."""
+
+    def lay_out(self, column: StoredColumn) -> None:
+        """Take the layout of the array, which has no chunk yet."""
+        self.column = column
+        self.groups = self.num_envs // column.chunk_envs
+        self.group_envs = column.chunk_envs
+        self.shard_chunks = column.shard_rows // column.chunk_rows
+        self.chunk_items = column.chunk_rows * self.group_envs
+        """The number of values of a chunk."""
+        self.chunk_shape = (column.chunk_rows, self.group_envs, *column.shape)
+        self.decoded_bytes = self.chunk_items * column.item_bytes
+        if self.decoded_bytes > MAX_CHUNK_BYTES:
+            raise CorruptionError(
+                f"{self.directory!r}: a chunk of {self.group_envs} environments has {self.decoded_bytes} bytes, above "
+                f"{MAX_CHUNK_BYTES}", file=self.directory, stream=self.stream, column=column.name,
+            )  # fmt: skip
+        self.entries = Ring((self.groups, 2), np.int64)
 
     @property
     def index_bytes(self) -> int:
@@ -173,6 +175,9 @@ class ColumnReader:
             again: True if the last shard may be another file than the one that is open.
         """
         if stored is not None and stored != self.stored:
+            if self.stored is None and (column := stored.column(self.column)) != self.column:
+                self.lay_out(column)
+                self.waiting.clear()
             first_shard = min(needed_from // stored.shard_rows, stored.shard)
             known = first_shard if self.stored is None else self.stored.shard
             if again:
@@ -228,17 +233,13 @@ class ColumnReader:
             if first < self.stored_rows:
                 for group in range(self.groups):
                     self.read_chunk(chunk, group, values[group])
-            slots = self._slots(values)
+            slots = values.swapaxes(0, 1)
             for begin, rows in self._rows:
                 low, high = max(begin, first, self.stored_rows), min(begin + len(rows), stop)
                 if low < high:
-                    slots[low - first : high - first] = rows[low - begin : high - begin]
+                    slots[low - first : high - first] = rows[low - begin : high - begin].reshape(-1, *slots.shape[1:])
             found = self.waiting[chunk] = Waiting(values)
         return found
-
-    def _slots(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return a view ``(chunk_rows, num_envs, *shape)`` of the values ``(groups, *chunk_shape)`` of a chunk."""
-        return values[0] if self.column.resident else values[:, :, 0].swapaxes(0, 1)
 
     def shard_path(self, shard: int) -> str:
         return os.path.join(self.directory, shard_name(shard, self.column))
@@ -387,8 +388,6 @@ class ColumnReader:
                 envs = slice(group[at] * self.group_envs, (group[at] + 1) * self.group_envs)
                 out[low - start : high - start, envs] = scratch[low - one * rows : high - one * rows]
             chunk, group = chunk[len(places) :], group[len(places) :]
-        if self.column.resident:
-            self.close_files()  # read once, and from then on in RAM
 
     def _copy_held(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill ``out`` with rows that the tail holds."""
@@ -432,14 +431,13 @@ class ColumnReader:
         )  # fmt: skip
 
 
-def array_reader(files: fs.Files, directory: str, stream: str, column: Column, length: int) -> ColumnReader:
+def array_reader(files: fs.Files, directory: str, stream: str, column: StoredColumn, length: int) -> ColumnReader:
     """Return a reader of an array of one environment that is complete, with ``length`` rows."""
     reader = ColumnReader(files, directory, stream, column, 1)
     if length:
         last = (length - 1) // column.shard_rows
         size = files.size(reader.shard_path(last)) or 0
-        layout = column.chunk_rows, column.shard_rows, 1, str(column.codec)
-        reader.load(Stored(last, size, length, *layout), 0, length)
+        reader.load(Stored.of(column, last, size, length), 0, length)
     return reader
 
 
@@ -464,9 +462,14 @@ class ColumnWriter(ColumnReader):
     """A column that grows, not thread-safe: the stream serialises its writers."""
 
     def __init__(
-        self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int, identity: str
+        self, files: fs.Files, directory: str, stream: str, column: StoredColumn, num_envs: int, identity: str
     ) -> None:
         super().__init__(files, directory, stream, column, num_envs, identity)
+        if 1 < self.group_envs < num_envs:
+            raise SchemaError(
+                f"column {column.name!r} of stream {stream!r} has chunks of {self.group_envs} of {num_envs} "
+                "environments, to which rows cannot be added"
+            )
         self.append_at = 0
         """The bytes of the last shard's file: what is added stands behind them."""
         self._unsettled: collections.deque[Waiting] = collections.deque()
@@ -485,6 +488,10 @@ class ColumnWriter(ColumnReader):
         self.slots: NDArray[Any] = slots
         self.single: NDArray[Any] = slots[:, 0] if self.num_envs == 1 else slots
         """The slots, without the environment's axis when there is only one environment."""
+
+    def _slots(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return a view ``(chunk_rows, num_envs, *shape)`` of the values ``(groups, *chunk_shape)`` of a chunk."""
+        return values[0] if self.groups == 1 else values[:, :, 0].swapaxes(0, 1)
 
     @property
     def in_ram(self) -> int:
@@ -623,11 +630,7 @@ class ColumnWriter(ColumnReader):
         parts = [data for _, encoded in new for data in encoded]
         rows = min(self.end, (numbers[-1] + 1) * self.column.chunk_rows)
         parts.append(chunks.encode_index(index, self.seal(shard, rows)))
-        column = self.column
-        stored = Stored(
-            shard, offset + sum(map(len, parts)), rows, column.chunk_rows, column.shard_rows, self.group_envs,
-            str(column.codec),
-        )  # fmt: skip
+        stored = Stored.of(self.column, shard, offset + sum(map(len, parts)), rows)
         return ShardAppend(shard, offset, parts, numbers, entries, stored)
 
     def mostly_dead(self, appended: ShardAppend) -> bool:
@@ -657,10 +660,12 @@ class ColumnWriter(ColumnReader):
                     del self.waiting[chunk]
         self._count_anew()
 
-    def grow(self, shard: int) -> None:
-        """Make the array's shape hold ``shard``."""
+    def describe(self, shard: int) -> None:
+        """Make the array's document hold ``shard``, and its layout, before its first shard has a name."""
         rows = (shard + 1) * self.column.shard_rows
-        metadata.write(self.files, self.directory, metadata.array_document(self.column, self.num_envs, rows))
+        document = metadata.array_document(self.column, self.num_envs, rows)
+        if self.stored is not None or metadata.read(self.files, self.directory) != document:
+            metadata.write(self.files, self.directory, document)
 
 
 def _encode(codec: Codec, groups: NDArray[Any]) -> list[bytes]:

@@ -15,7 +15,18 @@ from typing import Any, NamedTuple
 
 from diskreplay.checks import check_count, check_flag, checked_number
 from diskreplay.errors import CorruptionError, FormatVersionError, InputError
-from diskreplay.schema.columns import CUTS, INFO, ITEMS, LATER_TABLE, PATCH_TABLE, Codec
+from diskreplay.schema.columns import (
+    CUTS,
+    INFO,
+    ITEMS,
+    LATER_TABLE,
+    MAX_SET_ROWS,
+    PATCH_TABLE,
+    Codec,
+    Column,
+    StoredColumn,
+)
+from diskreplay.schema.layout import laid_out
 
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
@@ -26,6 +37,8 @@ MAX_ITEMS = 1 << 48
 MAX_SAMPLED = 1 << 62
 MAX_NUMBER = 1 << 48
 """The largest number of a checkpoint; those after it share it."""
+MAX_SHARD_CHUNKS = 1 << 24
+"""The most chunks of a shard that a record may have, of each group of environments."""
 OPTIONAL = {"sampled": MAX_SAMPLED, "last_checkpoint": MAX_NUMBER}
 """The counts that a record lacks if they are 0, and the most that each may be."""
 
@@ -74,6 +87,15 @@ class Stored(NamedTuple):
     shard_rows: int
     chunk_envs: int
     codec: str
+
+    @classmethod
+    def of(cls, column: StoredColumn, shard: int, size: int, rows: int) -> Stored:
+        """Return what shards hold of a column with its layout."""
+        return cls(shard, size, rows, column.chunk_rows, column.shard_rows, column.chunk_envs, str(column.codec))
+
+    def column(self, column: Column) -> StoredColumn:
+        """Return a column with this layout."""
+        return StoredColumn.of(column, self.chunk_rows, self.shard_rows, self.chunk_envs, Codec.parse(self.codec))
 
 
 class Tail(NamedTuple):
@@ -191,11 +213,27 @@ class Commit:
             tables[name] = Table(first, last, first)
         return dataclasses.replace(self, tables=tables, tail=NO_TAIL)
 
+    def column(self, path: str, column: Column) -> StoredColumn:
+        """Return a column of the schema as the array at ``path`` has it, or would have it now."""
+        stored = self.arrays.get(path)
+        if stored is not None:
+            return stored.column(column)
+        rows = table_of(path) == ROWS
+        window = self.rows if rows else self.of(path).end * self.rows // max(1, self.end)
+        return laid_out(column, rows, self.envs(path), window)
+
     def resized(self, capacity: int, context: int) -> Commit:
         """Return the same commit with a window of another capacity; a smaller one drops the oldest rows."""
         resized = dataclasses.replace(self, capacity=check_size(self.num_envs, capacity))
         begin = max(self.begin, self.end - resized.rows)
         return dataclasses.replace(resized, tables={**self.tables, ROWS: rows_table(begin, self.end, context)})
+
+    def says_the_same(self, other: Commit) -> bool:
+        """Tell whether another commit differs at most in where the rows stand: closing a stream moves them."""
+        moved = dataclasses.replace(
+            self, arrays=other.arrays, tail=other.tail, sequence=other.sequence, time=other.time
+        )
+        return moved == other
 
     def evicted_since(self, older: Commit) -> bool:
         """Tell whether what an older commit needed may be gone."""
@@ -266,6 +304,8 @@ class Commit:
                     <= min((array.shard + 1) * array.shard_rows, found.of(path).end)
                 ):
                     raise ValueError(f"{path!r} cannot have rows to {array.rows} in shards to {array.shard}")
+                if found.envs(path) % array.chunk_envs:
+                    raise ValueError(f"{path!r} cannot have chunks of {array.chunk_envs} environments")
         except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
             raise _unreadable(file, error) from error
         return found
@@ -287,7 +327,12 @@ def _stored(path: str, given: Any) -> Stored:
     *numbers, codec = given
     shard, size, rows, chunk_rows, shard_rows, chunk_envs = _counts(path, numbers, 6)
     found = Stored(shard, size, rows, chunk_rows, shard_rows, chunk_envs, str(Codec.parse(codec)))
-    if not min(found.size, found.rows, found.chunk_rows, found.chunk_envs) or found.shard_rows % found.chunk_rows:
+    if (
+        not min(found.size, found.rows, found.chunk_rows, found.chunk_envs)
+        or found.chunk_rows > MAX_SET_ROWS
+        or found.shard_rows % found.chunk_rows
+        or found.shard_rows // found.chunk_rows > MAX_SHARD_CHUNKS
+    ):
         raise ValueError(f"{path!r} cannot have shards like {given!r}")
     return found
 

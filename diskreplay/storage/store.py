@@ -371,15 +371,16 @@ class Store:
                 self.check_going_back(name, checkpoint)
 
         def choose(newest: Commit) -> Commit:
-            cut = self._grown(name, newest if checkpoint is None else checkpoint.cut[name], capacity)
-            if checkpoint is None or checkpoint.cut[name] == newest:
+            stays = checkpoint is None or newest.says_the_same(checkpoint.cut[name])
+            cut = self._grown(name, newest if checkpoint is None or stays else checkpoint.cut[name], capacity)
+            if stays:
                 return newest if cut == newest else cut.next()
             check()
             if may_go_back is not None:
-                may_go_back(newest.timeline + 1)
+                may_go_back(newest.timeline + 2)
             greatest = max(newest.last_checkpoint, cut.last_checkpoint)
             return dataclasses.replace(cut, sequence=newest.sequence, last_checkpoint=greatest).next(
-                timeline=newest.timeline + 1
+                timeline=newest.timeline + 2  # going back is announced by a timeline of its own
             )
 
         if self.root_copy is not None:
@@ -616,7 +617,7 @@ class Store:
                 return False
         if others:
             with writer.fail_stop(writing):
-                temporary = os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}")
+                temporary = os.path.join(writer.scratch, ".tmp-looked")
                 fs.replace(self.files, os.path.join(target, metadata.NAME), looked, temporary)
         return True
 

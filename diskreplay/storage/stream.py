@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -53,8 +54,12 @@ from diskreplay.storage.commit import (
 )
 from diskreplay.storage.temporaries import LOCK
 
+RECORD_BYTES = 1 << 13
+"""About the bytes of two commit records, and of what a block has beside its rows."""
 MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
+PUSHED_BYTES = 1 << 20
+"""The encoded bytes of an array that wait in the tail at most, if the stream is pushed."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
 TEMPORARY_STREAM = ".tmp-stream-"
 MOST_KNOWN = 4096
@@ -186,6 +191,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._lock: fs.FileLock | None = None
         self._cuts = cuts
         self._opened = files, path, schema
+        self.pushed = False
+        """True if the stream goes to a remote store, to which a shard that grew goes whole."""
         self.dropped = False
         """True if a checkpoint was dropped here: the next commit looks at what the others need."""
         self.failure: WriteFailedError | None = None
@@ -256,7 +263,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         """
         streams = os.path.dirname(path)
         with fs.translate("recovering", path):
-            for directory in (path, streams, self._checkpoints):
+            for directory in (path, os.path.join(path, SCRATCH), streams, self._checkpoints):
                 files.sync_dir(directory)
             with contextlib.suppress(PermissionError):  # a store may stand where its user reads no names
                 files.sync_dir(os.path.dirname(os.path.dirname(streams)))
@@ -328,8 +335,11 @@ class StreamWriter(_Stream[ColumnWriter]):
         Another writer makes a checkpoint, then looks for a new timeline; this one begins a timeline, then looks for new
         checkpoints. So one of them sees the other. If this one does, it gives way: nothing was given up yet.
         """
+        kept = (self._kept(commit, path, ()) or 0 for path in commit.arrays)
+        if self.files.room(self.scratch) < 2 * newest.tail.size + commit.tail.size + sum(kept) + RECORD_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)  # before anything is written
         put = functools.partial(self._replace, begin=True) if whole else self._say
-        put(newest.next(timeline=commit.timeline, back=True))
+        put(newest.next(timeline=commit.timeline - 1, back=True))
         try:
             check()
         except BaseException:
@@ -534,10 +544,9 @@ class StreamWriter(_Stream[ColumnWriter]):
             if (table := table_of(path)) != ROWS:
                 first = max(needed.get(table, 0), before.table(table).begin)
                 tables[table] = Table(first, column.end, first)
-        staged = self._staged({name for name, table in tables.items() if table.end > before.table(name).end}, closing)
-        record = before.next(
-            capacity=before.capacity if capacity is None else capacity,
-            tables=tables,
+        record = dataclasses.replace(before, tables=tables, capacity=before.capacity if capacity is None else capacity)
+        staged = self._staged(record, closing)
+        record = record.next(
             arrays={**before.arrays, **{path: appended[-1].stored for path, appended in staged.items()}},
             **self.counts,
         )
@@ -560,16 +569,19 @@ class StreamWriter(_Stream[ColumnWriter]):
         """True if chunks that are not full would go to shards when the stream is closed."""
         return any(column.stored_rows < column.end for column in self.columns.values())
 
-    def _staged(self, grown: Collection[str], closing: bool) -> dict[str, list[ShardAppend]]:
+    def _staged(self, record: Commit, closing: bool) -> dict[str, list[ShardAppend]]:
         """Return what goes to shards: by table, all full chunks, if they outweigh their indexes or fill a shard."""
         tables: dict[str, dict[str, ColumnWriter]] = {}
         for path, column in self.columns.items():
-            if closing or table_of(path) in grown:
+            if closing or record.of(path).end > self.commit_record.of(path).end:
                 tables.setdefault(table_of(path), {})[path] = column
         staged: dict[str, list[ShardAppend]] = {}
         for columns in tables.values():
             full = {path: found for path, column in columns.items() if (found := column.full())}
-            if not (closing or _outweigh(columns, full)):
+            for path in columns if closing else full:
+                if columns[path].stored is None and table_of(path) != ROWS:  # now it is known how many there will be
+                    columns[path].lay_out(record.column(path, columns[path].column))
+            if not (closing or _outweigh(columns, full, self.pushed)):
                 full = {}
             for path in columns if closing else full:
                 chunks = full.get(path, [])
@@ -640,6 +652,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         directories = set()
         for path, appended in staged.items():
             column = columns[path]
+            if appended[-1].shard != (column.stored.shard if column.stored else -1):
+                column.describe(appended[-1].shard)
             for append in appended:
                 if len(written) >= MAX_UNSYNCED:  # descriptors are few
                     _sync(written)
@@ -648,8 +662,6 @@ class StreamWriter(_Stream[ColumnWriter]):
                 written.append(file)
                 if append.offset == 0:
                     directories.add(column.directory)
-            if appended[-1].shard != (column.stored.shard if column.stored else 0):
-                column.grow(appended[-1].shard)
         _sync(written)
         for directory in directories:
             self.files.sync_dir(directory)
@@ -790,12 +802,20 @@ def identity(schema: Schema, commit: Commit, path: str) -> str:
     return f"{schema.identity}/{commit.stream}/{path}"
 
 
-def _outweigh(columns: Mapping[str, ColumnWriter], full: Mapping[str, list[tuple[int, list[bytes]]]]) -> bool:
-    """Tell whether full chunks of arrays outweigh the indexes that would follow them, or one fills its shard."""
+def _outweigh(
+    columns: Mapping[str, ColumnWriter], full: Mapping[str, list[tuple[int, list[bytes]]]], pushed: bool
+) -> bool:
+    """Tell whether full chunks of arrays outweigh the indexes that would follow them, or one fills its shard.
+
+    Where they are ``pushed``, whether those of one array are a quarter of a shard, or ``PUSHED_BYTES``.
+    """
     if any((chunk + 1) % columns[path].shard_chunks == 0 for path, found in full.items() for chunk, _ in found):
         return True
-    size = sum(len(data) for found in full.values() for _, encoded in found for data in encoded)
-    return size > sum(columns[path].index_bytes for path in full) > 0
+    sizes = {path: sum(len(data) for _, encoded in found for data in encoded) for path, found in full.items()}
+    if pushed:
+        quarter = any(4 * len(found) >= columns[path].shard_chunks for path, found in full.items())
+        return quarter or any(size >= PUSHED_BYTES for size in sizes.values())
+    return sum(sizes.values()) > sum(columns[path].index_bytes for path in full) > 0
 
 
 def open_columns(
@@ -805,8 +825,8 @@ def open_columns(
     """Return some columns of the stream at ``path``, by path below its group, with nothing loaded."""
     return {
         below: make(
-            files, os.path.join(path, below), os.path.basename(path), column, commit.envs(below),
-            identity(schema, commit, below),
+            files, os.path.join(path, below), os.path.basename(path), commit.column(below, column),
+            commit.envs(below), identity(schema, commit, below),
         )
         for below, column in columns.items()
     }  # fmt: skip
@@ -840,7 +860,8 @@ def create(
     for below, column in schema.arrays.items():
         array = os.path.join(path, below)
         files.mkdir(array)
-        metadata.write(files, array, metadata.array_document(column, commit.envs(below), column.shard_rows))
+        stored = commit.column(below, column)
+        metadata.write(files, array, metadata.array_document(stored, commit.envs(below), stored.shard_rows))
         files.sync_dir(os.path.dirname(array))
     for file, data in {LOCK: b"", **beside}.items():
         fs.write(files, os.path.join(path, SCRATCH, file), data)

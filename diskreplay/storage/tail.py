@@ -34,7 +34,7 @@ RAW_BYTES = 64
 NAME = "tail."
 DEAD_BYTES = 1 << 16
 """The dead bytes up to which no new tail is begun."""
-LEFT_SECONDS, LEFT_BYTES = 60.0, 1 << 20
+LEFT_SECONDS, LEFT_BYTES = 60.0, 1 << 19
 """How long a tail that was left stays, for readers of an older record, and how many bytes such tails may take."""
 
 
@@ -144,8 +144,10 @@ def newest_record(files: fs.Files, directory: str, identity: str) -> tuple[dict[
     """Return the last whole record of the highest tail that has one, as JSON, and its place, or None if none has."""
     numbers = on_disk(files, directory)
     for number in reversed(numbers):
-        data, found = files.read(os.path.join(directory, name(number))), None
-        with contextlib.suppress(ValueError, TypeError, KeyError, struct.error):  # behind the last whole block
+        path, found = os.path.join(directory, name(number)), None
+        unread = ValueError, TypeError, KeyError, struct.error, FileNotFoundError  # behind the last whole block
+        with contextlib.suppress(*unread), fs.translate_reads(path):
+            data = files.read(path)
             listed, said, _ = HEAD.unpack_from(data)
             stream = json.loads(data[HEAD.size + listed : HEAD.size + listed + said])["stream"]
             for end, _, record in blocks(f"{identity}/{stream}/tail/{number}", 0, data):
@@ -159,10 +161,12 @@ def read(files: fs.Files, directory: str, stream: str, seal: str, tail: Tail, kn
     """Return the parts of a committed tail behind its first ``known`` bytes, in order; raise CorruptionError."""
     path = os.path.join(directory, name(tail.number))
     try:
-        data = files.open(path).pread(tail.size - known, known)
-        if len(data) < tail.size - known:
-            raise chunks.DamagedError(f"the file ends before its {tail.size} committed bytes")
-        return [part for _, parts, _ in blocks(f"{seal}/{tail.number}", known, data) for part in parts]
+        try:
+            return _read(files, path, seal, tail, known)
+        except chunks.DamagedError:
+            if not files.forget(path):  # else it was a copy
+                raise
+            return _read(files, path, seal, tail, known)
     except FileNotFoundError as error:
         raise CorruptionError(f"{path!r} is missing (stream {stream!r})", file=path, stream=stream) from error
     except (ValueError, TypeError) as error:
@@ -172,6 +176,13 @@ def read(files: fs.Files, directory: str, stream: str, seal: str, tail: Tail, kn
         ) from error  # fmt: skip
     except OSError as error:
         raise fs.unreadable(path, error) from error
+
+
+def _read(files: fs.Files, path: str, seal: str, tail: Tail, known: int) -> list[Part]:
+    data = files.open(path).pread(tail.size - known, known)
+    if len(data) < tail.size - known:
+        raise chunks.DamagedError(f"the file ends before its {tail.size} committed bytes")
+    return [part for _, parts, _ in blocks(f"{seal}/{tail.number}", known, data) for part in parts]
 
 
 class TailWriter:

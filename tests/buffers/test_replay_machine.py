@@ -169,7 +169,7 @@ class BufferMachine(RuleBasedStateMachine):
         spans = [(cut[name].begin, cut[name].end, store.checkpoint(one).cut[name])
                  for one, cut in self.checkpoints.items() if name in cut]  # fmt: skip
         for column in schema.columns:
-            rows = column.shard_rows
+            rows = self.writers[name].buffer.engine.streams.written.disk.rows[column.name].column.shard_rows
             needed = set()
             for begin, end, record in [(log.begin, log.end, store.newest_commit(name)), *spans]:
                 assert (record.begin, record.end) == (begin, end)

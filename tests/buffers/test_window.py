@@ -38,7 +38,8 @@ def test_just_the_shards_of_the_window_are_left(path: str, config: Config) -> No
             floor = max(0, recording.log.begin - context)
             arrays = buffer.engine.store.newest_commit("0").arrays
             for column in buffer.schema.columns:
-                stored, rows = arrays.get(column.name), column.shard_rows
+                stored = arrays.get(column.name)
+                rows = buffer.engine.streams.written.disk.rows[column.name].column.shard_rows
                 assert recording.log.end - (stored.rows if stored else 0) <= rows, "a shard that is full has its file"
                 expected = list(range(floor // rows, stored.shard + 1)) if stored else []
                 assert shards(path, column.name) == expected, column.name

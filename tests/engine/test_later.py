@@ -24,7 +24,7 @@ from diskreplay.ops.convert import Selection, export
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 from diskreplay.reading import bytelog
-from diskreplay.schema import columns as schema
+from diskreplay.schema import layout
 from diskreplay.schema.ids import pack
 from diskreplay.storage import tail
 from diskreplay.storage.local_files import LocalFiles
@@ -446,8 +446,8 @@ def test_a_store_without_such_columns_has_no_trace_of_them(tmp_path: pathlib.Pat
 def test_the_log_stays_bounded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a"
     rng = np.random.default_rng(0)
-    for name, value in (("LATER_CHUNK_ROWS", 1 << 12), ("LATER_SHARD_ROWS", 1 << 16)):
-        monkeypatch.setattr(schema, name, value)
+    for name, value in (("LOG_CHUNK_BYTES", 1 << 12), ("SHARD_BYTES", 1 << 16)):
+        monkeypatch.setattr(layout, name, value)
     for name in ("SLACK_BYTES", "BLOCK_BYTES"):
         monkeypatch.setattr(later_values, name, 1 << 12)
     monkeypatch.setattr(tail, "LEFT_BYTES", 0)

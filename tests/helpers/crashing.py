@@ -431,26 +431,21 @@ def leftovers(disk: SimulatedDisk) -> list[str]:
 
 
 def check_shards(disk: SimulatedDisk, buffer: dr.ReplayBuffer, name: str, log: Log, account: Account) -> None:
-    """After a commit, a stream has the shards that its window and the checkpoints need, and no other.
-
-    How many rows the shards hold says each record; all others must be in its tail.
-    """
-    context, store = buffer.schema.context, buffer.engine.store
-    there = set(buffer.checkpoints)
-    cuts = {label: cut for label, cut in (account.checkpoints | account.unsure).items() if label in there}
-    records = [
-        buffer.engine.streams.commits[name],
-        *(store.checkpoint(one).cut[name] for one in cuts if name in cuts[one]),
+    """After a commit, a stream has the shards that its record and the checkpoints need, and no other."""
+    known = account.checkpoints | account.unsure
+    cuts = {label: buffer.engine.store.checkpoint(label).cut for label in buffer.checkpoints}
+    pairs = [((log.begin, log.end), buffer.engine.streams.commits[name])]
+    pairs += [
+        ((known[label][name].begin, known[label][name].end), cut[name]) for label, cut in cuts.items() if name in cut
     ]
-    spans = [(log.begin, log.end), *((cut[name].begin, cut[name].end) for cut in cuts.values() if name in cut)]
-    assert [(record.begin, record.end) for record in records] == spans
-    rows = {column.name: column for column in buffer.schema.columns}
-    for path, column in (rows | {one.items.name: one.items for one in buffer.schema.ragged.values()}).items():
+    for (begin, end), commit in pairs:
+        floor = max(0, min(begin, end - 1) - buffer.schema.context)
+        assert commit.table("rows") == (begin, end, floor)
+    for path in {**buffer.schema.arrays, **buffer.schema.logs}:
         needed = set()
-        for record, (begin, end) in zip(records, spans, strict=True):
-            if (stored := record.arrays.get(path)) is not None:
-                first = max(0, min(begin, end - 1) - context) if path in rows else record.of(path).begin
-                needed |= set(range(min(first, stored.rows - 1) // column.shard_rows, stored.shard + 1))
-        listed = disk.list(f"{PATH}/streams/{name}/{path}")
-        found = {int(one.split(".")[1]) for one in listed if one.startswith("c.")}
+        for _, commit in pairs:
+            if (stored := commit.arrays.get(path)) is not None:
+                first = min(commit.of(path).needed_from, stored.rows - 1)
+                needed |= set(range(first // stored.shard_rows, stored.shard + 1))
+        found = {int(one.split(".")[1]) for one in disk.list(f"{PATH}/streams/{name}/{path}") if one.startswith("c.")}
         assert found == needed, f"{path}: shards {found} instead of {needed}"

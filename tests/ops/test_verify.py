@@ -170,7 +170,7 @@ def test_every_problem_is_named(store: pathlib.Path) -> None:
     assert sorted((p.column, p.rows) for p in verify(store).problems) == [
         ("obs", (0, 4)),
         ("obs", (16, 32)),
-        ("reward", (0, 16)),
+        ("reward", (0, 8192)),
     ]
 
 
@@ -366,16 +366,17 @@ PLAIN = {name: "none" for name in ("start", "valid", "terminated", "reward")}
 
 def forge(store: pathlib.Path, column: str, row: int, env: int, value: Any) -> None:
     """Replaces one value of an uncompressed resident column, checksum included."""
-    schema = json.loads((store / "zarr.json").read_bytes())["attributes"]["diskreplay"]["schema"]
-    layout = next(c for c in schema["columns"] if c["name"] == column)
-    count = layout["shard_rows"] // layout["chunk_rows"]
-    chunk, at = divmod(row, layout["chunk_rows"])
+    document = json.loads((stream(store) / column / "zarr.json").read_bytes())
+    dtype, sharding = document["data_type"], document["codecs"][0]["configuration"]
+    chunk_rows = sharding["chunk_shape"][0]
+    count = document["chunk_grid"]["configuration"]["chunk_shape"][0] // chunk_rows
+    chunk, at = divmod(row, chunk_rows)
     shard, chunk = divmod(chunk, count)
     file = stream(store) / column / f"c.{shard}.0"
     offset, size = index_of(store, column, shard, count, 1)[chunk, 0].tolist()
     data = bytearray(file.read_bytes())
-    values = np.frombuffer(bytes(data[offset : offset + size - 4]), layout["dtype"]).reshape(-1, 2).copy()
-    values = values.view(np.uint8) if layout["dtype"] == "bool" else values
+    values = np.frombuffer(bytes(data[offset : offset + size - 4]), dtype).reshape(-1, 2).copy()
+    values = values.view(np.uint8) if dtype == "bool" else values
     values[at, env] = value
     data[offset : offset + size] = chunks.seal(values.tobytes())
     file.write_bytes(data)

@@ -18,7 +18,7 @@ from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 from diskreplay.reading import bytelog
 from diskreplay.schema import columns as schema
-from diskreplay.schema.columns import LOGS, Codec, Column, Schema
+from diskreplay.schema.columns import CHOSEN, LOGS, Column, Schema
 from diskreplay.storage import commit
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
@@ -86,7 +86,7 @@ class Tally:
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has stores keep a tally; all that a kind of log must be entered in."""
-    column = Column(TALLY, (), np.dtype(np.uint8), 32, 128, Codec("zstd", 1), True)
+    column = Column(TALLY, (), np.dtype(np.uint8), CHOSEN)
     logs = cast(Any, Schema.logs).fget
     monkeypatch.setattr(verifying, "LOGS", (*LOGS, TALLY))
     monkeypatch.setattr(commit, "TABLES", (*commit.TABLES, "tally"))
