@@ -97,6 +97,7 @@ NO_THRESHOLD = {
     "how much of the log is looked through at once; no result depends on it": "reading.bytelog.LOOK_SHARE",
     "when a value that comes again is stored again; no result depends on it": "engine.ragged_rows.NEAR_SHARE",
     "how many records are remembered; no result depends on it": "storage.stream.MOST_KNOWN",
+    "an estimate, see tests/crash/test_fail_stop.py": "storage.stream.RECORD_BYTES",
     "of how many facts the values are remembered; no result depends on it": "index.episodes.MOST_VALUES",
     "what a float holds exactly": "index.fact_values.MOST_EXACT",
     "which texts in RAM are one object; no result depends on it": "index.facts.SHARED_LENGTH",

@@ -69,6 +69,8 @@ class RowCheck:
         self.parts = parts
         self.patches = commit.table(PATCH_TABLE)
         self.schema = schema
+        self._lost: dict[str, CorruptionError] = {}
+        """Of columns of which rows are neither in the shards nor in the tail, the error."""
         self.observed = {column.name for column in schema.obs_columns}
         self.commit = commit
         self.found = found
@@ -132,13 +134,14 @@ class RowCheck:
                 if part.path == path:
                     reader.put(part.first, part.values((reader.num_envs, *reader.column.shape), reader.column.dtype))
             reader.check_held(table.end + (path in self.observed and table.end > 0))
-        except chunks.DamagedError as error:
-            self.found.add(f"the tail: {error}", stream=reader.stream, column=path)
-        except CorruptionError as error:
-            self.found.take(error)
+        except (chunks.DamagedError, CorruptionError) as error:
+            self._lost[path] = CorruptionError(f"the tail: {error}", file=reader.directory, stream=reader.stream)
+            self.found.take(error if isinstance(error, CorruptionError) else self._lost[path], column=path)
 
     def loaded(self, path: str) -> ColumnReader:
-        """Return the reader of a column, with the indexes of its shards."""
+        """Return the reader of a column, with the indexes of its shards; raise CorruptionError if rows are nowhere."""
+        if path in self._lost:
+            raise self._lost[path]
         reader, table = self.readers[path], self.commit.of(path)
         reader.load(self.commit.arrays.get(path), table.needed_from, table.end)
         return reader

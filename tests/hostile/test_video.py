@@ -119,8 +119,8 @@ def test_a_span_that_ends_inside_a_packet(path: str) -> None:
     with dr.ReplayBuffer.create(path, box(shown.facts), CHOICE, capacity=900, video={"obs": shown.facts}) as rb:
         for at in range(4):
             rb.add(shown.values[at], 0, 0.0, shown.values[at + 1], False, False)
-            if at == 2:  # the first row of a chunk
-                rb.engine.streams.writer.rows["obs"].single[0][1] -= 3
+            if at == 2:
+                rb.engine.streams.writer.rows["obs"].single[2][1] -= 3
     with dr.ReplayBuffer.open(path, mode="r") as rb:
         assert np.array_equal(rb.get(rb.items()[:1]).obs, shown.shown[:1])
         with pytest.raises(CorruptionError, match="no packet ends after"):

@@ -177,20 +177,21 @@ def test_every_problem_is_named(store: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"end": 60}, "its seal does not match"),
-        ({"end": 70}, "with 70 rows"),
-        ({"begin": 51}, "begin must not pass end"),
-        ({"end": "50"}, "must be an integer"),
+        ({"tables": {"rows": [0, 60, 0]}}, "nor in the tail"),
+        ({"tables": {"rows": [51, 50, 0]}}, "nor begin end"),
+        ({"tables": {"rows": [0, "50", 0]}}, "must be an integer"),
         ({"capacity": 10}, "must not hold more than 5 rows"),
-        ({"patch_end": 100_000}, "with 100000 rows"),
-        ({"tails": {"obs": [3, 1 << 40]}}, "committed bytes"),
+        ({"tables": {"patches": [0, 100_000, 0]}}, "nor in the tail"),
+        ({"arrays": {"obs": [3, 1 << 40, 50, 4, 16, 1, "zstd:1"]}}, "committed bytes"),
+        ({"tail": [1, 9, 1]}, "tail.1"),
         ({"num_envs": 3}, "instead of"),
     ],
 )
 def test_an_edited_commit_record(store: pathlib.Path, change: dict[str, Any], expected: str) -> None:
     def put(document: dict[str, Any]) -> None:
         ours = document["attributes"]["diskreplay"]
-        ours.update({key: {**ours[key], **value} if key == "tails" else value for key, value in change.items()})
+        for key, value in change.items():
+            ours[key] = {**ours[key], **value} if isinstance(value, dict) else value
 
     edit(stream(store) / "zarr.json", put)
     result = verify(store)
@@ -203,25 +204,30 @@ def test_an_edited_row_count_within_the_chunk(store: pathlib.Path) -> None:
     """Fewer rows than were written: no index of a column of rows has the seal of so many."""
 
     def put(document: dict[str, Any]) -> None:
-        document["attributes"]["diskreplay"]["end"] -= 1
+        ours = document["attributes"]["diskreplay"]
+        ours["tables"]["rows"][1] -= 1
+        for path in ("obs", "action", "reward", "terminated", "truncated", "valid", "start"):
+            ours["arrays"][path][2] -= 1
 
     edit(stream(store) / "zarr.json", put)
     found = {problem.column for problem in verify(store).problems}
     assert {"obs", "action", "reward", "terminated", "truncated", "valid", "start"} <= found
 
 
-@pytest.mark.parametrize("column", ["obs", "reward", "valid", "patches/place", "patches/obs"])
-def test_a_record_that_names_other_tails(store: pathlib.Path, column: str) -> None:
-    """Those of an older or a newer commit, or of none: an index knows of what rows it is."""
+@pytest.mark.parametrize("column", ["obs", "reward", "valid", "cuts/place"])
+def test_a_record_that_names_other_shards(store: pathlib.Path, column: str) -> None:
+    """Those of a newer commit, or of none: an index knows of what rows it is."""
     older = record_of(store)
     with dr.ReplayBuffer.open(store) as buffer:
         fill(buffer, 9, seed=3)
     newer = record_of(store)
-    tails = [older["tails"][column], [0, 0], [1, 17], [7, 100]]
-    for record, tail in ((older, newer["tails"][column]), *((newer, tail) for tail in tails)):
-        forged = {**record, "tails": {**record["tails"], column: tail}}
+    stored = newer["arrays"][column]
+    others = [[0, 1, *stored[2:]], [stored[0], 17, *stored[2:]], [7, 100, *stored[2:]]]
+    for record, to in ((older, stored), *((newer, to) for to in others)):
+        forged = {**record, "arrays": {**record["arrays"], column: to}}
         edit(stream(store) / "zarr.json", lambda document, to=forged: document["attributes"].update(diskreplay=to))
-        assert column in {problem.column for problem in verify(store).problems}
+        found = verify(store).problems
+        assert column in {problem.column for problem in found} or repr(column) in found[0].what
 
 
 @pytest.mark.parametrize(
@@ -259,7 +265,7 @@ def test_damaged_checkpoints(store: pathlib.Path) -> None:
     file = store / "checkpoints" / "one" / "zarr.json"
     kept = file.read_bytes()
 
-    edit(file, lambda document: document["attributes"]["diskreplay"]["cut"]["0"].update(end=60))
+    edit(file, lambda document: document["attributes"]["diskreplay"]["cut"]["0"]["tables"].update(rows=[0, 60, 0]))
     assert "does not come before" in " ".join(p.what for p in verify(store).problems)
     file.write_bytes(kept)
     edit(file, lambda document: document["attributes"]["diskreplay"]["cut"].update(gone=record_of(store)))

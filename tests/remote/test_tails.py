@@ -18,6 +18,7 @@ import diskreplay as dr
 from diskreplay.errors import RemoteError
 from diskreplay.ops import remote as ops
 from diskreplay.ops.verify import verify
+from diskreplay.remote import push
 from diskreplay.remote.collect import collect_garbage
 from diskreplay.remote.needed import tail_key, tail_number
 from diskreplay.remote.place import open_remote
@@ -33,6 +34,7 @@ def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tail of which half is dead is left, and then only the one before the newest stays."""
     monkeypatch.setattr(tail, "DEAD_BYTES", 0)
     monkeypatch.setattr(tail, "LEFT_SECONDS", -1.0)
+    monkeypatch.setattr(push, "KEPT_SECONDS", -1.0)
 
 
 def tails(objects: SimulatedObjects) -> set[int]:
@@ -95,10 +97,10 @@ def test_a_tail_is_opened_with_its_record(tmp_path: pathlib.Path, short_lived: N
 
 def test_tails_that_were_left_go(tmp_path: pathlib.Path, short_lived: None) -> None:
     life, objects = pushed(tmp_path / "a", 3)
-    push = life.push(objects)
+    pusher = life.push(objects)
     for _ in range(12):
         life.add(5)
-        push.run()
+        pusher.run()
         newest = record_of(objects, tmp_path / "m").tail
         assert tails(objects) <= set(range(newest.oldest, newest.number + 1))
     assert newest.number > 3
@@ -161,6 +163,25 @@ def test_no_tail_gets_fewer_bytes_than_another_checkpoint_names(tmp_path: pathli
     assert objects.data[key] == whole
     for name, rows in wanted.items():
         assert read(objects, tmp_path / "anew", checkpoint=name) == sorted(rows)
+
+
+def test_a_trainer_may_be_some_minutes_behind(
+    tmp_path: pathlib.Path, short_lived: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "KEPT_SECONDS", 600.0)
+    life, objects = pushed(tmp_path / "a", 5)
+    pusher, before = life.push(objects), sorted(life.window())
+    with reader(objects, tmp_path / "m") as trainer:
+        for _ in range(6):
+            life.add(5)
+            pusher.run()
+        trainer.checkpoint("t")
+        assert sorted(rows_of(trainer)) == before
+    monkeypatch.setattr(push, "KEPT_SECONDS", -1.0)
+    life.add(5)
+    pusher.run()
+    assert len(tails(objects)) <= 3
+    assert read(objects, tmp_path / "anew", checkpoint="t") == before
 
 
 def test_a_checkpoint_made_while_a_push_removes_its_tail(tmp_path: pathlib.Path, short_lived: None) -> None:

@@ -19,7 +19,7 @@ from helpers.testing import FaultyFiles, SimulatedDisk, small_thresholds
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, DamageWarning
 from diskreplay.ops.verify import verify
-from diskreplay.schema.columns import Codec, Column
+from diskreplay.schema.columns import CHOSEN, Codec, StoredColumn
 from diskreplay.storage import chunks, tail
 from diskreplay.storage import column as column_module
 from diskreplay.storage.column import ColumnReader, ColumnWriter
@@ -135,8 +135,14 @@ def test_names_of_tails() -> None:
 # Rows of a column
 
 
-def column(resident: bool = True) -> Column:
-    return Column("obs", (2,), np.dtype(np.float32), 4, 16, Codec("none"), resident)
+def column(together: bool = True) -> StoredColumn:
+    """With chunks of both environments, or of one."""
+    return StoredColumn("obs", (2,), np.dtype(np.float32), CHOSEN, 4, 16, 2 if together else 1, Codec("none"))
+
+
+def rows_of(values: np.ndarray) -> np.ndarray:
+    """The rows ``(4, 2, 2)`` of a chunk's values by group."""
+    return values.swapaxes(0, 1).reshape(4, 2, 2)
 
 
 def rows(first: int, stop: int, plus: int = 0) -> np.ndarray:
@@ -145,9 +151,9 @@ def rows(first: int, stop: int, plus: int = 0) -> np.ndarray:
     return at * 10 + np.arange(4, dtype=np.float32).reshape(2, 2) + np.float32(plus)
 
 
-@pytest.mark.parametrize("resident", [True, False])
-def test_of_two_blocks_with_one_row_the_last_counts(resident: bool) -> None:
-    reader = ColumnReader(SimulatedDisk(), "/a", "0", column(resident), 2)
+@pytest.mark.parametrize("together", [True, False])
+def test_of_two_blocks_with_one_row_the_last_counts(together: bool) -> None:
+    reader = ColumnReader(SimulatedDisk(), "/a", "0", column(together), 2)
     reader.load(None, 0, 5)
     reader.put(0, rows(0, 6, plus=500))  # row 5 is the newest next observation
     reader.held(1)
@@ -156,9 +162,7 @@ def test_of_two_blocks_with_one_row_the_last_counts(resident: bool) -> None:
     assert reader.read_rows(0, 10).tolist() == [*rows(0, 5, plus=500).tolist(), *rows(5, 10).tolist()]
     values = reader.held(1).values
     assert values is not None
-    assert reader._slots(values).tolist() == [*rows(4, 5, plus=500).tolist(), *rows(5, 8).tolist()], (
-        "what was held goes"
-    )
+    assert rows_of(values).tolist() == [*rows(4, 5, plus=500).tolist(), *rows(5, 8).tolist()], "what was held goes"
     reader.check_held(10)
     with pytest.raises(
         CorruptionError, match=r"row 10 of column 'obs'.*neither in the shards.*nor in the tail"
@@ -167,17 +171,17 @@ def test_of_two_blocks_with_one_row_the_last_counts(resident: bool) -> None:
     assert error.value.rows == (10, 11)
 
 
-@pytest.mark.parametrize("resident", [True, False])
-def test_rows_that_nobody_needs_may_be_missing(resident: bool) -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_rows_that_nobody_needs_may_be_missing(together: bool) -> None:
     """Those below the first needed one: their places in a chunk are zeros."""
-    reader = ColumnReader(SimulatedDisk(), "/a", "0", column(resident), 2)
+    reader = ColumnReader(SimulatedDisk(), "/a", "0", column(together), 2)
     reader.load(None, 6, 9)
     reader.put(6, rows(6, 9))
     reader.check_held(9)
     assert reader.read_rows(6, 9).tolist() == rows(6, 9).tolist()
     values = reader.held(1).values
     assert values is not None
-    assert reader._slots(values).tolist() == [*np.zeros((2, 2, 2)).tolist(), *rows(6, 8).tolist()]
+    assert rows_of(values).tolist() == [*np.zeros((2, 2, 2)).tolist(), *rows(6, 8).tolist()]
     reader.put(9, rows(10, 12))
     reader.load(None, 8, 12)
     reader.forget_held()
@@ -189,10 +193,10 @@ def test_rows_that_nobody_needs_may_be_missing(resident: bool) -> None:
 class Array:
     """One array in its own directory, written, committed and read as a stream does it."""
 
-    def __init__(self, resident: bool) -> None:
+    def __init__(self, together: bool) -> None:
         self.disk = SimulatedDisk()
         self.disk.mkdir("/a")
-        self.column = column(resident)
+        self.column = column(together)
         self.writer = ColumnWriter(self.disk, "/a", "0", self.column, 2, "identity/0/obs")
         self.resume(None, 0, 0, rows(0, 0))
 
@@ -218,9 +222,9 @@ class Array:
         return found
 
 
-@pytest.mark.parametrize("resident", [True, False])
-def test_a_chunk_that_was_not_full_is_completed(resident: bool) -> None:
-    array = Array(resident)
+@pytest.mark.parametrize("together", [True, False])
+def test_a_chunk_that_was_not_full_is_completed(together: bool) -> None:
+    array = Array(together)
     array.writer.append(rows(0, 6))
     array.commit([*array.writer.full(), *array.writer.partial()], 0)
     assert (array.writer.stored_rows, array.writer.full(), array.writer.partial()) == (6, [], [])
@@ -242,11 +246,11 @@ def test_a_chunk_that_was_not_full_is_completed(resident: bool) -> None:
     assert array.writer.stored[:3] == (1, array.writer.append_at, 21)
 
 
-@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("needed_from", [6, 8, 18, 37])
-def test_chunks_below_the_first_needed_row_may_be_missing(resident: bool, needed_from: int) -> None:
+def test_chunks_below_the_first_needed_row_may_be_missing(together: bool, needed_from: int) -> None:
     """A writer that opens a stream whose window went on, while no chunk of an array was worth a shard."""
-    array = Array(resident)
+    array = Array(together)
     array.writer.append(rows(0, 6))
     array.commit(array.writer.full(), 0)
     assert array.writer.stored_rows == 4
