@@ -86,6 +86,8 @@ class StreamLog:
         self.rows = max(1, capacity // num_envs)
         """The most rows that the window may hold."""
         self.context = context
+        self.without_tail = False
+        """True if the newest rows are lost: values that were written later may be theirs."""
         self._small = [c for c in (*columns, *later) if c.name not in always]
         kept = {c.name for c in (*columns, *later) if c.name in always or c.is_held(self.window)}
         small = [c for c in columns if c.name in kept and (only is None or c.name in only)]

@@ -54,6 +54,7 @@ class OpenStream:
             commit.stream, schema.columns, schema.patch_columns, commit.num_envs, commit.capacity, schema.context,
             schema.later, {*schema.ragged, reward}, only,
         )  # fmt: skip
+        self.log.without_tail = commit.end > 0 and not commit.tail.number
         self.sources = [
             ObsSource(c.name, stack, self.log, disk.rows[c.name], disk.patches[c.name], cache)
             for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)

@@ -223,7 +223,10 @@ def test_a_record_that_names_other_shards(store: pathlib.Path, column: str) -> N
     newer = record_of(store)
     stored = newer["arrays"][column]
     others = [[0, 1, *stored[2:]], [stored[0], 17, *stored[2:]], [7, 100, *stored[2:]]]
-    for record, to in ((older, stored), *((newer, to) for to in others)):
+    cases = [(newer, to) for to in others]
+    if stored != older["arrays"][column]:  # else closing kept the new rows of the column in the tail
+        cases.append((older, stored))
+    for record, to in cases:
         forged = {**record, "arrays": {**record["arrays"], column: to}}
         edit(stream(store) / "zarr.json", lambda document, to=forged: document["attributes"].update(diskreplay=to))
         found = verify(store).problems
