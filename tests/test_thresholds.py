@@ -81,7 +81,6 @@ NO_THRESHOLD = {
         "views.notebooks.SIDE views.notebooks.THUMBNAILS views.notebooks.WIDTH views.pictures.LEAST_STACKED "
         "views.pictures.MOST_STACKED"
     ),
-    "how much more room is asked for before a stream goes back": "storage.stream.RECORD_BYTES",
     "how much is written at once": "storage.checkpoint_arrays.WRITTEN_BYTES",
     "how much is read at once": "storage.attachments.READ_BYTES",
     "how long is waited for another process": "storage.store.LOCK_SECONDS",
