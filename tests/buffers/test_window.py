@@ -53,7 +53,8 @@ def test_just_the_shards_of_the_window_are_left(path: str, config: Config) -> No
 @pytest.mark.long
 def test_disk_usage_is_bounded(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "LEFT_BYTES", 0)  # of tails that were left the last one stays
-    config = Config("noise", Leaf((600,)), capacity=60, chunk_rows=2, shard_rows=6, small_shard_rows=60)
+    small = {"small_shard_rows": 60, "resident_bytes": 24}
+    config = Config("noise", Leaf((600,)), capacity=60, chunk_rows=2, shard_rows=6, **small)
     recording = Recording(config)
     sizes = []
     with config.create(path) as buffer:

@@ -450,7 +450,8 @@ def test_the_log_stays_bounded(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(layout, name, value)
     for name in ("SLACK_BYTES", "BLOCK_BYTES"):
         monkeypatch.setattr(later_values, name, 1 << 12)
-    monkeypatch.setattr(tail, "LEFT_BYTES", 0)
+    for name, value in (("LEFT_BYTES", 0), ("DEAD_BYTES", 1 << 12)):
+        monkeypatch.setattr(tail, name, value)
     living = 300 * (64 * 4 + 8)
     with create(path, capacity=300, later={"state": ((64,), np.float32)}) as buffer:
         play(buffer, 300, ends=False)
@@ -506,7 +507,7 @@ def test_damage_is_found(tmp_path: pathlib.Path, pinned: bool) -> None:
             buffer.checkpoint("one")
         buffer.write("v", buffer.items(), np.arange(20, dtype=np.float32))
     record = Store(str(path), LocalFiles()).newest_commit("0")
-    flip(path / "streams/0/later/values/c.0.0", record.arrays["later/values"].size - 600 if pinned else 20)
+    flip(path / "streams/0/later/values/c.0.0", record.arrays["later/values"].size // 2 if pinned else 20)
     assert not verify(path).ok
     with pytest.raises(CorruptionError, match="verify"):
         dr.ReplayBuffer.open(path, mode="r")

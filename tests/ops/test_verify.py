@@ -184,7 +184,7 @@ def test_every_problem_is_named(store: pathlib.Path) -> None:
         ({"tables": {"patches": [0, 100_000, 0]}}, "nor in the tail"),
         ({"arrays": {"obs": [3, 1 << 40, 50, 4, 16, 1, "zstd:1"]}}, "committed bytes"),
         ({"tail": [1, 9, 1]}, "tail.1"),
-        ({"num_envs": 3}, "instead of"),
+        ({"num_envs": 3}, "cannot have chunks of 2 environments"),
     ],
 )
 def test_an_edited_commit_record(store: pathlib.Path, change: dict[str, Any], expected: str) -> None:
@@ -196,7 +196,7 @@ def test_an_edited_commit_record(store: pathlib.Path, change: dict[str, Any], ex
     edit(stream(store) / "zarr.json", put)
     result = verify(store)
     assert not result.ok
-    assert any(expected in problem.what for problem in result.problems)
+    assert any(expected in problem.what for problem in result.problems), [problem.what for problem in result.problems]
     assert all(problem.stream == "0" for problem in result.problems)
 
 
@@ -223,7 +223,10 @@ def test_a_record_that_names_other_shards(store: pathlib.Path, column: str) -> N
     newer = record_of(store)
     stored = newer["arrays"][column]
     others = [[0, 1, *stored[2:]], [stored[0], 17, *stored[2:]], [7, 100, *stored[2:]]]
-    for record, to in ((older, stored), *((newer, to) for to in others)):
+    cases = [(newer, to) for to in others]
+    if stored != older["arrays"][column]:  # else closing kept the new rows of the column in the tail
+        cases.append((older, stored))
+    for record, to in cases:
         forged = {**record, "arrays": {**record["arrays"], column: to}}
         edit(stream(store) / "zarr.json", lambda document, to=forged: document["attributes"].update(diskreplay=to))
         found = verify(store).problems
