@@ -335,7 +335,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         Another writer makes a checkpoint, then looks for a new timeline; this one begins a timeline, then looks for new
         checkpoints. So one of them sees the other. If this one does, it gives way: nothing was given up yet.
         """
-        kept = (self._kept(commit, path, ()) or 0 for path in commit.arrays)
+        kept = (self._kept(commit, path, ()) or 0 for path in commit.arrays)  # what goes to new files
         if self.files.room(self.scratch) < 2 * newest.tail.size + commit.tail.size + sum(kept) + RECORD_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)  # before anything is written
         put = functools.partial(self._replace, begin=True) if whole else self._say

@@ -227,7 +227,7 @@ def test_a_full_disk_refuses_going_back_before_rows_are_given_up() -> None:
         buffer.checkpoint("one")
         lives.add(buffer, 2)
     refused = 0
-    for room in range(0, 50_000, 500):
+    for room in range(0, 200_000, 2_000):
         full = disk.after_kill()
         full.capacity_bytes = 0
         full.capacity_bytes = room - full.free_bytes()
