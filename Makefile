@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c 
 export PYTHONDONTWRITEBYTECODE :=
 # Twice quiet: errors are printed, warnings (as root, of a cache) are not.
 PIP_INSTALL := $(PIP) -qq
-BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py cached.py spent.py loading.py device.py starting.py report.py formats.py sb3_dqn.py mixtures.py selections.py rollouts.py later.py ragged.py remote.py growth.py
+BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py cached.py spent.py commits.py loading.py device.py starting.py report.py formats.py sb3_dqn.py mixtures.py selections.py rollouts.py later.py ragged.py remote.py growth.py
 INPUTS := pyproject.toml constraints.txt
 OLDEST := .venv-oldest
 BROWSER := .venv-browser

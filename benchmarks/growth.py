@@ -23,7 +23,6 @@ import numpy as np
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
 from diskreplay.reading import compiled
 
@@ -90,7 +89,7 @@ def adding(path: str, stream: str) -> float:
 
 
 def streams(folder: str, count: int) -> Found:
-    """Streams of 100 rows, and five checkpoints of all."""
+    """Streams of 100 rows."""
     without_syncs()
     path = f"{folder}/a.replay"
     new(path, capacity=1_000).close()
@@ -101,15 +100,11 @@ def streams(folder: str, count: int) -> Found:
         buffer.extend(rows[:100], np.zeros(100, int), np.zeros(100), rows[1:], no, no)
         buffer.close()
     calls = 3 if count >= 100 else 9
-    found = {
+    return {
         "add a stream": statistics.median(harness.fresh(adding, path, f"new{number}") for number in range(5)),
         '`open(mode="r")`': median_ms(lambda: dr.ReplayBuffer.open(path, mode="r").close(), calls),
         "`verify`": median_ms(lambda: verify(path), calls),
     }
-    with dr.ReplayBuffer.open(path, stream="s1") as buffer:
-        for number in range(5):
-            buffer.checkpoint(f"c{number}")
-    return {**found, "`compact`, five checkpoints": median_ms(lambda: compact(path), calls)}
 
 
 def columns(folder: str, count: int) -> Found:

@@ -31,7 +31,7 @@ RESULTS = HERE / "RESULTS.md"
 RECORD = HERE / "results.json"
 SECTIONS = (
     "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel", "cached",
-    "spent", "loading", "device", "starting", "report", "mixtures",
+    "spent", "commits", "loading", "device", "starting", "report", "mixtures",
     "selections", "rollouts", "later", "ragged", "robots", "recording", "remote", "streams", "growth", "ray_data",
     "ray_collectors",
 )  # fmt: skip

@@ -20,7 +20,6 @@ import numpy as np
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.ops.compact import compact
 from diskreplay.storage.local_files import LocalFiles
 
 STEPS = 1 << 20
@@ -107,18 +106,16 @@ def main() -> None:
                 figures.append(harness.Figure(label, write, 1.0, "us", update + numpy))
                 committing, living = written_over(buffer, steps, width)
                 stored = LocalFiles().stored_bytes(str(path / "streams" / "0" / "later")) / 1e6
-            compact(path)
-            left = LocalFiles().stored_bytes(str(path / "streams" / "0" / "later")) / 1e6
             rows.append(
                 (
                     f"{width} float32", f"{update:.0f}", f"{numpy:.0f}", f"{commit:.1f}",
                     f"{appended:,.0f} of {BATCH * (4 * width + 8):,}",
-                    f"{1e3 * committing / (TURNS * living):.1f}", f"{living:.0f}", f"{stored:.0f}", f"{left:.0f}",
+                    f"{1e3 * committing / (TURNS * living):.1f}", f"{living:.0f}", f"{stored:.0f}",
                 )
             )  # fmt: skip
     heads = (
         "a value", "update_priorities, us", "numpy, us", f"a commit of {BATCH}, ms", "its bytes, of those given",
-        "commits of all, ms a MB", "all values, MB", f"on disk after {TURNS} times, MB", "compacted, MB",
+        "commits of all, ms a MB", "all values, MB", f"on disk after {TURNS} times, MB",
     )  # fmt: skip
     body = (
         f"A window of {asked.steps:,} transitions, of {asked.steps // 16:,} with 512 numbers a row, which are read "

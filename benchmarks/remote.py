@@ -139,7 +139,7 @@ def pushed_while_adding(scratch: pathlib.Path, steps: int, rate: int) -> tuple[C
     objects = Counted()
     path = scratch / f"at-{rate}.replay"
     with contenders.create_store(str(path), steps, commit_rows=1 << 40, commit_seconds=1e9) as buffer:
-        push = Push(Store(str(path), LocalFiles()), buffer.stream, objects)
+        push = pushing(buffer, objects)
         since = commits = 0
         for game in frames.GAMES:
             for episode in workload.episodes(frames.load(game), steps // len(frames.GAMES)):
@@ -154,6 +154,35 @@ def pushed_while_adding(scratch: pathlib.Path, steps: int, rate: int) -> tuple[C
         buffer.commit()
         push.run()
     return objects, harness.stored_bytes(path)
+
+
+def pushing(buffer: dr.ReplayBuffer, objects: Counted) -> Push:
+    """A push of a stream that is written as one with ``remote=`` is."""
+    assert buffer.engine.streams.writer is not None
+    buffer.engine.streams.writer.pushed = True
+    return Push(Store(buffer.path, LocalFiles()), str(buffer.stream), objects)
+
+
+def small_rows(scratch: pathlib.Path, rows: int, commit_rows: int, push_rows: int) -> tuple[Counted, Push, Any]:
+    """What is sent for so many rows of 17 floats; the push that sent it, and what adds and commits some more."""
+    path, objects, rng = str(scratch / f"small-{push_rows}.replay"), Counted(), np.random.default_rng(0)
+    spaces = gymnasium.spaces.Box(-9, 9, (17,), np.float32), gymnasium.spaces.Box(-1, 1, (6,), np.float32)
+    buffer = dr.ReplayBuffer.create(path, *spaces, capacity=STEPS, commit_rows=1 << 40, commit_seconds=1e9)
+    push, obs = pushing(buffer, objects), rng.normal(size=17).astype(np.float32)
+
+    def add(count: int) -> None:
+        nonlocal obs
+        for _ in range(count):
+            after = (obs + rng.normal(scale=0.1, size=17)).astype(np.float32)
+            buffer.add(obs, rng.uniform(-1, 1, 6).astype(np.float32), rng.normal(), after, False, False)
+            obs = after
+        buffer.commit()
+
+    for row in range(commit_rows, rows + 1, commit_rows):
+        add(commit_rows)
+        if not row % push_rows:
+            push.run()
+    return objects, push, add
 
 
 def synced(scratch: pathlib.Path) -> tuple[int, int, int]:
@@ -234,8 +263,7 @@ def added(scratch: pathlib.Path, steps: int, rounds: int) -> dict[str, float]:
             with contenders.create_store(str(path), steps, commit_rows=5_000) as buffer:
                 if kind == "with":
                     objects = Counted(LATENCY)
-                    pushing = BackgroundPush(Push(Store(str(path), LocalFiles()), buffer.stream, objects))
-                    buffer.engine.pushes.pushing = pushing
+                    buffer.engine.pushes.pushing = BackgroundPush(pushing(buffer, objects))
                 start = time.perf_counter()
                 for step in ready:
                     buffer.add(*step)
@@ -299,6 +327,20 @@ def main() -> None:
                 Figure("bytes sent, over the store's size", sent / 1e6, most_bytes, "MB", stored / 1e6),
             ]
             lines.append(f"At {rate:,} steps a second the requests cost ${dollars:.3f}.")
+        objects, _, _ = small_rows(scratch, 50_000, 1000, 1000)
+        sent, stored = objects.bytes["put"], harness.stored_bytes(scratch / "small-1000.replay")
+        rows.append(
+            Figure("bytes sent, a push every 1,000 rows of 17 floats, over the store's size", sent / 1e6, 16, "MB",
+                   stored / 1e6)
+        )  # fmt: skip
+        objects, push, add = small_rows(scratch, 2000, 1, 2000)
+        sent = objects.bytes["put"]
+        add(5)
+        push.run()
+        rows.append(
+            Figure("sent by a push of five rows after 2,000 commits of one", (objects.bytes["put"] - sent) / 1e6, 0.5,
+                   "MB")
+        )  # fmt: skip
         kinds = "the first of a process", "a later one", "one with a checkpoint"
         rows += [
             Figure(f"syncs of a push: {kind}", syncs, 2) for kind, syncs in zip(kinds, synced(scratch), strict=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from helpers import deadline, effort, scratch, tiers
+from helpers import deadline, effort, residency, scratch, tiers
 from helpers.testing import thresholds
 
 from diskreplay.buffers import opening
@@ -48,6 +48,13 @@ def _ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def _residency() -> Iterator[None]:
+    """What a test says by :func:`.residency.hold_up_to` ends with it."""
+    with residency.restored():
+        yield
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ with small_thresholds():
     with dr.ReplayBuffer.open(path, checkpoint="best") as rb:
         assert (rb.sample(16).index == drawn.index).all()
     for args in (
-        ["inspect", path], ["verify", path], ["compact", path], ["episodes", path],
+        ["inspect", path], ["verify", path], ["episodes", path],
         ["show", path, "-o", f"{path}.png"], ["report", path, "-o", f"{path}.html"],
         ["export", path, f"{path}.hdf5", "--allow-loss"], ["import", f"{path}.hdf5", again],
     ):

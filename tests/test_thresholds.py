@@ -30,16 +30,16 @@ NO_THRESHOLD = {
         "buffers.mixture.MAX_PARTS buffers.mixture.MAX_STREAMS buffers.multi_agent_layout.MAX_AGENTS "
         "engine.facts.MAX_BYTES engine.facts.MAX_DEPTH index.facts.MAX_LINE index.facts.MAX_NAME "
         "index.facts.MAX_SEED index.later_values.MOST_BYTES index.where.LARGEST_BITS index.where.MAX_DEPTH "
-        "index.where.MAX_LENGTH schema.columns.MAX_ROW_BYTES schema.columns.MAX_SET_ROWS schema.spaces.MAX_DEPTH "
+        "index.where.MAX_LENGTH schema.columns.MAX_CHUNK_BYTES "
+        "schema.columns.MAX_ROW_BYTES schema.columns.MAX_SET_ROWS schema.spaces.MAX_DEPTH "
         "schema.spaces.MAX_ELEMENTS schema.spaces.MAX_VALUE_BYTES "
-        "storage.column.MAX_CHUNK_BYTES "
         "storage.commit.MAX_ENVS storage.commit.MAX_IDS storage.commit.MAX_ITEMS storage.commit.MAX_SAMPLED "
-        "storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
+        "storage.commit.MAX_SHARD_CHUNKS storage.commit.MAX_STREAMS storage.metadata.MAX_BYTES "
         "storage.metadata.MAX_DEPTH storage.metadata.MAX_INTEGER_BITS "
         "sampling.counting.MOST_TIMES"
     ),
     "a number of the format": (
-        "index.episodes.ROW_BITS index.later_values.HEADER_BYTES index.later_values.PLACE_BYTES "
+        "index.cuts.INVALID index.episodes.ROW_BITS index.later_values.HEADER_BYTES index.later_values.PLACE_BYTES "
         "reading.kernel.BLOSC_BYTES reading.kernel.FRAME_BYTES reading.kernel.POLYNOMIAL schema.columns.CONTINUES "
         "schema.columns.CUT_START schema.columns.FORMAT_VERSION schema.columns.PATCHES "
         "schema.columns.REPEAT schema.columns.ZEROS "
@@ -50,7 +50,7 @@ NO_THRESHOLD = {
     ),
     "a mark": (
         "engine.row_buffers.NEVER index.facts.NOWHERE index.log.LATER index.log.NEVER index.log.NOW "
-        "index.slots.EVICTED index.slots.UNKNOWN index.spans.OPEN reading.tables.NONE_IN_RAM schema.ring.NO_LIMIT"
+        "index.slots.EVICTED index.slots.UNKNOWN index.spans.OPEN schema.ring.NO_LIMIT"
     ),
     "a bound on numbers, whatever their count": (
         "buffers.on_policy.EPSILON sampling.proportional.LEAST_MASS sampling.proportional.MOST_MASS "
@@ -69,7 +69,6 @@ NO_THRESHOLD = {
     "the system's": (
         "reading.kernel.NOWAIT reading.kernel.WILL_NEED storage.local_files.READ storage.local_files.WRITE"
     ),
-    "1 already, and the format fixes it": "schema.columns.LARGE_PATCH_CHUNK_ROWS",
     "shared by what comes after it, see tests/buffers/test_latest.py": "storage.commit.MAX_NUMBER",
     "what a system that allows next to nothing is asked for all the same": "storage.handles.LEAST_FILES",
     "what a message says": "index.selecting.LIKENESS",
@@ -97,6 +96,7 @@ NO_THRESHOLD = {
     "how much of the log is looked through at once; no result depends on it": "reading.bytelog.LOOK_SHARE",
     "when a value that comes again is stored again; no result depends on it": "engine.ragged_rows.NEAR_SHARE",
     "how many records are remembered; no result depends on it": "storage.stream.MOST_KNOWN",
+    "an estimate, see tests/crash/test_fail_stop.py": "storage.stream.RECORD_BYTES",
     "of how many facts the values are remembered; no result depends on it": "index.episodes.MOST_VALUES",
     "what a float holds exactly": "index.fact_values.MOST_EXACT",
     "which texts in RAM are one object; no result depends on it": "index.facts.SHARED_LENGTH",

@@ -159,32 +159,6 @@ def verify(path: str, as_json: bool) -> int:
 
 @main.command()
 @output.store_argument
-@click.option("--dry-run", is_flag=True, help="Only say what would be given back.")
-@output.json_option
-def compact(path: str, dry_run: bool, as_json: bool) -> None:
-    """Give back the space in the store at PATH that nothing needs.
-
-    That is older versions of chunks in shards that are full, and what killed writers left. No stream may be written
-    meanwhile; readers may go on.
-    """
-    from diskreplay.ops.compact import compact as run
-
-    with output.progress("compacting", counted=False) as update:
-        result = run(
-            path, dry_run=dry_run, progress=lambda done, total: update(done, total, f"{text.size(done)} written anew")
-        )
-    if output.printed_json(result, as_json):
-        return
-    verb = "would become" if dry_run else "became"
-    kept = f"; {text.size(result.kept_bytes)} stay in last shards and for checkpoints" if result.kept_bytes else ""
-    click.echo(
-        f"{text.size(result.bytes_before)} {verb} {text.size(result.bytes_after)}, "
-        f"{text.plural(result.shards, 'shard')} written anew{kept} ({result.seconds:.1f} s)"
-    )
-
-
-@main.command()
-@output.store_argument
 @click.option(
     "--capacity", type=click.IntRange(1), required=True, metavar="N", help="Transitions that each stream is to keep."
 )

@@ -69,10 +69,11 @@ def _schemas(asked: Schema, stored: Schema, options: Mapping[str, Any]) -> list[
     columns, found = _columns(asked), _columns(stored)
     for what in SETTINGS if mine == others else ():
         if (given := options[what]) is not None:
-            # That of the others follows from the capacity, which may grow.
             names = given if isinstance(given, Mapping) else [one.name for one in asked.obs_columns]
-            names = [name for name in names if getattr(columns[name], what) != getattr(found[name], what)]
-            wanted[what], has[what] = ({name: getattr(of[name], what) for name in names} for of in (columns, found))
+            names = [name for name in names if getattr(columns[name].given, what) != getattr(found[name].given, what)]
+            wanted[what], has[what] = (
+                {name: getattr(of[name].given, what) for name in names} for of in (columns, found)
+            )
     said = [name for name, space in SPACES.items() if wanted[space] != has[space]]
     for facts, one, other in ((wanted, mine, others), (has, others, mine)):
         differing = {name: layout for name, layout in one.items() if other.get(name) != layout}

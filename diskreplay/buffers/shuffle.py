@@ -202,10 +202,10 @@ def _load(pool: ChunkCache, streams: Sequence[OpenStream], ids: Ids, schema: Sch
             pool.drop_but(column, *np.divmod(lanes, groups))
             needed.append((column, lanes))
     for column, lanes in needed:
-        committed, groups = column.committed // column.column.chunk_rows, column.groups
+        stored, groups = column.in_ram, column.groups
         chunk, group = np.divmod(lanes, groups)
-        on_disk = chunk < committed
+        on_disk = chunk < stored
         gather.load(column, chunk[on_disk], group[on_disk], pool)
         chunk, group = np.divmod(np.setdiff1d(lanes + groups, lanes), groups)
-        on_disk = chunk < committed
+        on_disk = chunk < stored
         gather.advise(column, chunk[on_disk], group[on_disk])

@@ -102,7 +102,6 @@ class Appender:
         self.buffers.reserve(1)
         self.buffers.put_pending([stacks[:, -1] if self.num_envs > 1 else stacks[0, -1] for stacks in pending])
         log.pending = True
-        self.buffers.pending_patched = True
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
@@ -221,7 +220,7 @@ class Appender:
     def _patch_run(self, steps: Steps, start: int, stop: int, goes_on: bool) -> None:
         """Put next observations that steps ``[start, stop)``, just written, do not have to the patch table."""
         self.differing += int(np.count_nonzero(steps.unlike[start + (not goes_on) : stop]))
-        first = start + (not goes_on or self.buffers.pending_patched)  # a commit needed the pending one there
+        first = start + (not goes_on)
         at, *env = np.nonzero(steps.unlike[first:stop])
         if len(at):
             at += first - 1
@@ -235,7 +234,6 @@ class Appender:
         if log.end - log.begin > log.rows:
             log.slide(log.end - log.rows)
         log.pending = True
-        self.buffers.pending_patched = False
 
     def _find_break(self, stacks: Sequence[Any], valid: Any) -> Break | None:
         """Return how the new row breaks with the row before, or None if it does not."""
@@ -252,8 +250,7 @@ class Appender:
         rule gives.
         """
         of, more = self._before.of, CUT_START * (self._cuts[2] and self._cuts[0] == self.log.end)
-        if not self.buffers.pending_patched:
-            self.buffers.patch_pending(found.unlike)
+        self.buffers.patch_pending(found.unlike)
         self._watch(found, frames, next_frames, row)
         self.episodes += sum(bool(of(row.valid, env)) for env in found.begins)
         self.differing += len(set(found.unlike).difference(found.begins))

@@ -43,14 +43,15 @@ from diskreplay.errors import (
     WriteFailedError,
     warn_outside,
 )
+from diskreplay.index.cuts import Cuts
 from diskreplay.index.episodes import Episode
 from diskreplay.interrupts import Lock
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
 from diskreplay.reading.reads import Empty, Reads
-from diskreplay.schema.columns import REWARD, Schema
+from diskreplay.schema.columns import CUT_PLACES, CUTS, PATCH_TABLE, REWARD, Schema
 from diskreplay.schema.ragged import PADDED, check_forms
-from diskreplay.storage.commit import check_size
+from diskreplay.storage.commit import check_size, table_of
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 
@@ -86,7 +87,7 @@ class Engine:
         lock: guards what is in RAM; never held during a write to disk.
         write_lock: held by the thread that adds, commits or makes a checkpoint; taken before ``lock``.
         streams: the open streams of the store.
-        appender, later: these add rows, and write later values, if a stream is written.
+        appender, later, cuts: these add rows, write later values, and say where runs begin, if a stream is written.
         logs: the logs of bytes beside the rows of the written stream, by path.
         pushes: the pushes of the written stream.
         hooks, companion: the objects whose state goes with the rows; see :mod:`diskreplay.engine.hooks`.
@@ -102,6 +103,7 @@ class Engine:
     """
 
     appender: Appender
+    cuts: Cuts
     later: LaterWriter
 
     def __init__(
@@ -154,6 +156,7 @@ class Engine:
             if self.streams.writer is not None and written is not None:
                 change = self.lock.change
                 change.stop = self.streams.writer.stop
+                self.streams.writer.pushed = pushing is not None
                 items, log = self.streams.writer.items, written.log
                 read = functools.partial(written.read_span, lock=self.lock)
                 ragged = RaggedRows(store.schema, items, log.num_envs, read) if items else None
@@ -163,6 +166,9 @@ class Engine:
                 self.appender.resume(written.pending())
                 self.later = LaterWriter(store.schema, written, change)
                 self.logs = written.logs
+                known = self.streams.writer.commit_record.table(CUTS)
+                places = self.streams.writer.columns[CUT_PLACES].read_rows(known.begin, known.end)[:, 0]
+                self.cuts = Cuts(log, places, known.begin, log.end)
             self._last_commit = time.monotonic()
             self.pushes.committed(self.streams.writer)
         except BaseException:
@@ -332,12 +338,15 @@ class Engine:
 
     # Commits
 
-    def commit(self) -> None:
-        """Make all rows added so far durable; raise the errors of a buffer's ``commit``."""
+    def commit(self, closing: bool = False) -> None:
+        """Make all rows added so far durable; raise the errors of a buffer's ``commit``.
+
+        With ``closing`` shards hold all of them, for other readers of Zarr.
+        """
         with self.write_lock:
             writer = self.writable()
             with self.write_lock.exclusive:
-                self._commit(writer)
+                self._commit(writer, closing)
             self.pushes.committed(writer)
         self.pushes.warn()
 
@@ -353,22 +362,23 @@ class Engine:
         pushing.wait(timeout)
         self.pushes.warn_of_names()
 
-    def _commit(self, writer: StreamWriter) -> None:
+    def _commit(self, writer: StreamWriter, closing: bool = False) -> None:
         log = self.appender.log
         self._last_commit = time.monotonic()
         logs, record = self.logs, writer.commit_record
         unwritten = any(stored.unwritten for stored in logs.values())
         same = (log.begin, log.end, log.capacity) == (record.begin, record.end, record.capacity)
-        if same and not unwritten:
+        if same and not unwritten and not (closing and writer.closing_adds):
             writer.commit_counts(self.lock.change)
             writer.reclaim(self.lock.change)  # a checkpoint may have been dropped
             return
         with self.lock.change:
-            self.appender.buffers.patch_all_pending()
-            patch_begin = log.drop_patches()
-            begins = {path: stored.put(writer.logs[path]) for path, stored in logs.items()}
-            begins |= {column.column.name: log.first_item(name) for name, column in writer.items.items()}
-        writer.commit(log.begin, patch_begin, self.lock.change, begins, log.capacity)
+            needed = {table_of(path): stored.put(writer.logs[path]) for path, stored in logs.items()}
+            needed |= {column.column.name: log.first_item(name) for name, column in writer.items.items()}
+            needed[PATCH_TABLE] = log.drop_patches()
+            writer.columns[CUT_PLACES].append(self.cuts.new())
+            needed[CUTS] = self.cuts.begin
+        writer.commit(log.begin, needed, self.lock.change, log.capacity, closing=closing)
         with self.lock.change:
             for stored in logs.values():
                 stored.durable()
@@ -417,7 +427,7 @@ class Engine:
             return reads, draft(*args, reads)
 
     def _finish(self, drawn: list[tuple[Reads, T]], draft: Callable[..., T], args: tuple[Any, ...], empty: Empty) -> T:
-        any_commit = True  # a newer commit alone is a reason to try again once: data that then fails is damaged
+        stale = False
         while True:
             try:
                 with self.store.reading(self.stays_at):
@@ -425,24 +435,20 @@ class Engine:
                     reads.finish()
                     return made
             except CorruptionError:
-                if not self._caught_up(any_commit):
+                if not self._caught_up():
                     raise
-                any_commit = False
             except ReadFailedError as error:
-                if error.errno != errno.ESTALE or not any_commit:
+                if error.errno != errno.ESTALE or stale:
                     raise
+                stale = True
                 with self.lock:  # another machine replaced a file that is open here
                     for stream in self.streams:
                         stream.disk.close_files()
-                any_commit = False
 
-    def _caught_up(self, any_commit: bool) -> bool:
-        """Refresh if other writers have evicted or rewritten rows of the windows here; return True if anything changed.
-
-        With ``any_commit`` any newer commit is reason enough, because a shard may have been compacted since.
-        """
+    def _caught_up(self) -> bool:
+        """Refresh if other writers evicted or rewrote rows of the windows here; return True if anything changed."""
         with self.lock:
-            if self.stays_at or not self.streams.outrun(any_commit):
+            if self.stays_at or not self.streams.outrun():
                 return False
         return self.refresh()
 
@@ -512,6 +518,8 @@ class Engine:
                 if self.companion is not None:
                     self.companion.flush()
                 self.commit()
+                with contextlib.suppress(WriteFailedError):  # nothing is lost: the rows are in the tail
+                    self.commit(closing=True)
                 return
             except WriteFailedError:
                 if writer.failure is None:

@@ -7,7 +7,7 @@
    parent's generator and from the number of forks of that store so far. So children differ from each other and from
    their parent. The same seed, calls and forks give the same draws again.
 4. In the child, a store that was opened to write neither writes nor samples, because it would not notice what its
-   parent commits, evicts and compacts later.
+   parent commits and evicts later.
 
 Processes that are started without Python's fork (spawn, forkserver, subprocess) have no copy of any open store.
 """
@@ -118,7 +118,7 @@ def _refuse(engine: Engine, why: str) -> None:
         raise StateError(engine.refused)
 
     for stream in engine.streams:
-        for _, column in stream.disk.columns():
+        for column in stream.disk.columns.values():
             column.still_current = refuse
 
 

@@ -25,7 +25,7 @@ def check_going_back(store: Store, stream: str, checkpoint: Checkpoint, url: str
     lock = locked(store.files, store.stream_path(stream))
     try:
         newest = store.newest_commit(stream)
-        if checkpoint.cut.get(stream, newest) != newest:
+        if not newest.says_the_same(checkpoint.cut.get(stream, newest)):
             store.check_going_back(stream, checkpoint)
             if url is not None:
                 prepare(store, stream, url, 0.0).check_going_back(newest.timeline + 1)

@@ -39,7 +39,6 @@ class NewItems:
     def __init__(self, column: ColumnWriter, num_envs: int) -> None:
         self.column = column
         self.newest: list[tuple[Span, bytes] | None] = [None] * num_envs
-        self._near = column.column.shard_rows // NEAR_SHARE
 
     def put(self, env: int, value: Array, pending: bool = False) -> Span:
         """Return the span of a value; append those of its items that the newest value of its environment lacks.
@@ -50,7 +49,7 @@ class NewItems:
         start = end
         if (newest := self.newest[env]) is not None:
             (first, stop), before = newest
-            if data == before and (pending or end - first <= self._near):
+            if data == before and (pending or end - first <= self.column.column.shard_rows // NEAR_SHARE):
                 return first, stop
             if stop == end and data.startswith(before):
                 start, value = first, value[stop - first :]

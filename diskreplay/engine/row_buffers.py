@@ -31,13 +31,11 @@ class RowBuffers:
 
     Attributes:
         load_at: the row from which on :meth:`load` is to be called.
-        pending_patched: True if the pending observation stands in the patch table already.
     """
 
     def __init__(self, schema: Schema, writer: StreamWriter, log: StreamLog) -> None:
         self.writer = writer
         self.log = log
-        self.pending_patched = False
         self._several = log.num_envs > 1
         self._leaves = [column.name for column in schema.obs_columns]
         self._opened_at = log.end
@@ -151,12 +149,6 @@ class RowBuffers:
         """Return the frames at the place of row ``end``, for all environments."""
         row = self.log.end
         return [column.single[row % rows] for column, rows, _ in self._obs]
-
-    def patch_all_pending(self) -> None:
-        """Put all pending observations into the patch table, where a commit needs them."""
-        if self.log.pending and not self.pending_patched:
-            self.patch_pending(range(self.log.num_envs))
-            self.pending_patched = True
 
     def patch_pending(self, envs: Iterable[int]) -> None:
         """Put the pending observations of these environments into the patch table, unless they stand there already."""

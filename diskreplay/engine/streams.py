@@ -139,7 +139,7 @@ class Streams:
             cut, read = (newest, None) if checkpoint else (None, newest)
             opened = open_stream(self.store, name, self.cache, cut, read, reward=self.reward)
             if stream is not None:
-                for _, column in stream.disk.columns():
+                for column in stream.disk.columns.values():
                     self.cache.forget(column)
                 if opened.disk.commit_record.timeline != stream.disk.commit_record.timeline:
                     self._forget(stream.log.stream)
@@ -180,7 +180,7 @@ class Streams:
             for path, log in stream.disk.logs.items():
                 self.cache.drop(log, stream.logs[path].begin // log.column.chunk_rows)
             for items in stream.disk.items.values():
-                begin, _ = stream.disk.commit_record.log_span(items.column.name)
+                begin = stream.disk.commit_record.of(items.column.name).begin
                 self.cache.drop(items, begin // items.column.chunk_rows)
 
     def windows(self) -> WindowsWithFacts:
@@ -237,14 +237,12 @@ class Streams:
             gone |= (stream_of(ids) == stream.log.stream) & (ids < stream.log.first_id)
         self.check(view, ids[~gone])
 
-    def outrun(self, any_commit: bool) -> bool:
-        """Tell whether another writer evicted or rewrote rows of a window here or, with ``any_commit``, committed."""
+    def outrun(self) -> bool:
+        """Tell whether another writer evicted or rewrote rows of a window here."""
         for stream in self:
             if stream.disk is not self.writer:
                 newest, ours = read_commit(self.store.files, stream.disk.path), stream.disk.commit_record
                 if newest.evicted_since(ours) or newest.timeline != ours.timeline:
-                    return True
-                if any_commit and newest.sequence > ours.sequence:
                     return True
         return False
 

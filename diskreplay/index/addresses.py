@@ -30,14 +30,15 @@ from diskreplay.schema.ring import Table
 """
 
 (
-    ENTRIES, ENTRIES_LENGTH, FIRST_CHUNK, STOP_CHUNK, GROUPS, IN_RAM, FULL, SLOTS, SLOTS_LENGTH, CHUNKS, SLOT_GROUPS,
-    HELD, COLUMN_FACTS,
-) = range(13)  # fmt: skip
+    CHUNK_ROWS, CHUNK_ENVS, SHARD_CHUNKS, ENTRIES, ENTRIES_LENGTH, FIRST_CHUNK, STOP_CHUNK, GROUPS, IN_RAM, FULL, SLOTS,
+    SLOTS_LENGTH, CHUNKS, SLOT_GROUPS, HELD, COLUMN_FACTS,
+) = range(16)  # fmt: skip
 """The positions of a column's numbers in its row of the table, for a column on disk.
 
 The environments may be divided into sets, each with chunks of its own. Then one chunk number stands for one chunk of
 each set.
 
+- CHUNK_ROWS, CHUNK_ENVS, SHARD_CHUNKS: the rows and the environments of a chunk, and the chunks of a shard.
 - GROUPS: the number of sets of environments.
 - ENTRIES, ENTRIES_LENGTH: the address and length of the array that says where each chunk lies in its shard.
 - FIRST_CHUNK, STOP_CHUNK: the chunks ``[FIRST_CHUNK, STOP_CHUNK)`` whose positions in shards are in this array.

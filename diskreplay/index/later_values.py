@@ -101,7 +101,8 @@ class LaterValues:
             if first + size > len(data):
                 return
             places = data[HEADER_BYTES:first].view("<i8").astype(np.int64)
-            if int(places.min()) < 0 or int(places.max()) >= self.log.end * self.log.num_envs:
+            beyond = int(places.max()) >= self.log.end * self.log.num_envs and not self.log.without_tail
+            if int(places.min()) < 0 or beyond:
                 raise ValueError(f"the block at byte {at} is of rows that are not there")
             values = data[first : first + size].reshape(count, -1)
             yield ValueBlock(number, places, values, at + first, at + first + size)
@@ -110,7 +111,7 @@ class LaterValues:
     def take(self, block: ValueBlock) -> None:
         """Enter into the stream's table where the next block's values begin; of a small column also the values."""
         column, table, places = self.columns[block.number], self.log.table, block.places
-        here = places >= self.log.begin * self.log.num_envs
+        here = (places >= self.log.begin * self.log.num_envs) & (places < self.log.end * self.log.num_envs)
         positions, at = self._positions(places[here]), self._begins(block)[here]
         if column.name in self.log.later:
             held = table.arrays[column.name].reshape(-1, *column.shape)

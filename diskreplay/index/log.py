@@ -32,6 +32,10 @@ starts with two points.
 """
 
 
+UNEXPLAINED_ROWS = 1 << 18
+"""The rows that :meth:`StreamLog.drop_unexplained` looks at in one go."""
+
+
 def place_of(name: str) -> str:
     """Return the name of the array that says where the values of a later column stand.
 
@@ -82,7 +86,9 @@ class StreamLog:
         self.rows = max(1, capacity // num_envs)
         """The most rows that the window may hold."""
         self.context = context
-        self._small = [c for c in (*columns, *later) if c.resident and c.name not in always]
+        self.without_tail = False
+        """True if the newest rows are lost: values that were written later may be theirs."""
+        self._small = [c for c in (*columns, *later) if c.name not in always]
         kept = {c.name for c in (*columns, *later) if c.name in always or c.is_held(self.window)}
         small = [c for c in columns if c.name in kept and (only is None or c.name in only)]
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
@@ -267,6 +273,13 @@ class StreamLog:
         if self.end + rows + 1 - floor > length:
             self.table = self.table.with_room(floor, self.end + 1, self.end + rows + 1)
 
+    def put_pending(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Put the small columns ``(num_envs, *shape)`` of the newest next observation to the place of row ``end``."""
+        self.reserve()
+        for name, value in values.items():
+            self.table.arrays[name][self.end % self.table.length] = value
+        self.pending = True
+
     def slide(self, begin: int) -> None:
         """Move the window's first row forward to ``begin``, and forget the rows before its context."""
         if begin > self.begin:
@@ -289,7 +302,7 @@ class StreamLog:
             array[: count - head] = values[name][head:]
         rows, envs, offsets = values[PLACE].T
         numbers = np.arange(self.patch_end, self.patch_end + count)
-        next_ones = (offsets == 1) & (rows >= self.floor)
+        next_ones = (offsets == 1) & (rows >= self.floor) & (rows < self.end)  # others where the tail is lost
         self.table.arrays[NEXT_PATCH][rows[next_ones] % self.table.length, envs[next_ones]] = numbers[next_ones]
         for at in np.flatnonzero((offsets == 2) | (offsets == -1)).tolist() if not next_ones.all() else ():
             older = self.next_older_patches if offsets[at] == 2 else self.older_patches
@@ -311,6 +324,22 @@ class StreamLog:
             self.patch_begin += 1
         return self.patch_begin
 
+    def drop_unexplained(self, following: NDArray[np.uint8]) -> int:
+        """Take rows for no transitions whose next observation may have been a patch that is lost; return how many.
+
+        ``following`` are the start codes of row ``end``, ``(num_envs,)``.
+        """
+        found = 0
+        for start in range(self.begin, self.end, UNEXPLAINED_ROWS):
+            stop = min(start + UNEXPLAINED_ROWS, self.end)
+            after = np.concatenate([self.span(START, start + 1, min(stop + 1, self.end)), following[None]])
+            cut = (after[: stop - start] != CONTINUES) & (self.span(NEXT_PATCH, start, stop) < 0)
+            rows, envs = np.nonzero(cut & self.span(VALID, start, stop))
+            self.table.arrays[VALID][(start + rows) % self.table.length, envs] = False
+            found += len(rows)
+        self.invalid += found
+        return found
+
     def inconsistency(self) -> str | None:
         """Return a message if the rows read from disk cannot be sampled because they break a rule, else None."""
         if self.end == self.floor:
@@ -325,8 +354,6 @@ class StreamLog:
             place in self.older_patches for place in zip((rows + self.floor).tolist(), envs.tolist(), strict=True)
         ):
             return "a row lacks the patches that its start code promises"
-        if (self.span(NEXT_PATCH, self.end - 1, self.end) < 0).any():
-            return f"the newest row, {self.end - 1}, lacks the patch with its next observation"
         return None
 
     def begins(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:

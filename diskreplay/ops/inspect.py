@@ -25,10 +25,10 @@ from diskreplay.ops.result import Compressed, Result
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import open_stream
 from diskreplay.remote import open_store
-from diskreplay.schema.columns import FORMAT_VERSION, Column
+from diskreplay.schema.columns import FORMAT_VERSION, ITEMS, LATER, PATCH_TABLE, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
-from diskreplay.storage.commit import Commit, Span
+from diskreplay.storage.commit import Commit
 from diskreplay.storage.files import THIS_PROCESS
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import PROVENANCE, STREAMS, Checkpoint, Store
@@ -82,7 +82,8 @@ class ColumnFacts(Compressed):
 
     Attributes:
         name: the name of the column in the schema; for the patch table, below ``patches/``.
-        shape, dtype, chunk_rows, shard_rows, codec: the same as in the schema.
+        shape, dtype: the same as in the schema.
+        chunk_rows, shard_rows, codec: those of the first stream's array.
         resident: True if the column is held in RAM while the store is open.
         files: shards on disk.
         raw_bytes: the decoded bytes of the rows on disk; of the packets of video the pictures of the window.
@@ -281,7 +282,7 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
     names = []
     for name in metadata.nodes(store.files, f"{store.path}/{STREAMS}"):
         try:
-            stream.read_commit(store.files, store.stream_path(name))
+            store.newest_commit(name)
         except DAMAGE as error:
             found.problems.append(str(error))
         else:
@@ -290,7 +291,7 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
 
 
 def _inspect_stream(store: Store, name: str, found: _Found) -> None:
-    transitions, causes, commit = None, None, stream.read_commit(store.files, store.stream_path(name))
+    transitions, causes, commit = None, None, store.newest_commit(name)
     try:
         with store.files.coming(store.schema, {name: commit}):
             part = open_stream(store, name, ChunkCache(0))
@@ -304,12 +305,12 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         found.episodes = None
         found.problems.append(str(error))
         found.problems += _missing_files(store, name, commit)
+    patches = commit.table(PATCH_TABLE)
     videos = {one.items.name: one.video for one in store.schema.ragged.values()}
     for path, column in {**store.schema.arrays, **stream.logs(store.schema, commit)}.items():
-        span = commit.span(path, store.schema.context)
-        facts = _column_facts(store, f"{store.stream_path(name)}/{path}", path, column, span)
+        facts = _column_facts(store, f"{store.stream_path(name)}/{path}", path, column, commit)
         if (video := videos.get(path)) is not None:
-            pictures = commit.end - commit.begin + commit.patch_end - commit.patch_begin
+            pictures = commit.end - commit.begin + patches.end - patches.begin
             told = {**video.to_json(), "fps": float(video.fps)}
             del told["parameters"]
             facts = dataclasses.replace(facts, raw_bytes=pictures * math.prod(video.shape), video=told)
@@ -318,21 +319,24 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
     found.streams.append(
         StreamFacts(
             name, commit.num_envs, commit.capacity, commit.begin, commit.end, transitions,
-            commit.patch_end - commit.patch_begin, commit.sequence, commit.timeline, commit.time, causes,
+            patches.end - patches.begin, commit.sequence, commit.timeline, commit.time, causes,
             commit.sampled, writer if writer.startswith(("process", THIS_PROCESS)) else None,
         )
     )  # fmt: skip
 
 
-def _column_facts(store: Store, folder: str, path: str, column: Column, span: Span) -> ColumnFacts:
+def _column_facts(store: Store, folder: str, path: str, column: Column, commit: Commit) -> ColumnFacts:
+    end, stored = commit.stored_rows(path), commit.column(path, column)
+    read = column.name == LATER or column.name.startswith(f"{ITEMS}/")
+    held = path in store.schema.ragged or (not read and column.is_held(commit.capacity))
     names = store.files.list(folder)
     numbers = {shard: name for name in names if (shard := columns.shard_number(name, column)) is not None}
-    held = [shard for shard in numbers if shard * column.shard_rows < span.end]
-    rows = sum(min(span.end, (shard + 1) * column.shard_rows) - shard * column.shard_rows for shard in held)
+    there = [shard for shard in numbers if shard * stored.shard_rows < end]
+    rows = sum(min(end, (shard + 1) * stored.shard_rows) - shard * stored.shard_rows for shard in there)
     return ColumnFacts(
-        path, column.shape, column.dtype.name, column.chunk_rows, column.shard_rows, str(column.codec), column.resident,
-        len(held), rows * span.num_envs * column.item_bytes,
-        sum(store.files.size(f"{folder}/{numbers[shard]}") or 0 for shard in held),
+        path, column.shape, column.dtype.name, stored.chunk_rows, stored.shard_rows, str(stored.codec), held,
+        len(there), rows * commit.envs(path) * column.item_bytes,
+        sum(store.files.size(f"{folder}/{numbers[shard]}") or 0 for shard in there),
     )  # fmt: skip
 
 
@@ -349,17 +353,18 @@ def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
     for path, column in {**store.schema.arrays, **stream.logs(store.schema, commit)}.items():
         folder = f"{store.stream_path(name)}/{path}"
         there = set(store.files.list(folder))
-        span = commit.span(path, store.schema.context)
-        stop = -(-span.end // column.shard_rows) if span.end > span.begin else 0
-        needed = range(span.begin // column.shard_rows, stop)
+        stored = commit.arrays.get(path)
+        if stored is None:
+            continue
+        needed = range(min(commit.of(path).needed_from, stored.rows - 1) // stored.shard_rows, stored.shard + 1)
         for shard in needed[:MAX_SHARDS_LISTED]:
             file = columns.shard_name(shard, column)
             where = repr(f"{folder}/{file}")
             if file not in there:
                 problems.append(f"{where} is missing (stream {name!r}, column {path!r})")
-            elif shard == span.tail.shard and (size := store.files.size(f"{folder}/{file}") or 0) < span.tail.size:
-                problems.append(f"{where} has {size} of its {span.tail.size} committed bytes (stream {name!r})")
-    newest = stream.read_commit(store.files, store.stream_path(name))
+            elif shard == stored.shard and (size := store.files.size(f"{folder}/{file}") or 0) < stored.size:
+                problems.append(f"{where} has {size} of its {stored.size} committed bytes (stream {name!r})")
+    newest = store.newest_commit(name)
     return [] if newest.evicted_since(commit) else problems
 
 

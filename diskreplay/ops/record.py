@@ -136,7 +136,8 @@ def record(
             )  # fmt: skip
             opened.callback(buffer.close)
         stepper.record(buffer)
-        return _Recording(buffer, stepper, steps, progress).run(seed, stop.is_set)
+        recorded = _Recording(buffer, stepper, steps, progress).run(seed, stop.is_set)
+    return dataclasses.replace(recorded, stored_bytes=LocalFiles().stored_bytes(path))  # closing has moved rows
 
 
 def _check_arguments(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
+import shutil
 import time
 from collections.abc import Iterator
 
@@ -25,10 +26,10 @@ from diskreplay.remote import (
     is_url,
     local,
     needed_arrays,
-    needed_shards,
+    needed_objects,
     open_remote,
 )
-from diskreplay.storage import metadata, root
+from diskreplay.storage import metadata, root, tail
 from diskreplay.storage.files import translate_reads
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.paths import PathLike
@@ -139,9 +140,9 @@ def pull(
         mirror = temporary.with_name(f"{temporary.name}-mirror")
         files = open_remote(objects or ObjectStore(url), mirror)
         store = Store(files.url, files)
-        keys = list(dict.fromkeys(_keys(store)))
-        total = sum(files.size(f"{files.url}/{key}") or 0 for key in keys)
-        done = 0
+        first, keys = _copy_first(store, files, temporary)
+        done = sum(first)
+        total = done + sum(files.size(f"{files.url}/{key}") or 0 for key in keys)
         for key in keys:
             done += _copy(files, key, temporary / key)
             if progress is not None:
@@ -150,9 +151,9 @@ def pull(
         if not found.ok:
             problem = found.problems[0]
             raise CorruptionError(f"the copy of {files.url!r} is not right: {problem}", file=files.url)
-        names = store.stream_names()
-        rows = {name: store.newest_commit(name).end for name in names}
-        checkpoints = tuple(store.checkpoint_names())
+        copied = Store(str(temporary), LocalFiles())
+        rows = {name: commit.end for name, commit in copied.newest_commits().items()}
+        checkpoints = tuple(copied.checkpoint_names())
     return Pulled(str(target), rows, checkpoints, done, time.perf_counter() - started)
 
 
@@ -173,40 +174,70 @@ def gc(
     return Freed(**dataclasses.asdict(collect_garbage(files, older_than, dry_run=dry_run)))
 
 
+def _copy_first(store: Store, files: RemoteFiles, target: pathlib.Path) -> tuple[list[int], list[str]]:
+    """Copy the documents and tails of one moment; return their bytes, and the keys of what else they need.
+
+    They come first: a push removes a tail soon after its writer has left it, and then newer records name another.
+    """
+    while True:
+        keys = list(dict.fromkeys(_keys(store)))
+        commits = store.newest_commits()
+        documents = [key for key in keys if _is_document(key)]
+        tails = [key for key in keys if tail.number_of(key.rpartition("/")[2]) is not None]
+        try:
+            sizes = [_copy(files, key, target / key) for key in (*documents, *tails)]
+            return sizes, [key for key in keys if key not in {*documents, *tails}]
+        except CorruptionError:
+            files.refresh()
+            if store.newest_commits() == commits:
+                raise
+            shutil.rmtree(target)
+
+
 def _keys(store: Store) -> Iterator[str]:
     yield metadata.NAME
     yield f"{STREAMS}/{metadata.NAME}"
     yield f"{CHECKPOINTS}/{metadata.NAME}"
     copies = root.copies(store.files, store.path)
     yield from (file.removeprefix(f"{store.path}/") for file, ours in copies.items() if ours == store.attributes)
-    checkpoints = store.checkpoints()
-    for name in store.stream_names():
-        newest = store.newest_commit(name)
+    commits = store.newest_commits()
+    checkpoints = [
+        one for one in store.checkpoints()  # one that was listed after the records is of another moment
+        if all(name in commits and cut.sequence <= commits[name].sequence for name, cut in one.cut.items())
+    ]  # fmt: skip
+    for name, newest in commits.items():
         nodes = {
             node for path in (*store.schema.arrays, *needed_arrays(store.schema, newest)) for node in parents(path)
         }
         yield f"{STREAMS}/{name}/{metadata.NAME}"
         yield from (f"{STREAMS}/{name}/{node}/{metadata.NAME}" for node in sorted(nodes))
         for commit in (newest, *(checkpoint.cut[name] for checkpoint in checkpoints if name in checkpoint.cut)):
-            yield from needed_shards(store.schema, name, commit)
+            yield from (one.key for one in needed_objects(store.schema, name, commit))
     for checkpoint in checkpoints:
         folder = f"{CHECKPOINTS}/{checkpoint.name}"
         yield f"{folder}/{metadata.NAME}"
         yield from (f"{folder}/{file}" for file in checkpoint_files(store.files, f"{store.path}/{folder}", checkpoint))
 
 
+def _is_document(key: str) -> bool:
+    return key.rpartition("/")[2] in (metadata.NAME, root.COPY)
+
+
 def _copy(files: RemoteFiles, key: str, target: pathlib.Path) -> int:
     path = f"{files.url}/{key}"
     target.parent.mkdir(parents=True, exist_ok=True)
-    if key.rpartition("/")[2] in (metadata.NAME, root.COPY):
-        data = files.read(path)
-        target.write_bytes(data)
-        return len(data)
-    with translate_reads(path), target.open("wb") as out:
-        file = files.open(path)
-        file.pread(1, 0)  # downloads all of it: a copy may be larger than what was listed
-        at = 0
-        while piece := file.pread(PIECE_BYTES, at):
-            out.write(piece)
-            at += len(piece)
+    try:
+        if _is_document(key):
+            data = files.read(path)
+            target.write_bytes(data)
+            return len(data)
+        with translate_reads(path), target.open("wb") as out:
+            file = files.open(path)
+            file.pread(1, 0)  # downloads all of it: a copy may be larger than what was listed
+            at = 0
+            while piece := file.pread(PIECE_BYTES, at):
+                out.write(piece)
+                at += len(piece)
+    except FileNotFoundError as error:
+        raise CorruptionError(f"{path!r} is missing", file=path) from error
     return at

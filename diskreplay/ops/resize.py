@@ -12,9 +12,9 @@ import dataclasses
 from diskreplay.errors import InputError
 from diskreplay.ops.result import Result
 from diskreplay.remote import local
-from diskreplay.schema.columns import PLACE
+from diskreplay.schema.columns import PATCH_TABLE, PLACE
 from diskreplay.storage import files as fs
-from diskreplay.storage.commit import Commit, check_size
+from diskreplay.storage.commit import ROWS, Commit, check_size
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Store
@@ -70,16 +70,18 @@ def resize(
     with contextlib.ExitStack() as opened:
         writers = [] if dry_run else [opened.enter_context(store.write_stream(name)) for name in names]
         old = [commits[name] for name in names] if dry_run else [writer.commit_record for writer in writers]
-        gone = [(one.resized(capacity).begin - one.begin) * one.num_envs for one in old]
+        context = store.schema.context
+        gone = [(one.resized(capacity, context).begin - one.begin) * one.num_envs for one in old]
         if any(gone) and not (evict or dry_run):
             raise InputError(
                 f"with the capacity {capacity:,} the oldest {sum(gone):,} transitions of {store.path!r} are given up "
                 "for good: say so (--evict), or keep more; --dry-run tells what goes of each stream"
             )
         for writer in writers:
-            new = writer.commit_record.resized(capacity)
+            new = writer.commit_record.resized(capacity, context)
             if new != writer.commit_record:
-                writer.commit(new.begin, _first_patch(writer, new), contextlib.nullcontext(), capacity=capacity)
+                needed = {PATCH_TABLE: _first_patch(writer, new)}
+                writer.commit(new.begin, needed, contextlib.nullcontext(), capacity, closing=True)
             writer.reclaim(contextlib.nullcontext())
     sizes = ((one.capacity, capacity) for one in old)
     return [Resized(name, *size, count) for name, size, count in zip(names, sizes, gone, strict=True)]
@@ -87,5 +89,6 @@ def resize(
 
 def _first_patch(writer: StreamWriter, commit: Commit) -> int:
     """Return the first patch of a row that a commit needs."""
-    rows = writer.patches[PLACE].read_rows(commit.patch_begin, commit.patch_end)[:, 0, 0]
-    return commit.patch_begin + int((rows < commit.floor(writer.schema.context)).cumprod().sum())
+    patches = commit.table(PATCH_TABLE)
+    rows = writer.patches[PLACE].read_rows(patches.begin, patches.end)[:, 0, 0]
+    return patches.begin + int((rows < commit.table(ROWS).needed_from).cumprod().sum())

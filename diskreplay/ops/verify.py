@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import operator
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -57,13 +56,13 @@ from diskreplay.ops.verify_chunks import ColumnCheck
 from diskreplay.ops.verify_rows import UNREADABLE, RowCheck
 from diskreplay.reading.bytelog import CONTENTS, read_records
 from diskreplay.remote import locate_store
-from diskreplay.schema.columns import LOGS, Schema
+from diskreplay.schema.columns import LOGS, PATCH_TABLE, Schema
 from diskreplay.storage import attachments, metadata, root, saved_state, stream
-from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.files import Files, translate_reads
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
+from diskreplay.storage.tail import Part
 from diskreplay.views.transition import Transition
 
 
@@ -120,16 +119,16 @@ def verify(path: PathLike, progress: Progress | None = None, files: Files | None
     )  # fmt: skip
 
 
-def _check_log(path: str, reader: ColumnReader, schema: Schema, view: Commit, found: Findings) -> None:
+def _check_log(path: str, check: RowCheck) -> None:
     """Rules 9 and 10, of the log that a commit names; what cannot be read of its files is found by ColumnCheck."""
+    reader, schema, view, found = check.readers[path], check.schema, check.commit, check.found
     place = {"stream": reader.stream, "column": path, "file": reader.directory}
     rows = StreamLog(view.stream, (), (), view.num_envs, view.capacity, 0, schema.later)
     rows.restart(view.begin, view.end, 0)
     content = CONTENTS[path](schema, rows)
-    begin, end = view.log_span(path)
+    begin, end, _ = view.of(path)
     try:
-        reader.load(begin, end, view.tails[path])
-        for record in read_records(content, reader, begin, end):
+        for record in read_records(content, check.loaded(path), begin, end):
             content.take(record)
     except ValueError as error:
         found.add(f"{content.what} cannot be read: {error}", **place)
@@ -164,9 +163,15 @@ def _check_sampler(store: Store, checkpoint: Checkpoint, arrays: dict[str, NDArr
 def _before(cut: Commit, newest: Commit) -> bool:
     """Tell whether a stream can have been at ``cut`` before ``newest``."""
     same = (cut.stream, cut.num_envs) == (newest.stream, newest.num_envs)
-    counts = operator.attrgetter("begin", "end", "patch_begin", "patch_end")
     earlier = (cut.timeline, cut.sequence) <= (newest.timeline, newest.sequence)
-    return same and earlier and all(map(operator.le, counts(cut), counts(newest)))
+    names = cut.tables.keys() | newest.tables.keys()
+    return (
+        same
+        and earlier
+        and all(
+            before <= now for name in names for before, now in zip(cut.table(name), newest.table(name), strict=True)
+        )
+    )
 
 
 class _StoreCheck:
@@ -270,22 +275,14 @@ class _StoreCheck:
             _check_saved_state(self.store, name)
         except DiskReplayError as error:
             self.found.take(error, stream=name)
-        above = {path.rpartition("/")[0] for path in LOGS if path in commit.tails} - {""}
+        above = {path.rpartition("/")[0] for path in LOGS if path in commit.arrays} - {""}
         self._groups([f"{folder}/{group}" for group in sorted({*stream.groups(self.schema), *above})], name)
 
     def record(self, name: str, commit: Commit, file: str) -> None:
         """Check rules 2 and 3, of a stream's commit or of a checkpoint's cut."""
         columns = {**self.schema.arrays, **stream.logs(self.schema, commit)}
-        for unknown in sorted(commit.tails.keys() - columns.keys()):
+        for unknown in sorted(commit.arrays.keys() - columns.keys()):
             self.found.add(f"the commit record names an unknown column {unknown!r}", stream=name, file=file)
-        for path, column in columns.items():
-            span = commit.span(path, self.schema.context)
-            if span.end and (path not in LOGS or span.end > span.begin) and not span.ends_in_tail(column):
-                self.found.add(
-                    f"the commit record says shard {span.tail.shard if span.tail.size else None} as the last, but with "
-                    f"{span.end} rows it is shard {(span.end - 1) // column.shard_rows}",
-                    stream=name, column=path, file=file,
-                )  # fmt: skip
 
     def _read_checkpoint(self, name: str) -> None:
         """Check rules 7 and 8, without what the cut pins."""
@@ -329,32 +326,48 @@ class _StoreCheck:
 
     def columns(self, name: str, views: Sequence[Commit]) -> list[ColumnCheck]:
         """Return a check of what views need of each column: of a log, those views that have it."""
-        having = {path: [view for view in views if path in view.tails] for path in self.schema.logs}
-        readers = self.store.readers(name, views[0])
-        readers |= {path: self.store.log_readers(name, of[0])[path] for path, of in having.items() if of}
-        spans = {path: [v.span(path, self.schema.context) for v in having.get(path, views)] for path in readers}
-        return [ColumnCheck(reader, path, spans[path], self.found, self._tick) for path, reader in readers.items()]
+        checks = []
+        for path, reader in self.store.readers(name, views[0]).items():
+            spans = [(v.of(path).needed_from, v.arrays[path]) for v in views if path in v.arrays]
+            if spans or path not in LOGS:
+                checks.append(ColumnCheck(reader, path, spans, self.found, self._tick))
+        return checks
 
     def rows(self, name: str, views: Sequence[Commit]) -> None:
         """Check rules 6, 9 and 10 of views; rows and patches that several of a timeline have are checked once."""
         seen: dict[int, tuple[int, int]] = {}
         for view in sorted(views, key=lambda view: (view.timeline, view.end), reverse=True):
-            row, patch = seen.get(view.timeline, (view.end, view.patch_end))
-            check = RowCheck(self.store.readers(name, view), self.schema, view, self.found, (row, patch))
+            patches = view.table(PATCH_TABLE)
+            row, patch = seen.get(view.timeline, (view.end, patches.end))
+            before = len(self.found.problems)
+            parts: Sequence[Part] | None = None
+            try:
+                parts = self.store.read_tail(name, view)
+            except DAMAGE as error:
+                self.found.take(error)
+            check = RowCheck(self.store.readers(name, view), parts or (), self.schema, view, self.found, (row, patch))
             check.run()
-            seen[view.timeline] = min(row, check.first), min(patch, view.patch_begin)
-            for path, reader in self.store.log_readers(name, view).items():
-                _check_log(path, reader, self.schema, view, self.found)
+            if parts is None and self._left(name, view):
+                del self.found.problems[before:]
+            seen[view.timeline] = min(row, check.first), min(patch, patches.begin)
+            for path in self.schema.logs:
+                _check_log(path, check)
+
+    def _left(self, name: str, view: Commit) -> bool:
+        """Tell whether a live writer has left the tail of a view meanwhile, and no checkpoint keeps it any more."""
+        with contextlib.suppress(*DAMAGE, FileNotFoundError, NotADirectoryError):
+            newest = stream.read_commit(self.store.files, self.store.stream_path(name))
+            return view.tail.number < newest.tail.oldest and view not in self.store.cuts_of([name])[name]
+        return False
 
     def _forgive(self, name: str, first: int) -> None:
         """Forget problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""
         with contextlib.suppress(*DAMAGE, FileNotFoundError, NotADirectoryError):
             newest = stream.read_commit(self.store.files, self.store.stream_path(name))
-            context = self.schema.context
             dropped = self.checkpoints.keys() - self.store.checkpoint_names()
             if newest.evicted_since(self.commits[name]) or dropped:
                 self.found.problems[first:] = [
                     p
                     for p in self.found.problems[first:]
-                    if p.rows is None or p.column is None or p.rows[1] > newest.span(p.column, context).begin
+                    if p.rows is None or p.column is None or p.rows[1] > newest.of(p.column).needed_from
                 ]

@@ -1,7 +1,7 @@
 """The check of one column's files against the commits that need them.
 
-A *span* is what one commit (the newest, or a checkpoint's) says of a column: the rows that must be there, and where its
-last shard ends. Shard by shard:
+A *span* is what one commit (the newest, or a checkpoint's) says of a column: the first row that must be there, and what
+its shards hold. Shard by shard:
 
 1. The file is there, and has the committed bytes.
 2. The index at the end of the file (of the last shard: of its committed bytes) has the right checksum, and its offsets
@@ -25,8 +25,9 @@ from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.schema.columns import REWARD
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import Span
+from diskreplay.storage.commit import Stored
 
+Span = tuple[int, Stored]
 Entries = NDArray[np.int64]
 """Chunk, group, offset and bytes of chunks, and the commit's last row if it lies inside, ``(n, 5)``."""
 
@@ -40,7 +41,7 @@ class ColumnCheck:
         self.reader = reader
         self.column = reader.column
         self.path = path
-        self.spans = [span for span in spans if span.end > span.begin]
+        self.spans = [(min(first, stored.rows - 1), stored) for first, stored in spans]
         self.found = found
         self.tick = tick
         self._values = np.empty(reader.chunk_shape, self.column.dtype)
@@ -57,7 +58,7 @@ class ColumnCheck:
         """
         rows, found, gaps = self.column.shard_rows, set[int](), set[tuple[int, int]]()
         there = sorted(shard for shard, _ in self.reader.shards_on_disk())
-        for first, stop in {(span.begin // rows, (span.end - 1) // rows + 1) for span in self.spans}:
+        for first, stop in {(begin // rows, stored.shard + 1) for begin, stored in self.spans}:
             inside = [shard for shard in there if first <= shard < stop]
             found.update(inside)
             pairs = itertools.pairwise([first - 1, *inside, stop])
@@ -94,14 +95,15 @@ class ColumnCheck:
             return
         shape = stored.get("shape")
         rows = shape[0] if isinstance(shape, list) and shape and type(shape[0]) is int else -1
-        least = max((-(-span.end // shard_rows) for span in self.spans), default=0) * shard_rows
-        if rows < least or rows % shard_rows:
+        least = max((stored.shard + 1 for _, stored in self.spans), default=0) * shard_rows
+        if self.spans and (rows < least or rows % shard_rows):
             self.found.add(
                 f"the array has the shape {shape}; its rows must be a multiple of {shard_rows} and at least {least}",
                 **place,
             )
         expected = metadata.array_document(self.column, self.reader.num_envs, rows)
-        for key in sorted(stored.keys() | expected.keys()):
+        unbound = set() if self.spans else {"shape", "chunk_grid", "codecs"}  # until the array gets its first chunk
+        for key in sorted((stored.keys() | expected.keys()) - unbound):
             if stored.get(key) != expected.get(key) and not (key == "shape" and rows < 0):
                 self.found.add(f"{key!r} is {stored.get(key)!r} instead of {expected.get(key)!r}", **place)
 
@@ -113,10 +115,10 @@ class ColumnCheck:
             return
         # Where a file ends at an older commit's length, that commit's index is whole, and another's is missing.
         begins: dict[tuple[int, int], int] = {}
-        for span in self.spans:
-            if span.begin < stop_row and span.end > first_row:
-                index = span.tail.size if shard == span.tail.shard else size, min(span.end, stop_row)
-                begins[index] = min(span.begin, begins.get(index, span.begin))
+        for first, stored in self.spans:
+            if first < stop_row and stored.rows > first_row:
+                index = stored.size if shard == stored.shard else size, min(stored.rows, stop_row)
+                begins[index] = min(first, begins.get(index, first))
         entries = [self._entries(shard, begin, end, committed, size) for (committed, end), begin in begins.items()]
         if any(map(len, entries)):
             self._chunks(shard, entries[0] if len(entries) == 1 else np.unique(np.concatenate(entries), axis=0))
@@ -178,7 +180,8 @@ class ColumnCheck:
                 problem = str(error)
             if problem:
                 rows = (chunk * self.column.chunk_rows, (chunk + 1) * self.column.chunk_rows)
-                envs = f"environment {group}" if not self.column.resident else "all environments"
+                first, count = group * self.reader.group_envs, self.reader.group_envs
+                envs = f"environment {first}" if count == 1 else f"environments {first} to {first + count - 1}"
                 self.report(f"chunk {chunk} of {envs}: {problem}", shard, offset, rows)
 
     def _wrong(self, chunk: int, end: int) -> str | None:

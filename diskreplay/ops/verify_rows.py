@@ -25,12 +25,26 @@ import numpy as np
 
 from diskreplay import video
 from diskreplay.checks import Array
-from diskreplay.errors import EvictedError
+from diskreplay.errors import CorruptionError, EvictedError
+from diskreplay.index import cuts
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.reading import ragged_reads
-from diskreplay.schema.columns import PATCH_TABLE, PLACES, START, TERMINATED, TRUNCATED, VALID, Schema, Start
+from diskreplay.schema.columns import (
+    CUT_PLACES,
+    CUTS,
+    PATCH_TABLE,
+    PLACES,
+    START,
+    TERMINATED,
+    TRUNCATED,
+    VALID,
+    Schema,
+    Start,
+)
+from diskreplay.storage import chunks
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import Commit, is_patch
+from diskreplay.storage.commit import ROWS, Commit, table_of
+from diskreplay.storage.tail import Part
 from diskreplay.video import Video
 
 BLOCK_VALUES = 1 << 20
@@ -38,46 +52,32 @@ BLOCK_VALUES = 1 << 20
 UNREADABLE = (EvictedError, *DAMAGE)
 
 
-class _ValueReader:
-    """A reader of single values of a column, which keeps the last one's chunk."""
-
-    def __init__(self, reader: ColumnReader) -> None:
-        self.reader = reader
-        self._chunk = np.empty(reader.chunk_shape, reader.column.dtype)
-        self._at = -1, -1
-
-    def __call__(self, row: int, env: int = 0) -> Array:
-        """Return a row of one environment, ``(*shape,)``, with errors as reading."""
-        chunk, at = divmod(row, self.reader.column.chunk_rows)
-        group, of = divmod(env, self.reader.group_envs)
-        if self._at != (chunk, group):
-            self._at = -1, -1
-            self.reader.read_chunk(chunk, group, self._chunk)
-            self._at = chunk, group
-        value: Array = self._chunk[at, of]
-        return value
-
-
 class RowCheck:
     """A check of the rows and patches of a stream that a commit needs.
 
     Args:
         readers: those of the columns, by path, with nothing loaded.
+        parts: what the commit's tail holds.
         seen: the first row and the first patch that a newer commit of the same timeline was checked with.
     """
 
     def __init__(
-        self, readers: Mapping[str, ColumnReader], schema: Schema, commit: Commit, found: Findings,
-        seen: tuple[int, int],
+        self, readers: Mapping[str, ColumnReader], parts: Sequence[Part], schema: Schema, commit: Commit,
+        found: Findings, seen: tuple[int, int],
     ) -> None:  # fmt: skip
         self.readers = readers
+        self.parts = parts
+        self.patches = commit.table(PATCH_TABLE)
         self.schema = schema
+        self._lost: dict[str, CorruptionError] = {}
+        """Of columns of which rows are neither in the shards nor in the tail, the error."""
+        self.observed = {column.name for column in schema.obs_columns}
         self.commit = commit
         self.found = found
-        self.first = commit.floor(schema.context)
+        self.first = commit.table(ROWS).needed_from
         # One more of each: it may not fit the one before.
         self.stop = max(min(seen[0] + 1, commit.end), self.first)
-        self.own = max(0, seen[1] + 1 - commit.patch_begin)
+        self.own = max(0, seen[1] + 1 - self.patches.begin)
         self.missing: list[tuple[int, int, int]] = []
         """Places of patches that rows promise, and that are not there."""
         self.orphans: list[int] = []
@@ -87,16 +87,20 @@ class RowCheck:
 
     def run(self) -> None:
         """Check all rules."""
+        for path in self.readers:
+            self._take_held(path)
         places: Array | None = None
         with contextlib.suppress(*UNREADABLE):
-            places = self._loaded(PLACES).read_rows(self.commit.patch_begin, self.commit.patch_end)[:, 0]
+            places = self.loaded(PLACES).read_rows(self.patches.begin, self.patches.end)[:, 0]
         with contextlib.suppress(*UNREADABLE):
             self._rows(np.empty((0, 3), np.int64) if places is None else places)
         if places is not None:
             self._places(places[: self.own])
             self._explained(places)
             self._commit(places)
-            self._next_obs(places)
+            if self.schema.continuity != "flags":
+                what = "the next row continues this one, and has its next observation"
+                self._report_patches(what, sorted(self.continued), places)
         for name in self.schema.ragged:
             for path in (name, f"{PATCH_TABLE}/{name}"):
                 with contextlib.suppress(*UNREADABLE):
@@ -105,33 +109,50 @@ class RowCheck:
 
     def _spans(self, name: str, path: str) -> None:
         """Check rule 8, of rows or patches."""
-        ragged, reader = self.schema.ragged[name], self._loaded(path)
-        needed = self.commit.span(path, self.schema.context)
-        held = self.commit.log_span(ragged.items.name)
+        ragged, reader = self.schema.ragged[name], self.loaded(path)
+        needed = self.commit.of(path)
+        held = self.commit.of(ragged.items.name)[:2]
         step = max(1, BLOCK_VALUES // reader.num_envs)
-        for low in range(needed.begin, needed.end, step):
-            high = min(low + step, needed.end)
+        newest = path in self.observed and needed.end > 0
+        for low in range(needed.needed_from, needed.end + newest, step):
+            high = min(low + step, needed.end + newest)
             spans = reader.read_rows(low, high)
-            if is_patch(path):  # those of offset 1: a ragged leaf, which is not stacked, needs no other
-                spans = spans[self._loaded(PLACES).read_rows(low, high)[..., 2] == 1]
+            if table_of(path) == PATCH_TABLE:  # those of offset 1: a ragged leaf, which is not stacked, needs no other
+                spans = spans[self.loaded(PLACES).read_rows(low, high)[..., 2] == 1]
             wrong = ragged_reads.wrong(ragged, spans, *held)
             if wrong is None and ragged.video is not None:
-                wrong = _wrong_packets(ragged.video, spans.reshape(-1, 2), self._loaded(ragged.items.name))
+                wrong = _wrong_packets(ragged.video, spans.reshape(-1, 2), self.loaded(ragged.items.name))
             if wrong is not None:
                 self.found.add(wrong, stream=reader.stream, column=path, rows=(low, high), file=reader.directory)
 
-    def _loaded(self, path: str) -> ColumnReader:
-        reader, span = self.readers[path], self.commit.span(path, self.schema.context)
-        if span.end > span.begin and not span.ends_in_tail(reader.column):  # found by the check of the record
-            raise EvictedError(f"the commit does not name the last shard of {path!r}")
-        reader.load(span.begin, span.end, span.tail)
+    def _take_held(self, path: str) -> None:
+        """Take in what the tail holds of a column, and report rows that neither shards nor the tail hold."""
+        reader, table = self.readers[path], self.commit.of(path)
+        reader.needed_from, reader.stored_rows = table.needed_from, self.commit.stored_rows(path)
+        try:
+            for part in self.parts:
+                if part.path == path:
+                    reader.put(part.first, part.values((reader.num_envs, *reader.column.shape), reader.column.dtype))
+            reader.check_held(table.end + (path in self.observed and table.end > 0))
+        except (chunks.DamagedError, CorruptionError) as error:
+            self._lost[path] = CorruptionError(f"the tail: {error}", file=reader.directory, stream=reader.stream)
+            self.found.take(error if isinstance(error, CorruptionError) else self._lost[path], column=path)
+
+    def loaded(self, path: str) -> ColumnReader:
+        """Return the reader of a column, with the indexes of its shards; raise CorruptionError if rows are nowhere."""
+        if path in self._lost:
+            raise self._lost[path]
+        reader, table = self.readers[path], self.commit.of(path)
+        reader.load(self.commit.arrays.get(path), table.needed_from, table.end)
         return reader
 
     def _rows(self, places: Array) -> None:
         """Check rules 1 and 2, and collect what concerns both rows and patches."""
-        starts, valids = self._loaded(START), self._loaded(VALID)
+        starts, valids = self.loaded(START), self.loaded(VALID)
         num_envs, step = self.commit.num_envs, starts.column.chunk_rows
         have = set(map(tuple, places[places[:, 2] < 0].tolist()))
+        table = self.commit.table(CUTS)
+        told = self.loaded(CUT_PLACES).read_rows(table.begin, table.end)[:, 0]
         before = np.full((1, num_envs), self.first == 0)
         row, env, offset = places[: self.own].T
         told_by = row + (offset == 1)  # the row whose start code says whether there is such a patch
@@ -147,9 +168,12 @@ class RowCheck:
             ended = np.concatenate([before, ~valid])
             for flag in (TERMINATED, TRUNCATED):
                 with contextlib.suppress(*UNREADABLE):
-                    ended[1:] |= self._loaded(flag).read_rows(low, high)
+                    ended[1:] |= self.loaded(flag).read_rows(low, high)
             before = ended[-1:]
             self._starts(low, start, valid, ended[:-1])
+            known = cuts.of_rows(start, valid, low)
+            if not np.array_equal(known, told[(told[:, 0] >= low) & (told[:, 0] < high)]):
+                self._report(f"the table {CUTS!r} does not say which of these rows begin a run", START, (low, high - 1))
             explained = (np.argwhere(Start.by_patches(start)) + np.array([low, 0])).tolist()
             wanted = {(row, env, -back) for row, env in explained for back in range(1, self.schema.context + 1)}
             self.missing += sorted(wanted - have)
@@ -200,37 +224,14 @@ class RowCheck:
 
     def _commit(self, places: Array) -> None:
         """Check rule 6."""
-        if self.commit.end == self.commit.begin:
-            return
         end, row = self.commit.end, places[:, 0]
         what = f"its row is none of the commit's rows {self.first} to {end}"
         self._report_patches(what, np.flatnonzero((row < self.first) | (row >= end)), places)
-        newest = places[(row == end - 1) & (places[:, 2] == 1), 1]
-        missing = sorted(set(range(self.commit.num_envs)) - set(newest.tolist()))
-        if missing:
-            what = f"the last row {end - 1} of environment {missing[0]} has no next observation in the patch table"
-            self.found.add(what, stream=self.readers[PLACES].stream, column=PLACES, rows=(end - 1, end))
-
-    def _next_obs(self, places: Array) -> None:
-        """Check rule 7, unless each row may have a next observation of its own."""
-        columns = self.schema.obs_columns if self.continued and self.schema.continuity != "flags" else ()
-        order = sorted(self.continued, key=lambda at: (places[at, 1], places[at, 0]))
-        for leaf, path in ((column.name, f"{PATCH_TABLE}/{column.name}") for column in columns):
-            bad = []
-            with contextlib.suppress(*UNREADABLE):
-                rows, patches = _ValueReader(self._loaded(leaf)), _ValueReader(self._loaded(path))
-                for at in order:
-                    row, env = places[at, :2].tolist()
-                    with contextlib.suppress(*UNREADABLE):
-                        if rows(row + 1, env).tobytes() != patches(self.commit.patch_begin + at).tobytes():
-                            bad.append(at)
-            what = "the next row continues this one, but holds another frame"
-            self._report_patches(what, sorted(bad), places, path)
 
     def _report_patches(self, what: str, bad: Sequence[int] | Array, places: Array, column: str = PLACES) -> None:
         if len(bad):
             row, env, offset = places[bad[0]].tolist()
-            first = self.commit.patch_begin
+            first = self.patches.begin
             what = f"patch {first + bad[0]} (row {row}, environment {env}, offset {offset}){_count(bad)}: {what}"
             self._report(what, column, first + np.asarray(bad))
 

@@ -97,9 +97,10 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
                 (name, commit.timeline, commit.sequence) for name, commit in sorted(streams.commits.items())
             )
             every = buffer.episodes
+            name = max(schema.obs_columns, key=lambda column: column.item_bytes).name
+            large = streams.shown.disk.rows[name].column
         # A column of the user's replaces ours of the same name.
         self._columns = checked_columns(columns, list(dict.fromkeys((*column_names(schema), EPISODE, STEP))))
-        large = max(schema.obs_columns, key=lambda column: column.item_bytes)
         self._chunk_rows, self._shard_rows = large.chunk_rows, large.shard_rows
         self._parts = [
             EpisodeSpan(e.stream, num_envs[e.stream], e.env, e.start, e.stop, number, 0)

@@ -28,7 +28,7 @@ from diskreplay.reading.target import Target
 from diskreplay.schema.ids import Ids
 from diskreplay.storage import chunks
 from diskreplay.storage import files as fs
-from diskreplay.storage.column import ColumnReader, ColumnWriter, Location, Locations
+from diskreplay.storage.column import ColumnReader, Location, Locations
 
 NOTHING = np.empty((7, 0), np.int64)
 
@@ -77,8 +77,8 @@ class Plan:
 
     @property
     def column(self) -> ColumnReader:
-        """The first of the columns: all have the same chunks and codec."""
-        return self.columns[0]
+        """The first of the columns that are read: all of them have the same chunks and codec."""
+        return self.columns[self.pieces[6, 0] if self.pieces.shape[1] else self.encoded[0][6]]
 
     @property
     def empty(self) -> bool:
@@ -110,7 +110,7 @@ def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
 
 
 def _of_items(requests: Requests, envs: int) -> Requests:
-    """Return requests in values of a chunk instead of rows, one for each value if chunks hold several environments."""
+    """Return requests in values of a chunk of ``envs`` environments, one for each value if there are several."""
     if envs == 1:
         return requests
     counts = requests.last - requests.first + 1
@@ -118,8 +118,8 @@ def _of_items(requests: Requests, envs: int) -> Requests:
         np.repeat(values, counts) for values in (requests.place, requests.env, requests.first, requests.base)
     )
     row = first + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
-    item = row * envs + env
-    return Requests(place, np.zeros_like(env), item, item, item - (row - base))
+    item = row * envs + env % envs
+    return Requests(place, env // envs, item, item, item - (row - base))
 
 
 def by_chunk(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -134,9 +134,7 @@ def plan(column: ColumnReader, requests: Requests, out: Target, cache: ChunkCach
     pieces = split(_of_items(requests, column.group_envs), column.chunk_items)
     if cached is not None:
         pieces = _from_cache(cache, cached, pieces, out)
-    encoded: list[Piece] = []
-    if isinstance(column, ColumnWriter):
-        encoded, pieces = _from_ram(column, pieces, out)
+    encoded, pieces = _from_ram(column, pieces, out)
     if pieces.shape[1]:
         pieces = by_chunk(pieces)
     planned = _located(column, out, encoded, pieces)
@@ -197,27 +195,26 @@ def _copy_each(columns: Sequence[CachedColumn], slots: Ids, pieces: NDArray[np.i
     return packed
 
 
-def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> tuple[list[Piece], NDArray[np.int64]]:
-    """Copy the pieces that wait for a commit; return those that must be decoded first, and the pieces on disk."""
-    in_ram = pieces[4] >= column.committed // column.column.chunk_rows
+def _from_ram(column: ColumnReader, pieces: NDArray[np.int64], out: Target) -> tuple[list[Piece], NDArray[np.int64]]:
+    """Copy the pieces that no shard holds; return those that must be decoded first, and the pieces on disk."""
+    in_ram = pieces[4] >= column.in_ram
     if not in_ram.any():
         return [], pieces
-    return copy_waiting(column, pieces[:, in_ram], out), pieces.compress(~in_ram, axis=1)
+    return copy_waiting([column], pieces[:, in_ram], out), pieces.compress(~in_ram, axis=1)
 
 
-def copy_waiting(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> list[Piece]:
-    """Copy pieces of chunks that wait for a commit, and return those that must be decoded first."""
-    shape = column.groups, column.chunk_items, *column.column.shape
+def copy_waiting(columns: Sequence[ColumnReader], pieces: NDArray[np.int64], out: Target) -> list[Piece]:
+    """Copy pieces of chunks in RAM, and return those that must be decoded first."""
     encoded: list[Piece] = []
     for place, step, row, rows, chunk, env, number in pieces.T.tolist():
-        if chunk == column.end // column.column.chunk_rows:
-            values: NDArray[Any] | None = column.buffer
-        else:
-            values = column.sealed[chunk].values  # read once: a commit may replace it by its bytes right now
+        column = columns[number]
+        waiting = column.held(chunk)
+        values = waiting.values  # read once: a commit may replace it by its bytes right now
         if values is None:
-            encoded.append((place, step, row, rows, chunk, env, number, column.sealed[chunk].encoded[env]))
+            encoded.append((place, step, row, rows, chunk, env, number, waiting.encoded[env]))
         else:
-            out.put(place, step, values.reshape(shape)[env, row : row + rows])
+            flat = values.reshape(column.groups, column.chunk_items, *column.column.shape)
+            out.put(place, step, flat[env, row : row + rows])
     return encoded
 
 
@@ -258,8 +255,10 @@ def _run(plan: Plan, cache: ChunkCache) -> None:
     if plan.encoded:
         _read(plan, plan.encoded, cache)
     at, count = 0, len(plan.places)
+    if not count:
+        return
     cache.copied["disk"] += count
-    read = compiled.reader(plan.column, plan.out, plan.pieces, plan.places) if count else None
+    read = compiled.reader(plan.column, plan.out, plan.pieces, plan.places)
     if read is None:
         _read(plan, _with_sources(plan, 0, count), cache)
         return

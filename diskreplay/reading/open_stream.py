@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 
 from diskreplay.checks import Array
-from diskreplay.errors import CorruptionError, EvictedError
+from diskreplay.errors import CorruptionError, DamageWarning, EvictedError, warn_outside
 from diskreplay.index import rewards
 from diskreplay.index.episodes import COLUMNS, KeptEpisodes
 from diskreplay.index.facts import EpisodeFacts
@@ -25,10 +25,11 @@ from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
-from diskreplay.schema.columns import INFO, LATER, PLACE, REWARD, Schema
+from diskreplay.schema.columns import INFO, LATER, PATCH_TABLE, PLACE, REWARD, START, Schema
 from diskreplay.schema.ids import Ids
+from diskreplay.storage import tail
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import Commit
+from diskreplay.storage.commit import ROWS, Commit
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import StreamReader, StreamWriter
 
@@ -53,6 +54,7 @@ class OpenStream:
             commit.stream, schema.columns, schema.patch_columns, commit.num_envs, commit.capacity, schema.context,
             schema.later, {*schema.ragged, reward}, only,
         )  # fmt: skip
+        self.log.without_tail = commit.end > 0 and not commit.tail.number
         self.sources = [
             ObsSource(c.name, stack, self.log, disk.rows[c.name], disk.patches[c.name], cache)
             for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
@@ -64,7 +66,7 @@ class OpenStream:
         """The facts of the episodes."""
         self.episodes = KeptEpisodes(self.log, self.facts)
         self._spans = Spans(self.log)
-        self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
+        self._restart(commit)
         self.catch_up()
 
     def resize(self, capacity: int) -> None:
@@ -72,13 +74,17 @@ class OpenStream:
         self.log.resize(capacity)
         self._spans = Spans(self.log)
 
+    def _restart(self, commit: Commit) -> None:
+        rows, patches = commit.table(ROWS), commit.table(PATCH_TABLE)
+        self.log.restart(rows.begin, rows.needed_from, patches.begin)
+
     def catch_up(self) -> None:
         """Read into the index what is committed and not yet in RAM."""
         commit, log = self.disk.commit_record, self.log
         if commit.capacity != log.capacity:
             self.resize(commit.capacity)
-        if commit.floor(log.context) > log.end:
-            log.restart(commit.begin, commit.floor(log.context), commit.patch_begin)
+        if commit.table(ROWS).needed_from > log.end:
+            self._restart(commit)
         if commit.end > log.end:
             log.slide(commit.begin)
             log.reserve(commit.end - log.end)
@@ -87,32 +93,39 @@ class OpenStream:
                 rows = {name: self.disk.rows[name].read_rows(start, stop) for name in log.resident}
                 self._check_spans(rows, commit)
                 log.extend(rows, commit.begin)
-        if commit.patch_end > log.patch_end:
-            span = log.patch_end, commit.patch_end
+        if commit.end:
+            held = [self.disk.rows[c.name] for c in self.schema.obs_columns if c.name in log.resident]
+            newest = {column.column.name: column.read_rows(commit.end, commit.end + 1)[0] for column in held}
+            self._check_spans(newest, commit)
+            log.put_pending(newest)
+        stored = commit.table(PATCH_TABLE)
+        if stored.end > log.patch_end:
+            span = log.patch_end, stored.end
             patches = {name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays}
-            needed = np.arange(*span) >= commit.patch_begin
+            needed = np.arange(*span) >= stored.begin
             following = needed & (patches[PLACE][:, 2] == 1)  # a ragged leaf, which is not stacked, needs no other
             self._check_spans({name: values[following] for name, values in patches.items()}, commit)
             log.add_patches(patches)
         log.slide(commit.begin)
         log.drop_patches()
-        for path, stored in self.logs.items():
-            end = stored.column.end  # if the commit has no such log, it may go on after shards that checkpoints pin
+        for path, written in self.logs.items():
             try:
-                stored.catch_up(*(commit.log_span(path) if path in commit.tails else (end, end)))
+                written.catch_up(commit.of(path).begin, commit.of(path).end)
             except ValueError as error:
                 raise CorruptionError(
-                    f"stream {self.disk.path!r}: {stored.content.what} cannot be read: {error}; run 'diskreplay "
+                    f"stream {self.disk.path!r}: {written.content.what} cannot be read: {error}; run 'diskreplay "
                     "verify'", stream=self.disk.name, column=path,
                 ) from error  # fmt: skip
         wrong = log.inconsistency()
+        for column in self._held():
+            column.close_files()  # read, and from now on in RAM
         if wrong:
             raise CorruptionError(f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name)
 
     def _check_spans(self, values: Mapping[str, Array], commit: Commit) -> None:
         for name, ragged in self.schema.ragged.items():
             if name in values and (
-                wrong := ragged_reads.wrong(ragged, values[name], *commit.log_span(ragged.items.name))
+                wrong := ragged_reads.wrong(ragged, values[name], *commit.of(ragged.items.name)[:2])
             ):
                 raise CorruptionError(
                     f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name, column=name
@@ -136,6 +149,12 @@ class OpenStream:
         """Return the episodes of the window, up to date."""
         self._spans.catch_up()
         return self._spans
+
+    def _held(self) -> Iterator[ColumnReader]:
+        """Yield the columns whose values are in RAM."""
+        yield from (self.disk.rows[name] for name in self.log.resident)
+        yield from (self.disk.patches[name] for name in self.log.patches.arrays)
+        yield self.disk.columns[INFO]
 
     def large_columns(self) -> list[ColumnReader]:
         """Return the columns that are not held in RAM."""
@@ -171,8 +190,8 @@ class OpenStream:
         held = all(column.name in self.log.later for column in self.schema.later)
         later = 0 if held else self.logs[LATER].end - self.logs[LATER].begin
         record = self.disk.commit_record
-        spans = [(column, *record.log_span(column.column.name)) for column in self.disk.items.values()]
-        items = sum((end - begin) * column.column.item_bytes for column, begin, end in spans)
+        tables = [(column.column, record.of(column.column.name)) for column in self.disk.items.values()]
+        items = sum((table.end - table.begin) * column.item_bytes for column, table in tables)
         return wide * (self.log.end - self.log.begin) * self.log.num_envs + later + items
 
 
@@ -188,6 +207,8 @@ def open_stream(
     Shards are opened one after another. So the stream's writer may evict a shard, or go back, before the shard was
     read. Then a newer commit does not need that shard, and the stream is read anew.
 
+    Of a stream whose tail is lost it returns, with a warning, what the shards hold.
+
     Raises CorruptionError if there is no newer commit that explains what cannot be read, or if two commits need it.
     Raises EvictedError if the writer goes on replacing what is being read for a minute.
     """
@@ -200,6 +221,8 @@ def open_stream(
             newest = store.newest_commit(name)
             place = error.file, tried.timeline
             if newest.sequence == tried.sequence or place == before:
+                if cut is None and tail.is_tail(error.file):
+                    return _without_tail(store, name, tried, newest.timeline, cache, only, reward)
                 raise
             if time.monotonic() - began > OUTRUN_SECONDS:
                 raise EvictedError(
@@ -207,6 +230,22 @@ def open_stream(
                     f"{newest.end}, faster than it can be read: open a checkpoint, or give the stream a larger capacity"
                 ) from error
             before, tried = place, newest
+
+
+def _without_tail(
+    store: Store, name: str, commit: Commit, timeline: int, cache: ChunkCache, only: Collection[str] | None, reward: str
+) -> OpenStream:
+    """Return a stream whose tail is lost, as its shards have it, with a warning; raise CorruptionError for damage."""
+    schema = store.schema
+    kept = commit.without_tail({**schema.arrays, **schema.logs}, schema.context)
+    found = OpenStream(schema, store.read_stream(name, kept, timeline), cache, only, reward)
+    following = found.disk.rows[START].read_rows(kept.end, kept.end + 1)[0]
+    lost = commit.end - kept.end + found.log.drop_unexplained(following) / commit.num_envs
+    warn_outside(
+        f"the tail of the stream {name!r} of {store.path!r} is missing or damaged: the newest {lost:g} rows are not "
+        "shown; 'diskreplay verify' says what can be done", DamageWarning,
+    )  # fmt: skip
+    return found
 
 
 def check_rewards(store: Store, name: str, commits: Mapping[str, Commit], pinned: bool) -> None:

@@ -18,7 +18,7 @@ from diskreplay.reading.reads import Reads
 from diskreplay.reading.tables import ColumnTable, Tables
 from diskreplay.reading.target import Target
 from diskreplay.schema.ids import Ids
-from diskreplay.storage.column import ColumnWriter, Locations
+from diskreplay.storage.column import Locations
 from diskreplay.storage.files import File
 
 
@@ -41,16 +41,15 @@ def fill(
         return None
     rows = tables.column(name)
     patches = tables.column(name, patches=True) if last_step == 1 else rows
-    if not (rows.plain and patches.plain):
+    if not (rows.alike(drawn) and patches.alike(drawn)):
         return None
     for at in drawn:
         rows.catch_up(at)
         if patches is not rows:
             patches.catch_up(at)
     plain, found, ends, files, of_rows, short = planner.frames(
-        ids, place, first_step, last_step, tables.logs.facts, rows.facts, patches.facts, rows.chunk_rows,
-        rows.shard_chunks, patches.chunk_rows, patches.shard_chunks,
-    )  # fmt: skip
+        ids, place, first_step, last_step, tables.logs.facts, rows.facts, patches.facts
+    )
     if not plain:
         return None
     opened = files.T.tolist() if files.size else []
@@ -78,9 +77,7 @@ def _copy_cached(
         gather.copy_cached(table.cache, table.cached, table.slabs, slots, pieces, out)
     encoded = []
     if waiting > cached:
-        column = table.columns[found[6, cached]]
-        assert isinstance(column, ColumnWriter)  # a store has only one written stream
-        encoded = gather.copy_waiting(column, found[:7, cached:waiting], out)
+        encoded = gather.copy_waiting(table.columns, found[:7, cached:waiting], out)
     if read > begin or encoded:
         located = Locations(cast(list[File], files), np.ascontiguousarray(found[7:, begin:read]))
         full_chunks = table.facts[:, FULL].tolist()

@@ -20,7 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.addresses import (
+    CHUNK_ENVS,
+    CHUNK_ROWS,
     CHUNKS,
+    COLUMN_FACTS,
     END,
     ENTRIES,
     ENTRIES_LENGTH,
@@ -36,6 +39,7 @@ from diskreplay.index.addresses import (
     PATCH_BEGIN,
     PATCH_END,
     PATCH_LENGTH,
+    SHARD_CHUNKS,
     SLOT_GROUPS,
     SLOTS,
     SLOTS_LENGTH,
@@ -161,17 +165,24 @@ def _sort(order: Ints, keys: Ints, begin: Int, end: Int) -> None:
 
 @kernel
 def _cut(
-    column: Ints, place: Int, step: Int, first: Int, last: Int, group: Int, stream: Int, chunk_rows: Int,
-    kind: Int, found: Ints, keys: Ints, count: Int,
+    column: Ints, place: Int, step: Int, first: Int, last: Int, env: Int, stream: Int, kind: Int, found: Ints,
+    keys: Ints, count: Int,
 ) -> Int:  # fmt: skip
-    """Append the pieces of consecutive rows; return the number of all pieces, or -1 if a chunk is not plain."""
-    for chunk in range(first // chunk_rows, last // chunk_rows + 1):
-        if group < 0 or group >= column[GROUPS]:
-            return -1
-        low, high = max(first, chunk * chunk_rows), min(last, (chunk + 1) * chunk_rows - 1)
+    """Append the pieces of consecutive rows; return the number of all pieces, or -1 if a chunk is not plain.
+
+    Where a chunk has several environments, its values of one are not consecutive: each is a piece.
+    """
+    chunk_rows, envs = column[CHUNK_ROWS], column[CHUNK_ENVS]
+    group, low = env // envs, first
+    if group < 0 or group >= column[GROUPS]:
+        return -1
+    while low <= last:
+        chunk = low // chunk_rows
+        high = low if envs > 1 else min(last, (chunk + 1) * chunk_rows - 1)
         found[0, count], found[1, count] = place, step + low - first
-        found[2, count], found[3, count] = low - chunk * chunk_rows, high - low + 1
+        found[2, count], found[3, count] = (low - chunk * chunk_rows) * envs + env % envs, high - low + 1
         found[4, count], found[5, count], found[6, count] = chunk, group, stream
+        low = high + 1
         slot = _slot(column, chunk, group)
         if slot >= 0:
             found[7, count], found[8, count] = kind + CACHED, slot
@@ -190,7 +201,7 @@ def _cut(
 
 
 @kernel
-def _look_ahead(ids: Ints, streams: Ints, rows: Ints, chunk_rows: Int) -> None:
+def _look_ahead(ids: Ints, streams: Ints, rows: Ints) -> None:
     """Have the processor fetch what each row of one stream needs first: rows are drawn at random."""
     envs, length, slots = streams[0, ENVS], streams[0, LENGTH], max(1, rows[0, SLOTS_LENGTH])
     for sample in range(len(ids)):
@@ -199,21 +210,19 @@ def _look_ahead(ids: Ints, streams: Ints, rows: Ints, chunk_rows: Int) -> None:
         position = row % length * envs + local - row * envs
         prefetch(streams[0, STARTS] + position)
         prefetch(streams[0, NEXT_PATCHES] + 8 * position)
-        prefetch(rows[0, SLOTS] + 8 * (row // chunk_rows % slots * rows[0, GROUPS]))
+        prefetch(rows[0, SLOTS] + 8 * (row // rows[0, CHUNK_ROWS] % slots * rows[0, GROUPS]))
 
 
 @kernel
 def frames(
-    ids: Ints, place: Ints, first_step: Int, last_step: Int, streams: Ints, rows: Ints, patches: Ints,
-    chunk_rows: Int, shard_chunks: Int, patch_chunk_rows: Int, patch_shard_chunks: Int,
+    ids: Ints, place: Ints, first_step: Int, last_step: Int, streams: Ints, rows: Ints, patches: Ints
 ) -> Any:  # fmt: skip
     """Find the pieces of steps ``first_step`` to ``last_step`` (at most 1) of rows, as :func:`.observations.fill` does.
 
     Args:
         ids, place: ``(n,)``: the rows, and the place of each in the batch.
         streams: ``(s, 10)``, sorted by number.
-        rows, patches: ``(s, 12)``: the numbers of the frames' column, and of the column of their patches.
-        chunk_rows, shard_chunks: the numbers of the frames' column; the next two arguments are those of the patches.
+        rows, patches: ``(s, COLUMN_FACTS)``: the numbers of the frames' column, and of the column of their patches.
 
     Returns:
         True if all is plain; else the other results mean nothing.
@@ -227,12 +236,17 @@ def frames(
         ``(2, k)``: the rows with fewer steps before them than are wanted, and how many each has.
     """
     count, older = len(ids), max(0, -first_step)
-    most = count * ((last_step - first_step + chunk_rows) // chunk_rows + 2)
+    shortest: Int = np.int64(1 << 30)
+    for at in range(len(rows)):
+        if rows[at, CHUNK_ROWS] > 0:  # of a stream that was ever drawn from
+            rows_of_a_piece = rows[at, CHUNK_ROWS] if rows[at, CHUNK_ENVS] == 1 else np.int64(1)
+            shortest = min(shortest, rows_of_a_piece)
+    most = count * ((last_step - first_step + shortest) // shortest + 2)
     found, keys = np.empty((11, most), np.int64), np.empty(most, np.int64)
     short = np.empty((2, count), np.int64)
     pieces, few, plain = 0, 0, True
     if len(streams) == 1:
-        _look_ahead(ids, streams, rows, chunk_rows)
+        _look_ahead(ids, streams, rows)
     for sample in range(count):
         at = _stream(streams, ids[sample] >> STREAM_SHIFT) if len(streams) > 1 else 0
         if at < 0 or streams[at, NUMBER] != ids[sample] >> STREAM_SHIFT:
@@ -260,8 +274,7 @@ def frames(
                 plain = False
                 break
             pieces = _cut(
-                rows[at], place[sample], first - row - first_step, first, last, env, at, chunk_rows, 0, found, keys,
-                pieces,
+                rows[at], place[sample], first - row - first_step, first, last, env, at, 0, found, keys, pieces
             )  # fmt: skip
             if pieces < 0:
                 plain = False
@@ -271,8 +284,7 @@ def frames(
                 plain = False
                 break
             pieces = _cut(
-                patches[at], place[sample], 1 - first_step, patch, patch, 0, at, patch_chunk_rows, KINDS, found, keys,
-                pieces,
+                patches[at], place[sample], 1 - first_step, patch, patch, 0, at, KINDS, found, keys, pieces
             )  # fmt: skip
             if pieces < 0:
                 plain = False
@@ -297,9 +309,10 @@ def frames(
         begin = ends[KINDS * part - 1] if part else 0
         end = ends[KINDS * part]
         _sort(order, keys, begin, end)
-        chunks, first_file = patch_shard_chunks if part else shard_chunks, opened
+        facts, first_file = patches if part else rows, opened
         for at in range(begin, end):
-            stream, shard = found[6, order[at]], found[4, order[at]] // chunks
+            stream = found[6, order[at]]
+            shard = found[4, order[at]] // facts[stream, SHARD_CHUNKS]
             if opened == first_file or files[0, opened - 1] != stream or files[1, opened - 1] != shard:
                 files[0, opened], files[1, opened] = stream, shard
                 opened += 1
@@ -319,4 +332,5 @@ def compile_now() -> None:
     """Compile the functions, or load their code from disk, by calls that plan nothing."""
     none, streams, block = np.empty(0, np.int64), np.empty((0, 10), np.int64), np.empty(0, np.uint8)
     gather(streams, streams, streams, none, np.empty(0, np.bool_), none, none, block, none)
-    frames(none, none, 0, 0, streams, streams, streams, 1, 1, 1, 1)
+    columns = np.empty((0, COLUMN_FACTS), np.int64)
+    frames(none, none, 0, 0, streams, columns, columns)

@@ -18,10 +18,8 @@ from diskreplay.index.log import StreamLog
 from diskreplay.reading.cache import CachedColumn, ChunkCache
 from diskreplay.reading.resident import Resident, ResidentTable
 from diskreplay.schema.ids import Ids, stream_of
-from diskreplay.storage.column import ColumnReader, ColumnWriter
+from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.stream import StreamReader, StreamWriter
-
-NONE_IN_RAM = 1 << 62
 
 
 class Stream(Protocol):
@@ -38,12 +36,10 @@ class ColumnTable:
 
     Attributes:
         columns: the column of each stream.
-        facts: the table of numbers ``(s, 12)``, a row for each stream; see :mod:`diskreplay.index.addresses`.
+        facts: the table of numbers ``(s, COLUMN_FACTS)``, a row for each stream; see :mod:`diskreplay.index.addresses`.
         cache: the cache of all streams.
         cached: the cached chunks of each stream; None if there never were any.
         slabs: ``(s, 2)``, the address and length of each stream's array of slots; see :func:`.kernel.take`.
-        chunk_rows, shard_chunks: the rows of a chunk, and the chunks of a shard, the same for all streams.
-        plain: True if no chunk holds several environments.
     """
 
     def __init__(self, columns: Sequence[ColumnReader], cache: ChunkCache) -> None:
@@ -52,8 +48,6 @@ class ColumnTable:
         self.cached: list[CachedColumn | None] = [None] * len(columns)
         self.slabs = np.zeros((len(columns), 2), np.int64)
         self.cache = cache
-        self.chunk_rows, self.shard_chunks = columns[0].column.chunk_rows, columns[0].shard_chunks
-        self.plain = all(column.group_envs == 1 for column in columns)
         self._counts: list[tuple[int, ...]] = [()] * len(columns)
         self._arrays: list[tuple[Array, ...]] = [()] * len(columns)
 
@@ -64,7 +58,7 @@ class ColumnTable:
         arrays: tuple[Array, ...] = (entries.array,)
         if cached is not None:
             arrays = entries.array, cached.table, cached.chunk, cached.group, cached.blocks
-        counts = entries.begin, entries.end, column.end, column.committed
+        counts = entries.begin, entries.end, column.end, column.stored_rows
         known = self._arrays[at]
         if counts == self._counts[at] and len(arrays) == len(known) and all(map(operator.is_, arrays, known)):
             return
@@ -74,13 +68,16 @@ class ColumnTable:
             slots = [address(table), len(table), address(chunk), address(group), min(len(chunk), len(group))]
             self.cached[at] = cached
             self.slabs[at] = address(blocks), len(blocks)
-        rows = column.column.chunk_rows
-        in_ram = column.committed // rows if isinstance(column, ColumnWriter) else NONE_IN_RAM
         self.facts[at] = [
-            address(entries.array), entries.length, entries.begin, entries.end, column.groups, in_ram,
-            column.end // rows, *slots,
+            column.column.chunk_rows, column.group_envs, column.shard_chunks, address(entries.array), entries.length,
+            entries.begin, entries.end, column.groups, column.in_ram, column.end // column.column.chunk_rows, *slots,
         ]  # fmt: skip
         self._counts[at], self._arrays[at] = counts, arrays
+
+    def alike(self, drawn: Sequence[int]) -> bool:
+        """Tell whether the chunks of these streams have as many values, and the same codec."""
+        columns = [self.columns[at] for at in drawn]
+        return len(columns) == 1 or len({(column.chunk_items, column.column.codec) for column in columns}) == 1
 
 
 class Tables:

@@ -42,13 +42,13 @@ class Listing:
     Attributes:
         there: objects by key.
         children: names below each folder, by its key.
-        records: commit records by their keys.
+        records: commit records by their keys, each with its tag when it was read: a newer one may be listed.
         timelines: the timelines of the records, by stream; None where one cannot be read.
     """
 
     there: dict[str, Object]
     children: dict[str, set[str]]
-    records: dict[str, bytes]
+    records: dict[str, tuple[str, bytes]]
     timelines: dict[str, int | None]
 
     def shard(self, key: str) -> Shard | None:
@@ -93,10 +93,11 @@ class Catalog:
         with self._refreshing:
             before = self.listing
             listed = self._list()
-            if listed.items() == before.there.items():
+            behind = {key for key, (tag, _) in before.records.items() if key in listed and listed[key].tag != tag}
+            if listed.items() == before.there.items() and not behind:
                 return
             self._check_same(before.there, listed)
-            moved = _moved(before.there, listed)
+            moved = _moved(before.there, listed) | behind
             records = {**before.records, **self._read_records(moved, listed)}
             for _ in range(ATTEMPTS):
                 again = self._list()
@@ -120,7 +121,7 @@ class Catalog:
         if now is None:
             raise StoreNotFoundError(f"there is no store at {self.url!r} any more: it was removed since it was opened")
         known = self._documents.get(metadata.NAME)
-        if known is not None and _schema(known[1]) != _schema(self._get(metadata.NAME)):
+        if known is not None and _schema(known[1]) != _schema(self._get(metadata.NAME)[1]):
             raise RemoteConflictError(f"at {self.url!r} is another store than the one that was opened: open it anew")
 
     def _list(self) -> dict[str, Object]:
@@ -129,9 +130,9 @@ class Catalog:
             self.alike = alike(one.key for one in found)
         return {one.key: one for one in found if is_plain(one.key)}
 
-    def _read_records(self, keys: Iterable[str], listed: dict[str, Object]) -> dict[str, bytes]:
+    def _read_records(self, keys: Iterable[str], listed: dict[str, Object]) -> dict[str, tuple[str, bytes]]:
         """Return the records that are there, read several at a time."""
-        downloads: Downloads[bytes] = Downloads()
+        downloads: Downloads[tuple[str, bytes]] = Downloads()
         begun = {key: downloads.begin(key, functools.partial(self._get, key)) for key in keys if key in listed}
         found = {}
         for key, download in begun.items():
@@ -139,8 +140,9 @@ class Catalog:
                 found[key] = download.result()
         return found
 
-    def _get(self, key: str, _: object = None) -> bytes:
-        return read(self.objects, key, metadata.MAX_BYTES)[1]
+    def _get(self, key: str, _: object = None) -> tuple[str, bytes]:
+        found, data = read(self.objects, key, metadata.MAX_BYTES)
+        return found.tag, data
 
     def read(self, key: str) -> bytes | None:
         """Return the bytes of a document as it was listed, or None if there is none."""
@@ -149,11 +151,10 @@ class Catalog:
         if known is None:
             return None
         if key in listing.records:
-            return listing.records[key]
+            return listing.records[key][1]
         found = self._documents.get(key)
         if found is None or found[0] != known.tag:
-            now, data = read(self.objects, key, metadata.MAX_BYTES)
-            found = self._documents[key] = now.tag, data
+            found = self._documents[key] = self._get(key)
         return found[1]
 
     def path(self, key: str) -> str:
@@ -169,7 +170,7 @@ class Catalog:
             )
 
 
-def _listing(listed: dict[str, Object], records: dict[str, bytes]) -> Listing:
+def _listing(listed: dict[str, Object], records: dict[str, tuple[str, bytes]]) -> Listing:
     records = {key: record for key, record in records.items() if key in listed}
     timelines = {stream_of(key) or "": _timeline(record) for key, record in records.items()}
     # A stream that has no record yet is being made.
@@ -188,8 +189,8 @@ def _moved(before: dict[str, Object], now: dict[str, Object]) -> set[str]:
     return {f"{STREAMS}/{name}/{metadata.NAME}" for name in map(stream_of, new) if name is not None}
 
 
-def _timeline(record: bytes | None) -> int | None:
-    found = documents.ours(record or b"").get("timeline")
+def _timeline(record: tuple[str, bytes] | None) -> int | None:
+    found = documents.ours(record[1] if record else b"").get("timeline")
     return found if type(found) is int else None
 
 

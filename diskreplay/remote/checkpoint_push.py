@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from diskreplay.errors import RemoteConflictError
 from diskreplay.remote import documents, ledger
 from diskreplay.remote.checkpoint_objects import checkpoint_name, document_key, in_order_of_removal, put_checkpoint
 from diskreplay.remote.commit_record import ChangedError, RemoteRecord, of_this_directory
-from diskreplay.remote.needed import needed_shards
+from diskreplay.remote.needed import needed_objects
 from diskreplay.remote.objects import Object, TakenError, find
 from diskreplay.remote.uploads import Uploads
 from diskreplay.storage import metadata
@@ -18,10 +18,18 @@ from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint
 
 
 class Made(NamedTuple):
-    """The number and id of a checkpoint that is remote: 0 and empty in older ones."""
+    """What a remote checkpoint says.
 
+    Attributes:
+        ours: True if this store's writers made it.
+        number, id: the checkpoint's number and id: 0 and empty in older ones.
+        cut: the record of the stream that is pushed, empty if the checkpoint has none.
+    """
+
+    ours: bool
     number: int
     id: str
+    cut: dict[str, Any]
 
 
 class CheckpointPush:
@@ -36,14 +44,14 @@ class CheckpointPush:
         self._store, self._name, self._objects = record.store, record.name, record.objects
         self._record = record
         self._uploads = uploads
-        self._made: dict[tuple[str, str], Made | None] = {}
-        """The remote checkpoints by key and tag, None for another's."""
+        self._made: dict[tuple[str, str], Made] = {}
+        """What remote checkpoints say, by key and tag."""
 
     def run(self) -> tuple[str, ...]:
-        """Bring the checkpoints up to date; return the names for which another's checkpoint is there.
+        """Bring the checkpoints up to date, whose rows are there; return the names that another's checkpoint has there.
 
         New ones first; and while one of them waits for its rows, the newest that was dropped stays. So a program that
-        drops the one before when it has a new one has one there at any time.
+        drops the one before when it has a new one has one there at any time. Then the tails go that nobody reads.
         """
         there, here = self._checkpoints_there(), self._checkpoints_here()
         dropped = self._dropped(here, there)
@@ -54,14 +62,20 @@ class CheckpointPush:
         for one in here:
             if one.name in dropped:  # and made again
                 self._put_checkpoint(one, there)
+        self._remove_tails(there)
         documents = {one.name: there[key] for one in here if (key := document_key(one.name)) in there}
-        return tuple(name for name, document in documents.items() if self._made_here(document) is None)
+        return tuple(name for name, document in documents.items() if not self._said(document).ours)
 
     def _put_checkpoint(self, checkpoint: Checkpoint, there: dict[str, Object]) -> bool:
         """Upload a checkpoint if all that it needs is remote; return True if one of its name is there now.
 
         One of another, which was made meanwhile, is added to ``there``.
         """
+        try:
+            if self._name in checkpoint.cut:
+                self._uploads.put_tail(checkpoint.cut[self._name].tail)
+        except FileNotFoundError:  # dropped meanwhile
+            return False
         if not self._reached(checkpoint):
             return False
         self._record.hold()
@@ -91,8 +105,9 @@ class CheckpointPush:
             remote = self._record.commit if name == self._name else of_this_directory(self._store, name, self._objects)
             if remote is None or remote.sequence < cut.sequence:
                 return False
-            there = {one.key for one in self._objects.list(f"{STREAMS}/{name}/")}
-            missing = set(needed_shards(self._store.schema, name, cut)) - there
+            there = {one.key: one.size for one in self._objects.list(f"{STREAMS}/{name}/")}
+            needed = needed_objects(self._store.schema, name, cut)
+            missing = {one.key for one in needed if there.get(one.key, -1) < one.size}
             if missing & self._uploads.known.keys():
                 raise ChangedError(missing)  # removed since
             if missing:
@@ -115,8 +130,7 @@ class CheckpointPush:
         kept, found = {one.name: one.id for one in here}, []
         for one in there.values():
             name = checkpoint_name(one.key)
-            made = self._made_here(one) if name is not None else None
-            if name is not None and made is not None and made.id != kept.get(name):  # it may have been made again
+            if name is not None and (made := self._said(one)).ours and made.id != kept.get(name):  # or made again
                 found.append((made.number, name))
         return [name for _, name in sorted(found)]
 
@@ -130,16 +144,35 @@ class CheckpointPush:
             for key in keys:
                 del there[key]
 
-    def _made_here(self, document: Object) -> Made | None:
-        """Return a remote checkpoint that this store's writers made, or None if it is another's."""
+    def _remove_tails(self, there: Mapping[str, Object]) -> None:
+        """Remove the tails below the record's oldest that no checkpoint names, of those ``there`` and those here.
+
+        Another's checkpoint that is not among them looks at that record when it is there.
+        """
+        record = self._record.commit
+        left = self._uploads.tails_below(record.tail.oldest) if record is not None else {}
+        if not left:
+            return
+        cuts = [self._said(one).cut for one in there.values() if checkpoint_name(one.key) is not None]
+        named = {tail[0] for cut in cuts if isinstance(tail := cut.get("tail"), list) and tail}
+        named |= {cut.tail.number for cut in self._store.cuts(self._name)}
+        if dead := [key for number, key in left.items() if number not in named]:
+            self._record.hold()
+            self._uploads.remove(dead)
+
+    def _said(self, document: Object) -> Made:
+        """Return what a remote checkpoint says; nothing if it was removed since."""
         known = document.key, document.tag
         if known not in self._made:
             found = find(self._objects, document.key, metadata.MAX_BYTES)
             data = found[1] if found else b""
-            ours, mine = documents.ours(data), documents.beside(data).get("origin") in self._origins()
-            number = ours.get("number")
-            made = Made(number if type(number) is int else 0, str(ours.get("id", "")))
-            self._made[known] = made if ours and mine else None
+            said, mine = documents.ours(data), documents.beside(data).get("origin") in self._origins()
+            number, cuts = said.get("number"), said.get("cut")
+            cut = cuts.get(self._name) if isinstance(cuts, dict) else None
+            self._made[known] = Made(
+                bool(said) and mine, number if type(number) is int else 0, str(said.get("id", "")),
+                cut if isinstance(cut, dict) else {},
+            )  # fmt: skip
         return self._made[known]
 
     def give_up(self, timeline: int) -> None:
@@ -154,16 +187,14 @@ class CheckpointPush:
     def check_not_needed(self, timeline: int) -> None:
         """Raise RemoteConflictError if another's checkpoint may need rows that this stream gives up."""
         for one in self._checkpoints_there().values():
-            if checkpoint_name(one.key) is not None and self._made_here(one) is None:
-                found = find(self._objects, one.key, metadata.MAX_BYTES)
-                cut = documents.ours(found[1]).get("cut") if found else None
-                of = cut.get(self._name) if isinstance(cut, dict) else None
-                if isinstance(of, dict) and of.get("timeline") != timeline:
-                    raise RemoteConflictError(
-                        f"the stream {self._name!r} goes back to a checkpoint, and {checkpoint_name(one.key)!r} of "
-                        f"{self._objects.url} may need the rows that it gives up; drop that one, or go on in a new "
-                        "stream (stream=...)"
-                    )
+            if checkpoint_name(one.key) is None or (made := self._said(one)).ours or not made.cut:
+                continue
+            if made.cut.get("timeline") != timeline:
+                raise RemoteConflictError(
+                    f"the stream {self._name!r} goes back to a checkpoint, and {checkpoint_name(one.key)!r} of "
+                    f"{self._objects.url} may need the rows that it gives up; drop that one, or go on in a new "
+                    "stream (stream=...)"
+                )
 
     def _origins(self) -> set[str]:
         """Return the origins of this stream, and of the local store's others that no other directory has pushed to."""

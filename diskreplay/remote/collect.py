@@ -1,11 +1,11 @@
 """The removal of what nothing needs any more from a remote store.
 
-A shard is dead when it lies wholly below its stream's window and no checkpoint pins it; so are the arrays of a
-checkpoint without a document. Who reads may be behind: so what is dead is first
-noted, with the time, in an object of its own, and removed when it was dead for long enough, by the same tag, and still
-is. Checkpoints are looked for again right before, after it was noted what goes; who makes one looks afterwards whether
-all that it needs is still there (:mod:`diskreplay.remote.trainer_checkpoints`). Objects that are not the store's are
-never touched.
+A shard is dead when it lies wholly below its stream's window and no checkpoint pins it, and so is a tail that its
+stream's writer has left; so are the arrays of a checkpoint without a document. Who reads may be behind: so what is dead
+is first noted, with the time, in an object of its own, and removed when it was dead for long enough, by the same tag,
+and still is. Checkpoints are looked for again right before, after it was noted what goes; who makes one looks
+afterwards whether all that it needs is still there (:mod:`diskreplay.remote.trainer_checkpoints`). Objects that are not
+the store's are never touched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from diskreplay.remote import documents, numbers
 from diskreplay.remote.catalog import Catalog
-from diskreplay.remote.needed import needed_arrays, needed_shards
+from diskreplay.remote.needed import needed_arrays, needed_objects, tail_number
 from diskreplay.remote.objects import Object, read
 from diskreplay.remote.remote_files import RemoteFiles
 from diskreplay.storage import metadata
@@ -97,23 +97,27 @@ def _dead(store: Store, catalog: Catalog) -> dict[str, Object]:
     for name in store.stream_names():
         newest = store.newest_commit(name)
         commits = [newest, *(checkpoint.cut[name] for checkpoint in checkpoints if name in checkpoint.cut)]
-        dead |= _dead_shards(store, name, newest, commits, there)
+        dead |= _dead_of_stream(store, name, newest, commits, there)
     return dead
 
 
-def _dead_shards(
+def _dead_of_stream(
     store: Store, name: str, newest: Commit, commits: list[Commit], there: Mapping[str, Object]
 ) -> dict[str, Object]:
-    needed = {key for commit in commits for key in needed_shards(store.schema, name, commit)}
+    needed = {one.key for commit in commits for one in needed_objects(store.schema, name, commit)}
+    columns = needed_arrays(store.schema, newest)
     found = {}
-    for path, column in needed_arrays(store.schema, newest).items():
-        span, prefix = newest.span(path, store.schema.context), f"{STREAMS}/{name}/{path}/"
-        first = min(span.begin // column.shard_rows, span.tail.shard)
-        for key, one in there.items():
-            if key.startswith(prefix) and key not in needed:
-                number = shard_number(key.removeprefix(prefix), column)
-                if number is not None and number < first:
-                    found[key] = one
+    for key, one in there.items():
+        if not key.startswith(f"{STREAMS}/{name}/") or key in needed:
+            continue
+        number, oldest = tail_number(name, key), newest.tail.oldest
+        path = key.removeprefix(f"{STREAMS}/{name}/").rpartition("/")[0]
+        if number is None and path in columns:
+            number = shard_number(key.rpartition("/")[2], columns[path])
+            stored = newest.arrays[path]
+            oldest = min(newest.of(path).needed_from // stored.shard_rows, stored.shard)
+        if number is not None and number < oldest:
+            found[key] = one
     return found
 
 

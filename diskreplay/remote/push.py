@@ -1,10 +1,11 @@
 """The push of what is new of a local stream to its remote store.
 
-A push takes the newest commit record from the disk and uploads, in this order: documents of arrays that grew; shards
-that do not change any more; the committed bytes of the growing ones; and then the record, on the
-condition that the remote one is still the one that this writer put there. That is the remote commit: until then a
-reader sees the one before, whose shards are prefixes of the new ones. Then checkpoints, each when all that it needs
-is remote.
+A push takes the newest commit record from the disk, opens the tail, and uploads, in this order: documents of arrays
+that grew; shards that do not change any more; the committed bytes of the growing ones; those of the tail; and then the
+record, on the condition that the remote one is still the one that this writer put there. That is the remote commit:
+until then a reader sees the one before, whose shards and tail are prefixes of the new ones. Then checkpoints, each when
+all that it needs is remote. Then it removes the tails below the record's ``oldest`` that no checkpoint names. The
+remote record has an ``oldest`` of its own: who reads may be behind, so what remote records left just now stays.
 
 Whose a stream is, and what keeps an old process or a copy of the directory from changing it, is the subject of
 :mod:`diskreplay.remote.commit_record`. Every object of a stream is put on the condition that it is the one that this
@@ -17,10 +18,12 @@ takes rows of both, and uploaded anew; refused where another's checkpoint needs 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
 import os
+import time
 
 from diskreplay.errors import CorruptionError, RemoteError
 from diskreplay.remote import documents, numbers
@@ -35,6 +38,8 @@ from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store
 
 ATTEMPTS = 10
+KEPT_SECONDS = 600.0
+"""How long a tail stays that no record names any more."""
 
 
 class Push:
@@ -60,6 +65,8 @@ class Push:
         self._uploads = Uploads(self._record)
         self._checkpoints = CheckpointPush(self._record, self._uploads)
         self._begun = False
+        self._left: collections.deque[tuple[float, int]] = collections.deque()
+        """The tails that remote records have left, ascending, and since when by the monotonic clock."""
         self._pins: list[Commit] = []
         """The commits of checkpoints, whose shards are remote."""
 
@@ -111,14 +118,16 @@ class Push:
         if remote.timeline > local.timeline or remote.sequence > local.sequence:
             raise self._record.conflict("it is ahead of this directory, which holds files of an older copy")
         self._is_remote(remote, known)
+        if not self._left and remote.tail.oldest < remote.tail.number:
+            self._left.append((time.monotonic(), remote.tail.oldest))
         if local.timeline == remote.timeline:
             self._uploads.adopt(remote, self._store.cuts(self._name))
 
     def _is_remote(self, record: Commit, ours: bool = True) -> None:
         """Note a record that is remote, and the rows that were lost before it if this push put it."""
-        lost = max(0, record.begin - self.sent.reached(record)) if record.tails and ours else 0
+        lost = max(0, record.begin - self.sent.reached(record)) if record.tail.number and ours else 0
         self.sent.sequence, self.sent.end = record.sequence, record.end
-        self.sent.timeline = record.timeline if record.tails else -1
+        self.sent.timeline = record.timeline if record.tail.number else -1
         self.sent.lost_rows += lost
 
     def _push_rows(self) -> None:
@@ -126,11 +135,12 @@ class Push:
         for _ in range(ATTEMPTS):
             newest, pins = self._commit(), self._store.cuts(self._name)
             remote = self._record.commit
-            if newest == remote and pins == self._pins:
+            new = remote is None or newest != _keeping(remote, newest.tail.oldest)
+            if not new and pins == self._pins:
                 return
             if remote is None or newest.timeline != remote.timeline:
                 self._go_back(newest)
-            elif newest.timeline and not remote.tails:
+            elif newest.timeline and not remote.tail.number:
                 self._checkpoints.give_up(newest.timeline)  # it was interrupted when it went back
             try:
                 self._uploads.upload(newest, pins)
@@ -139,9 +149,9 @@ class Push:
                     file = str(error.filename)
                     raise CorruptionError(f"{file!r} is missing, and cannot be pushed", file=file) from error
                 before = newest, pins
-                continue  # a shard was evicted meanwhile, which the newer record says
-            if newest != self._record.commit:
-                self._put_record(newest)
+                continue  # a shard was evicted meanwhile, or the tail was left, which the newer record says
+            if new:
+                self._put_record(_keeping(newest, self._oldest(newest)))
             self._pins = pins
             return
         raise RemoteError(
@@ -160,8 +170,22 @@ class Push:
         self._record.put(record)
         self._is_remote(record)
 
+    def _oldest(self, newest: Commit) -> int:
+        """Return the least number of a tail to keep under the URL, once a record is there that is newer."""
+        before = self._record.commit
+        if before is not None and before.tail.number not in (0, newest.tail.number):
+            self._left.append((time.monotonic(), before.tail.number))
+        while self._left and time.monotonic() - self._left[0][0] > KEPT_SECONDS:
+            self._left.popleft()
+        return self._left[0][1] if self._left else newest.tail.number
+
     def _commit(self) -> Commit:
         return stream.read_commit(self._store.files, self._store.stream_path(self._name))
+
+
+def _keeping(record: Commit, oldest: int) -> Commit:
+    """Return a record with another least number of a tail that is kept."""
+    return dataclasses.replace(record, tail=record.tail._replace(oldest=oldest))
 
 
 def _empty(of: Commit, sequence: int) -> Commit:

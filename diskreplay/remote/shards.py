@@ -25,7 +25,7 @@ from diskreplay.interrupts import Lock
 from diskreplay.remote.catalog import Catalog, Shard, stream_of
 from diskreplay.remote.downloads import AfterDownload, CalledOffError, Download, Downloads, call_off
 from diskreplay.remote.mirror import Mirror
-from diskreplay.remote.needed import read_first
+from diskreplay.remote.needed import needed_objects
 from diskreplay.remote.objects import Object
 from diskreplay.remote.prefetcher import ShardPrefetcher
 from diskreplay.schema.columns import Schema
@@ -122,12 +122,12 @@ class Shards:
         try:
             for stream, commit in commits.items():
                 with contextlib.suppress(CorruptionError):
-                    for key, index in read_first(schema, stream, commit):
-                        shard = listing.shard(key)
+                    for one in needed_objects(schema, stream, commit):
+                        shard = listing.shard(one.key)
                         if shard is None:  # it is damaged, and names any number of them
                             break
-                        if index is not None:
-                            begun += self._begin_index(shard, max(0, shard.size - index))
+                        if one.end is not None:
+                            begun += self._begin_index(shard, max(0, shard.size - one.end))
                         elif room >= 0 and (download := self.begin(shard)) is not None and download not in before:
                             begun.append(download)
                             room -= shard.size

@@ -1,8 +1,8 @@
 """The checkpoints that a reader of a remote store makes: a trainer's priorities and random state over all streams.
 
-The document is put last, where there is none of its name. Then it is looked whether every shard of the cut is still
-there, for `gc` may have been at work, and whether no stream has gone back to a checkpoint meanwhile. What a checkpoint
-names is not removed any more, and a stream whose rows it needs does not go back.
+The document is put last, where there is none of its name. Then it is looked whether everything that the cut names is
+still there, for `gc` may have been at work, or a push that removes tails, and whether no stream has gone back to a
+checkpoint meanwhile. What a checkpoint names is not removed any more, and no stream gives up rows that it needs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import CheckpointError, RemoteError
 from diskreplay.remote.checkpoint_objects import document_key, in_order_of_removal, put_checkpoint
 from diskreplay.remote.collect import going
-from diskreplay.remote.needed import needed_shards
+from diskreplay.remote.needed import needed_objects
 from diskreplay.remote.objects import TakenError
 from diskreplay.remote.remote_files import RemoteFiles
 from diskreplay.storage import attachments
@@ -101,13 +101,21 @@ class RemoteCheckpoints:
             ) from None
 
     def _is_whole(self, checkpoint: Checkpoint) -> bool:
-        """Tell whether all that it needs is there, is not about to go, and its streams have not gone back."""
+        """Tell whether all that it needs is there, is not about to go, and its streams have not gone back.
+
+        A tail that a stream's writer left may be about to go, if no other checkpoint keeps it.
+        """
         doomed, listed = going(self._catalog), self._catalog.listing.there
-        return all(
-            self._store.newest_commit(name).timeline == cut.timeline
-            and all(key in listed and key not in doomed for key in needed_shards(self._store.schema, name, cut))
-            for name, cut in checkpoint.cut.items()
-        )
+        others = [one.cut for one in self._store.checkpoints() if one.id != checkpoint.id]
+        for name, cut in checkpoint.cut.items():
+            newest, number = self._store.newest_commit(name), cut.tail.number
+            kept = number in (0, *(other[name].tail.number for other in others if name in other))
+            needed = [one.key for one in needed_objects(self._store.schema, name, cut)]
+            if newest.timeline != cut.timeline or (number < newest.tail.oldest and not kept):
+                return False
+            if any(key not in listed or key in doomed for key in needed):
+                return False
+        return True
 
     def drop(self, name: str) -> None:
         """Remove a checkpoint; raise CheckpointError if there is none."""

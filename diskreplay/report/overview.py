@@ -17,7 +17,6 @@ from diskreplay.checks import Array
 from diskreplay.errors import DiskReplayError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
-from diskreplay.ops.compact import compact
 from diskreplay.ops.result import Result
 from diskreplay.report.source import Snapshot, to_real
 from diskreplay.schema import spaces
@@ -100,23 +99,6 @@ class StoredPriorities:
 
 
 @dataclasses.dataclass(frozen=True)
-class Holes:
-    """Bytes on disk that no row of a window needs.
-
-    Attributes:
-        evicted: the decoded bytes, by column, of rows that have left their windows, in shards of which a window or a
-            checkpoint needs other rows yet. For the logs of facts and of later values: the bytes of what no episode or
-            row of a window shows any more.
-        dead_bytes: older chunks and indexes on disk that ``diskreplay compact`` would give back.
-        kept_bytes: the same in shards that it leaves as they are.
-    """
-
-    evicted: dict[str, int]
-    dead_bytes: int
-    kept_bytes: int
-
-
-@dataclasses.dataclass(frozen=True)
 class ColumnSummary:
     """A column of the schema as a reader sees it.
 
@@ -143,7 +125,9 @@ class Overview(Result):
         facts: the facts of ``diskreplay inspect --json``.
         distributions: rewards, then actions, then the lengths of ragged values.
         not_counted: the words that say what is too large to be counted.
-        holes: the holes; None where the store is damaged.
+        evicted: the decoded bytes, by column, of rows that have left their windows, in shards of which a window or a
+            checkpoint needs other rows yet. For the logs of facts and of later values: the bytes of what no episode or
+            row of a window shows any more.
     """
 
     name: str
@@ -155,7 +139,7 @@ class Overview(Result):
     episodes: EpisodeList
     distributions: tuple[Distribution, ...]
     not_counted: tuple[str, ...]
-    holes: Holes | None
+    evicted: dict[str, int]
     priorities: StoredPriorities | None
     schema: tuple[ColumnSummary, ...]
 
@@ -175,7 +159,7 @@ def overview(source: Snapshot, most_episodes: int | None = None) -> Overview:
         episodes=episode_list(source, most_episodes),
         distributions=(*_rewards(source), *counted, *_lengths(source)),
         not_counted=not_counted,
-        holes=_holes(source),
+        evicted=_evicted(source),
         priorities=_priorities(source),
         schema=_leaves(source),
     )
@@ -421,21 +405,13 @@ def _of_checkpoint(source: Snapshot, checkpoint: Checkpoint) -> StoredPriorities
 # Storage
 
 
-def _holes(source: Snapshot) -> Holes | None:
-    try:
-        compacted = compact(source.path, dry_run=True)
-    except DiskReplayError:
-        return None  # damaged, or evicted meanwhile
+def _evicted(source: Snapshot) -> dict[str, int]:
     steps = sum((one.end - one.begin) * one.num_envs for one in source.facts.streams)
     held = {one.name: one.raw_bytes for one in source.facts.columns}
     needed = {one.name: steps * one.item_bytes for one in source.schema.columns}
     for path in filter(held.__contains__, source.schema.logs):
         needed[path] = sum(rows.stream.logs[path].content.living_bytes() for rows in source.streams)
-    return Holes(
-        {name: max(0, held.get(name, 0) - count) for name, count in needed.items()},
-        compacted.bytes_before - compacted.bytes_after,
-        compacted.kept_bytes,
-    )
+    return {name: max(0, held.get(name, 0) - count) for name, count in needed.items()}
 
 
 # The schema

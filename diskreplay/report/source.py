@@ -160,8 +160,9 @@ def read(
     Chunks that are damaged are left out and noted in ``damaged``. Raises StateError when a live writer evicted them.
     ``chunks`` are read at a time, as many as make a few MB if None.
     """
-    chunks = max(1, PIECE_BYTES // max(1, column.item_bytes * column.chunk_rows)) if chunks is None else chunks
-    size, at = chunks * column.chunk_rows, start
+    chunk_rows = 1 if column.name in rows.schema.videos else rows.stream.disk.rows[column.name].column.chunk_rows
+    chunks = max(1, PIECE_BYTES // max(1, column.item_bytes * chunk_rows)) if chunks is None else chunks
+    size, at = chunks * chunk_rows, start
     while at < stop:
         end = min(stop, (at // size + 1) * size)
         try:

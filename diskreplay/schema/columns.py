@@ -1,9 +1,9 @@
-"""The schema of a store: columns with shapes, dtypes, chunk and shard rows, and codecs, frozen and validated once.
+"""The schema of a store: columns with shapes and dtypes, frozen and validated once.
 
 A row of a stream is one step of ``num_envs`` environments. Its columns are the leaves of the observation and
 action spaces, ``reward``, ``terminated``, ``truncated``, ``valid`` (the step is a transition), ``start`` (how the
-row's history begins, see :class:`Start`), and the user's own. *Resident* columns are small enough that their
-whole window is mirrored in RAM; the others are reached chunk by chunk.
+row's history begins, see :class:`Start`), and the user's own. :mod:`diskreplay.schema.layout` says how the array of
+a column is cut into chunks and shards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import enum
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -37,7 +37,7 @@ PATCH_TABLE = "patches"
 PLACES = f"{PATCH_TABLE}/{PLACE}"
 RESERVED = {
     OBS, ACTION, REWARD, TERMINATED, TRUNCATED, VALID, START, PLACE,
-    "next_obs", "discount", "index", "weight", "mask", "patches", "info", "later",
+    "next_obs", "discount", "index", "weight", "mask", "patches", "info", "later", "cuts",
 }  # fmt: skip
 
 DTYPES = frozenset(
@@ -51,20 +51,19 @@ RESIDENT_ROW_BYTES = 1 << 10
 RESIDENT_COLUMN_BYTES = 128 << 20
 MAX_SET_ROWS = 1 << 24
 """The most rows that a chunk or shard may be set to have."""
-PLACE_CHUNK_ROWS, PLACE_SHARD_ROWS = 1024, 16384
-PATCH_CHUNK_ROWS, PATCH_SHARD_ROWS = 256, 4096
-LARGE_PATCH_CHUNK_ROWS, LARGE_PATCH_SHARD_ROWS = 1, 256
-"""The rows of the patch table's chunks and shards, for places, resident leaves and others, fixed by the format."""
+MAX_CHUNK_BYTES = 1 << 30
+"""The most decoded bytes of a chunk, of all its environments."""
 INFO = "info"
 """The name of a stream's array with the facts of its episodes, made with the first; no column can have it."""
-INFO_CHUNK_ROWS, INFO_SHARD_ROWS = 1 << 14, 1 << 20
-"""The rows, which are bytes, of that array's chunks and shards, fixed by the format."""
 LATER = "later/values"
 """The name of a stream's array with the values written after their rows, made with the first."""
-LATER_CHUNK_ROWS, LATER_SHARD_ROWS = 1 << 16, 1 << 23
-"""The rows, which are bytes too, of that array's chunks and shards."""
-LOGS = {INFO: "info", LATER: "later"}
-"""The arrays that are logs of bytes, each made when something is first logged, and their names in a commit record."""
+LATER_TABLE = "later"
+"""The name of the table of these bytes in a commit record."""
+LOGS = INFO, LATER
+"""The arrays that are logs of bytes."""
+CUTS = "cuts"
+"""The table, and the group below a stream's own, that says where runs of rows begin."""
+CUT_PLACES = f"{CUTS}/{PLACE}"
 ITEMS = "ragged"
 """The group of a stream with the items of its ragged columns."""
 MAX_ROW_BYTES = 1 << 30
@@ -161,6 +160,18 @@ class Codec:
         return self.name if self.name == "none" else f"{self.name}:{self.level}"
 
 
+class Given(NamedTuple):
+    """What the user gave for the layout of a column; None is chosen for each stream."""
+
+    chunk_rows: int | None = None
+    shard_rows: int | None = None
+    codec: Codec | None = None
+
+
+CHOSEN = Given()
+"""Nothing was given."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Column:
     """One array of a table.
@@ -169,18 +180,13 @@ class Column:
         name: path below the table's group, such as ``"obs/camera"``.
         shape: one value, without row and environment.
         dtype: the dtype of the stored values.
-        chunk_rows, shard_rows: rows of a chunk and of a shard file; a shard holds whole chunks.
-        codec: compression of its chunks.
-        resident: True if chunks hold all environments, not only one: so it was small enough for RAM when it was made.
+        given: what the user gave for its layout, in all streams.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    chunk_rows: int
-    shard_rows: int
-    codec: Codec
-    resident: bool
+    given: Given
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", self.dtype.newbyteorder("="))
@@ -188,15 +194,15 @@ class Column:
             raise SchemaError(
                 f"column {self.name!r}: Zarr has no portable data type for {self.dtype}; use one of {sorted(DTYPES)}"
             )
-        for what, value in (("chunk_rows", self.chunk_rows), ("shard_rows", self.shard_rows)):
+        chunk_rows, shard_rows = self.given.chunk_rows or 1, self.given.shard_rows or self.given.chunk_rows or 1
+        for what, value in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
             if not 1 <= value <= MAX_SET_ROWS:
                 raise SchemaError(f"column {self.name!r}: {what} must be 1 to {MAX_SET_ROWS}, got {value}")
-        if self.shard_rows % self.chunk_rows:
+        if shard_rows % chunk_rows:
             raise SchemaError(
-                f"column {self.name!r}: shard_rows must be a multiple of chunk_rows, "
-                f"got {self.shard_rows} and {self.chunk_rows}"
+                f"column {self.name!r}: shard_rows must be a multiple of chunk_rows, got {shard_rows} and {chunk_rows}"
             )
-        if self.item_bytes * self.chunk_rows > 1 << 30:
+        if self.item_bytes * chunk_rows > MAX_CHUNK_BYTES:
             raise SchemaError(f"column {self.name!r}: a chunk must have at most 1 GiB, set fewer chunk_rows")
 
     @functools.cached_property
@@ -205,30 +211,49 @@ class Column:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def is_held(self, window: int) -> bool:
-        """Tell whether a stream with a window of ``window`` transitions holds its values in RAM.
-
-        ``resident`` was chosen for the window that the store was made with, and a stream may have grown since.
-        """
-        return self.resident and (self.name in ALWAYS_RESIDENT or is_small(self.item_bytes, window))
+        """Tell whether who opens a stream with a window of ``window`` transitions holds its values in RAM."""
+        return self.name in ALWAYS_RESIDENT or is_small(self.item_bytes, window)
 
     def to_json(self) -> dict[str, Any]:
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**values, "shape": list(self.shape), "dtype": self.dtype.name, "codec": str(self.codec)}
+        given = {what: value for what, value in self.given._asdict().items() if value is not None}
+        if self.given.codec is not None:
+            given["codec"] = str(self.given.codec)
+        return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype.name, **given}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Column:
         name, shape = stored["name"], tuple(stored["shape"])
+        rows = {what: stored[what] for what in ("chunk_rows", "shard_rows") if what in stored}
         for part in name.split("/"):
             check_key(part, "column")
-        for number in (*shape, stored["chunk_rows"], stored["shard_rows"]):
+        for number in (*shape, *rows.values()):
             if type(number) is not int or number < 1:
                 raise ValueError(f"column {name!r}: {number!r} is no positive integer")
-        if stored["dtype"] not in DTYPES or type(stored["resident"]) is not bool or "as" in stored:
-            raise ValueError(f"column {name!r}: dtype, resident or as cannot be read")
-        return cls(
-            name, shape, np.dtype(stored["dtype"]), stored["chunk_rows"], stored["shard_rows"],
-            Codec.parse(stored["codec"]), stored["resident"],
-        )  # fmt: skip
+        if stored["dtype"] not in DTYPES or "as" in stored:
+            raise ValueError(f"column {name!r}: dtype or as cannot be read")
+        codec = Codec.parse(stored["codec"]) if "codec" in stored else None
+        return cls(name, shape, np.dtype(stored["dtype"]), Given(**rows, codec=codec))
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredColumn(Column):
+    """A column as the array of one stream has it.
+
+    Attributes:
+        chunk_rows, shard_rows: rows of a chunk and of a shard file; a shard holds whole chunks.
+        chunk_envs: environments of a chunk, a divisor of the stream's.
+        codec: compression of its chunks.
+    """
+
+    chunk_rows: int
+    shard_rows: int
+    chunk_envs: int
+    codec: Codec
+
+    @classmethod
+    def of(cls, column: Column, chunk_rows: int, shard_rows: int, chunk_envs: int, codec: Codec) -> StoredColumn:
+        """Return a column with this layout."""
+        return cls(column.name, column.shape, column.dtype, column.given, chunk_rows, shard_rows, chunk_envs, codec)
 
 
 def is_small(item: int, window: int) -> bool:
@@ -275,15 +300,13 @@ class RaggedColumn:
         return most if self.longest is None else min(most, self.longest)
 
     def to_json(self) -> dict[str, Any]:
-        stored = self.items.to_json()
-        del stored["resident"]
         video = {} if self.video is None else {"video": self.video.to_json()}
-        return {**stored, "name": self.name, "longest": self.longest, **video}
+        return {**self.items.to_json(), "name": self.name, "longest": self.longest, **video}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> RaggedColumn:
         name, longest = stored["name"], stored["longest"]
-        items = Column.from_json({**stored, "name": f"{ITEMS}/{name}", "resident": False})
+        items = Column.from_json({**stored, "name": f"{ITEMS}/{name}"})
         video = Video.from_json(stored["video"]) if "video" in stored else None
         return cls(name, items, None if longest is None else check_count("longest", longest, least=0), video)
 
@@ -337,8 +360,8 @@ class Schema:
         twice = next((name for name in shown if shown.count(name) > 1), None)
         if twice is not None:
             raise SchemaError(f"the columns written later need names of their own in a batch: {twice!r} is there twice")
-        if not all(c.resident and not c.shape for c in self.columns if c.name in ALWAYS_RESIDENT):
-            raise SchemaError(f"the columns {ALWAYS_RESIDENT} must be resident, with one value a step")
+        if any(column.shape for column in self.columns if column.name in ALWAYS_RESIDENT):
+            raise SchemaError(f"the columns {ALWAYS_RESIDENT} must have one value a step")
         self._check_ragged()
         axes = {stack.axis is None for stack in self.stacks if stack.frames > 1}
         if len(axes) > 1:
@@ -359,10 +382,10 @@ class Schema:
             raise SchemaError(f"the ragged columns must be those of the ragged spaces {sorted(varying)} and extra ones")
         if not self.ragged:
             return
-        spans = {c.name for c in self.columns if (c.shape, c.dtype) == (SPAN_SHAPE, SPAN_DTYPE) and c.resident}
+        spans = {c.name for c in self.columns if (c.shape, c.dtype) == (SPAN_SHAPE, SPAN_DTYPE)}
         stacked = [c.name for c, stack in zip(self.obs_columns, self.stacks, strict=True) if stack.frames > 1]
         if wrong := sorted(self.ragged.keys() - spans):
-            raise SchemaError(f"the ragged column {wrong[0]!r} needs a resident column of spans")
+            raise SchemaError(f"the ragged column {wrong[0]!r} needs a column of spans")
         if wrong := sorted(self.ragged.keys() & set(stacked)):
             raise SchemaError(
                 f"{wrong[0]!r} is ragged and cannot have a frame_stack: give the stacks of other leaves by name, as in "
@@ -408,14 +431,13 @@ class Schema:
         video = self.videos.get(column.name)
         if video is None:
             return column
-        return dataclasses.replace(column, shape=video.shape, dtype=np.dtype(np.uint8), chunk_rows=1, shard_rows=1)
+        return dataclasses.replace(column, shape=video.shape, dtype=np.dtype(np.uint8), given=CHOSEN)
 
     @property
     def logs(self) -> dict[str, Column]:
         """The arrays of bytes of :data:`LOGS` that a stream can have, by their paths."""
-        info = Column(INFO, (), np.dtype(np.uint8), INFO_CHUNK_ROWS, INFO_SHARD_ROWS, Codec("zstd", 1), True)
-        later = Column(LATER, (), np.dtype(np.uint8), LATER_CHUNK_ROWS, LATER_SHARD_ROWS, Codec("zstd", 1), False)
-        return {INFO: info, **({LATER: later} if self.later else {})}
+        paths = (INFO, LATER) if self.later else (INFO,)
+        return {path: Column(path, (), np.dtype(np.uint8), CHOSEN) for path in paths}
 
     @functools.cached_property
     def extra_columns(self) -> tuple[Column, ...]:
@@ -434,7 +456,8 @@ class Schema:
         """Every array of a stream by its path below the stream's group: of the rows, the patches, the items."""
         patches = {f"{PATCH_TABLE}/{column.name}": column for column in self.patch_columns}
         items = {ragged.items.name: ragged.items for ragged in self.ragged.values()}
-        return {column.name: column for column in self.columns} | patches | items
+        cuts = Column(CUT_PLACES, (3,), np.dtype(np.int64), CHOSEN)
+        return {column.name: column for column in self.columns} | patches | items | {CUT_PLACES: cuts}
 
     @functools.cached_property
     def context(self) -> int:
@@ -448,13 +471,8 @@ class Schema:
         A patch of offset 1 is the true next observation of its row, offset ``1 + j`` the frame ``j`` steps
         before that one; offset ``-j`` the frame ``j`` steps before the row's own.
         """
-        place = Column(PLACE, (3,), np.dtype(np.int64), PLACE_CHUNK_ROWS, PLACE_SHARD_ROWS, Codec("zstd", 1), True)
-        leaves = [
-            dataclasses.replace(column, chunk_rows=PATCH_CHUNK_ROWS, shard_rows=PATCH_SHARD_ROWS)
-            if column.resident
-            else dataclasses.replace(column, chunk_rows=LARGE_PATCH_CHUNK_ROWS, shard_rows=LARGE_PATCH_SHARD_ROWS)
-            for column in self.obs_columns
-        ]
+        place = Column(PLACE, (3,), np.dtype(np.int64), CHOSEN)
+        leaves = [dataclasses.replace(c, given=Given(codec=c.given.codec)) for c in self.obs_columns]
         return (place, *leaves)
 
     def to_json(self) -> dict[str, Any]:
@@ -469,7 +487,7 @@ class Schema:
             "identity": self.identity,
             **({"finite": True} if self.finite else {}),
             **({"continuity": self.continuity} if self.continuity != "observations" else {}),
-            **({"later": [_later_to_json(column) for column in self.later]} if self.later else {}),
+            **({"later": [column.to_json() for column in self.later]} if self.later else {}),
             **({"ragged": [column.to_json() for column in self.ragged.values()]} if self.ragged else {}),
         }
 
@@ -487,7 +505,7 @@ class Schema:
                 _check_identity(stored["identity"]),
                 stored.get("finite", False) is True,
                 check_continuity(stored.get("continuity", "observations")),
-                tuple(_later_from_json(column) for column in stored.get("later", ())),
+                tuple(Column.from_json(column) for column in stored.get("later", ())),
                 {column["name"]: RaggedColumn.from_json(column) for column in stored.get("ragged", ())},
             )
         except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
@@ -508,15 +526,6 @@ def check_continuity(given: Any) -> Continuity:
     if given == "observations":
         return "observations"
     raise InputError(f"continuity must be 'observations' or 'flags', got {given!r}")
-
-
-def _later_to_json(column: Column) -> dict[str, Any]:
-    stored = column.to_json()
-    return {key: stored[key] for key in ("name", "shape", "dtype", "resident")}
-
-
-def _later_from_json(stored: dict[str, Any]) -> Column:
-    return Column.from_json({**stored, "chunk_rows": 1, "shard_rows": 1, "codec": "none"})
 
 
 def _stack_from_json(stored: dict[str, Any]) -> Stack:

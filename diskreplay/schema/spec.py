@@ -1,8 +1,7 @@
-"""The options of a new store, and the schema that follows: columns for its spaces, with chunks that suit them."""
+"""The options of a new store, and the schema that follows: columns for its spaces."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -16,6 +15,7 @@ from diskreplay.schema import spaces
 from diskreplay.schema.columns import (
     ACTION,
     ALWAYS_RESIDENT,
+    CHOSEN,
     ITEMS,
     MAX_SET_ROWS,
     OBS,
@@ -25,34 +25,17 @@ from diskreplay.schema.columns import (
     Codec,
     Column,
     Continuity,
+    Given,
     RaggedColumn,
     Schema,
     Stack,
     Start,
     check_continuity,
-    is_small,
 )
 from diskreplay.video import MAX_VALUE_BYTES, Video
 
-CHUNK_BYTES = 128 << 10
-"""The decoded bytes of a chunk: few enough for a CPU's second-level cache."""
-SHARD_BYTES = 64 << 20
-"""The decoded bytes that a shard should have."""
-MAX_CHUNK_ROWS = 4096
-DISK_CHUNK_ROWS = 128
-"""The most rows of a chunk of a column on disk, because a sample decodes a whole chunk."""
-MAX_SHARD_ROWS = 65536
-MAX_SHARDS = 4096
-"""The most shards of a column if the window is full, up to :data:`MAX_LONG_SHARD_ROWS`."""
-MAX_LONG_SHARD_ROWS = 1 << 20
-"""The most rows of a shard of a long window: each commit appends an index that has all of a shard's chunks."""
-LEAST_SHARD_ROWS = 16
-"""The least rows of a shard if nothing else was set, however short the window is."""
-ITEMS_CHUNK_BYTES, ITEMS_SHARD_BYTES = 32 << 10, 32 << 20
-"""The decoded bytes of a chunk and of a shard of items: a short row decodes one chunk."""
-
 Field = tuple[str, tuple[int | None, ...], np.dtype[Any]]
-"""Name, shape and dtype of a column whose chunks and codec are still to be chosen; None first in a ragged one."""
+"""Name, shape and dtype of a column; None first in a ragged one."""
 
 
 class FrameOptions(TypedDict, total=False):
@@ -88,7 +71,7 @@ class ColumnOptions(TypedDict, total=False):
         later: columns, in the same form, whose values :meth:`write` gives to steps after they were added, such as
             recurrent states.
         codec: "lz4hc", "lz4", "zstd" (with a level: "lz4hc:5") or "none"; for the observations, or by column.
-        chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from a row's bytes if None.
+        chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen for each stream if None.
         finite: refuse NaN and infinity in observations, actions and columns, as always in rewards; the store keeps it.
         continuity: the rule by which a step goes on with the episode of the one before it: "observations", where its
             ``obs`` is bit for bit the ``next_obs`` of the step before, or "flags", which does not compare them, for
@@ -162,19 +145,19 @@ def build(
         if isinstance(setting, Mapping):
             _check_names(what, set(setting), names)
     built = tuple(
-        _spans(field[0], num_envs, capacity // num_envs)
+        Column(field[0], SPAN_SHAPE, SPAN_DTYPE, CHOSEN)
         if None in field[1]
-        else _column(field, num_envs, capacity // num_envs, **_settings_of(field[0], obs_names, settings))
+        else Column(field[0], cast(tuple[int, ...], field[1]), field[2], _given(field[0], obs_names, settings))
         for field in fields
     )
     padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
     return Schema(
         observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity,
         finite=check_flag("finite", options["finite"]), continuity=check_continuity(options["continuity"]),
-        later=tuple(later_column(name, cast(tuple[int, ...], shape), dtype, capacity) for name, shape, dtype in later),
+        later=tuple(Column(name, cast(tuple[int, ...], shape), dtype, CHOSEN) for name, shape, dtype in later),
         ragged={
             field[0]: RaggedColumn(
-                field[0], _items_column(field, field[0] in video, **_settings_of(field[0], obs_names, settings)),
+                field[0], _items_column(field, field[0] in video, _given(field[0], obs_names, settings)),
                 longest.get(field[0]), video.get(field[0]),
             )
             for field in fields if None in field[1]
@@ -243,62 +226,11 @@ def _extras(columns: Mapping[str, Any] | None, what: str) -> list[Field]:
     return [_extra(name, value, what) for name, value in (columns or {}).items()]
 
 
-def _column(
-    field: Field, num_envs: int, rows: int, codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None
-) -> Column:  # fmt: skip
-    """Return a column of a window of ``rows`` rows; what is None is chosen to suit it."""
-    name, shape, dtype = field
-    what = f"of column {name!r}"
-    chunk_rows, shard_rows = (
-        None if rows_given is None else check_count(f"{setting} {what}", rows_given, most=MAX_SET_ROWS)
-        for setting, rows_given in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows))
-    )
-    item = math.prod(cast(tuple[int, ...], shape)) * dtype.itemsize
-    resident = is_small(item, rows * num_envs) or name in ALWAYS_RESIDENT
-    chunk_width = item * num_envs if resident else item
-    if shard_rows is None:
-        least = chunk_rows if chunk_rows is not None else min(max(1, rows // MAX_SHARDS), MAX_LONG_SHARD_ROWS)
-        wanted = min(SHARD_BYTES // (item * num_envs), MAX_SHARD_ROWS, rows // 4)
-        shards = _power_of_two(max(wanted, least, LEAST_SHARD_ROWS))
-        shard_rows = shards if chunk_rows is None else chunk_rows * max(1, shards // chunk_rows)
-    if chunk_rows is None:
-        wanted = min(CHUNK_BYTES // chunk_width, MAX_CHUNK_ROWS if resident else DISK_CHUNK_ROWS)
-        chunk_rows = math.gcd(_power_of_two(max(wanted, 1)), shard_rows)
-    if codec is None:
-        codec = Codec("zstd", 1) if resident else Codec("lz4hc", 4)
-    return Column(name, cast(tuple[int, ...], shape), dtype, chunk_rows, shard_rows, Codec.parse(codec), resident)
-
-
-def _spans(name: str, num_envs: int, rows: int) -> Column:
-    """Return the column of the spans of a ragged column, which is resident however long the window is."""
-    column = _column((name, SPAN_SHAPE, SPAN_DTYPE), num_envs, rows, None, None, None)
-    return dataclasses.replace(column, resident=True)
-
-
-def _items_column(
-    field: Field, encoded: bool, codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None
-) -> Column:  # fmt: skip
+def _items_column(field: Field, encoded: bool, given: Given) -> Column:
     """Return the array of the items of a ragged column; its rows are items. ``encoded``: they are packets of video."""
-    name, shape, dtype = field[0], cast(tuple[int, ...], field[1][1:]), field[2]
-    item = math.prod(shape) * dtype.itemsize
-    for what, rows in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
-        if rows is not None:
-            check_count(f"{what} of column {name!r}", rows, most=MAX_SET_ROWS)
-    if chunk_rows is None:
-        chunk_rows = _power_of_two(max(ITEMS_CHUNK_BYTES // item, 1))
-        if shard_rows is not None:
-            chunk_rows = math.gcd(chunk_rows, shard_rows)
-    if shard_rows is None:
-        wanted = min(ITEMS_SHARD_BYTES // item, MAX_SET_ROWS)
-        shard_rows = chunk_rows * max(1, wanted // chunk_rows)
-    codec = Codec("none" if encoded else "lz4hc") if codec is None else Codec.parse(codec)
-    return Column(f"{ITEMS}/{name}", shape, dtype, chunk_rows, shard_rows, codec, False)
-
-
-def later_column(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], window: int) -> Column:
-    """Return a column that is written later, which has no array of its own, and so no chunks."""
-    item = math.prod(shape) * dtype.itemsize
-    return Column(name, shape, dtype, 1, 1, Codec("none"), is_small(item, window))
+    if encoded and given.codec is None:
+        given = given._replace(codec=Codec("none"))
+    return Column(f"{ITEMS}/{field[0]}", cast(tuple[int, ...], field[1][1:]), field[2], given)
 
 
 def _longest(space: gymnasium.Space[Any], name: str) -> dict[str, int]:
@@ -306,15 +238,16 @@ def _longest(space: gymnasium.Space[Any], name: str) -> dict[str, int]:
     return {key: most for key, most in found.items() if most is not None}
 
 
-def _power_of_two(value: int) -> int:
-    return 1 << (value.bit_length() - 1)
-
-
-def _settings_of(name: str, obs_names: list[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+def _given(name: str, obs_names: list[str], settings: Mapping[str, Any]) -> Given:
+    """Return what the settings of ``create`` give for a column."""
+    found = {
         what: setting.get(name) if isinstance(setting, Mapping) else setting if name in obs_names else None
         for what, setting in settings.items()
     }
+    for what in ("chunk_rows", "shard_rows"):
+        if found[what] is not None:
+            found[what] = check_count(f"{what} of column {name!r}", found[what], most=MAX_SET_ROWS)
+    return Given(found["chunk_rows"], found["shard_rows"], found["codec"] and Codec.parse(found["codec"]))
 
 
 def _check_names(what: str, given: set[str], known: list[str]) -> None:

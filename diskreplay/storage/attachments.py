@@ -20,12 +20,11 @@ import numpy as np
 
 from diskreplay.checks import check_count, check_key
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema.columns import Codec, Column
+from diskreplay.schema.columns import CHOSEN, Codec, StoredColumn
 from diskreplay.storage import checkpoint_arrays, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.checkpoint_arrays import ArrayWriter
-from diskreplay.storage.column import ColumnReader, shard_name
-from diskreplay.storage.commit import Tail
+from diskreplay.storage.column import ColumnReader, array_reader
 
 GROUP = "attachments"
 SHARD_BYTES = 1 << 24
@@ -38,10 +37,9 @@ Given = Mapping[str, Callable[[BinaryIO], object] | bytes | bytearray | memoryvi
 """The files by name: a function that writes to a binary file, or the bytes."""
 
 
-def _column(name: str) -> Column:
-    return Column(
-        name, (), np.dtype(np.uint8), checkpoint_arrays.CHUNK_ROWS, SHARD_BYTES, Codec("lz4", 1), resident=False
-    )
+def _column(name: str) -> StoredColumn:
+    dtype = np.dtype(np.uint8)
+    return StoredColumn(name, (), dtype, CHOSEN, checkpoint_arrays.CHUNK_ROWS, SHARD_BYTES, 1, Codec("lz4", 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,11 +158,8 @@ def open_attachment(
     path = os.path.join(checkpoint, GROUP, attachment.name)
     metadata.check_no_link(files, os.path.dirname(path), path)
     column = _column(attachment.name)
-    reader = ColumnReader(files, path, os.path.basename(checkpoint), column, 1)
-    last = max(0, attachment.length - 1) // column.shard_rows
     with fs.translate_reads(path):
-        size = files.size(os.path.join(path, shard_name(last, column))) or 0
-    reader.load(0, attachment.length, Tail(last, size))
+        reader = array_reader(files, path, os.path.basename(checkpoint), column, attachment.length)
     return cast(BinaryIO, io.BufferedReader(_Reader(reader, attachment.length, reading), READ_BYTES))
 
 

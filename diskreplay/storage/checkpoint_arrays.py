@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, check_key
 from diskreplay.errors import CorruptionError
-from diskreplay.schema.columns import DTYPES, Codec, Column
+from diskreplay.schema.columns import CHOSEN, DTYPES, Codec, StoredColumn
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage import files as fs
-from diskreplay.storage.column import ColumnReader, shard_name
-from diskreplay.storage.commit import Tail
+from diskreplay.storage.column import array_reader, shard_name
 
 CHUNK_ROWS = 1 << 16
 SHARD_CHUNKS = 1 << 8
@@ -24,8 +23,8 @@ WRITTEN_BYTES = 4 << 20
 """The encoded bytes that wait before they are written."""
 
 
-def _column(name: str, dtype: np.dtype[Any]) -> Column:
-    return Column(name, (), dtype, CHUNK_ROWS, CHUNK_ROWS * SHARD_CHUNKS, Codec("zstd", 1), resident=True)
+def _column(name: str, dtype: np.dtype[Any]) -> StoredColumn:
+    return StoredColumn(name, (), dtype, CHOSEN, CHUNK_ROWS, CHUNK_ROWS * SHARD_CHUNKS, 1, Codec("zstd", 1))
 
 
 def facts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
@@ -57,7 +56,7 @@ class ArrayWriter:
         column: dtype, codec, and rows of chunks and shards.
     """
 
-    def __init__(self, files: fs.Files, path: str, column: Column) -> None:
+    def __init__(self, files: fs.Files, path: str, column: StoredColumn) -> None:
         self._files, self._path, self._column = files, path, column
         self._file: fs.File | None = None
         self._index = np.empty((0, 1, 2), np.int64)
@@ -143,10 +142,7 @@ def read(files: fs.Files, directory: str, facts: Any) -> dict[str, NDArray[Any]]
         column = _column(name, np.dtype(dtype))
         path = os.path.join(directory, name)
         metadata.check_no_link(files, path)
-        last = max(0, length - 1) // column.shard_rows
-        reader = ColumnReader(files, path, os.path.basename(directory), column, 1)
-        size = files.size(os.path.join(path, shard_name(last, column)))
-        reader.load(0, length, Tail(last, size or 0))
+        reader = array_reader(files, path, os.path.basename(directory), column, length)
         found[name] = reader.read_rows(0, length)[:, 0]
         if facts[name].get("crc32c") != _crc32c(found[name]):
             raise CorruptionError(f"the values of {path!r} are not those that were written", file=path)

@@ -44,15 +44,19 @@ def seal(data: bytes) -> bytes:
 
 def encode(codec: Codec, values: NDArray[Any]) -> bytes:
     """Return the chunk of a C-contiguous array."""
-    if codec.name == "none":
-        return seal(values.tobytes())
+    return seal(values.tobytes() if codec.name == "none" else compress(codec, values))
+
+
+def compress(codec: Codec, values: NDArray[Any]) -> bytes:
+    """Return the Blosc buffer of a C-contiguous array."""
     shuffle = blosc.SHUFFLE if values.dtype.kind in "iufc" and values.itemsize > 1 else blosc.NOSHUFFLE
     flat = values.reshape(-1)
     if flat.dtype.kind in "bc":
         # Blosc takes an element's size from the buffer; these kinds have no buffer format that it knows.
         flat = flat.view(f"V{flat.itemsize}" if flat.dtype.kind == "c" else np.uint8)
     # One block: Blosc's own choice cuts a chunk of frames, and matches across the cuts are lost.
-    return seal(blosc.compress(flat, codec.name.encode(), codec.level, shuffle, flat.nbytes))
+    packed: bytes = blosc.compress(flat, codec.name.encode(), codec.level, shuffle, flat.nbytes)
+    return packed
 
 
 def decode(codec: Codec, data: bytes, out: NDArray[Any]) -> None:
@@ -64,7 +68,12 @@ def decode(codec: Codec, data: bytes, out: NDArray[Any]) -> None:
             raise DamagedError(f"it holds {len(data) - CRC_BYTES} bytes instead of {out.nbytes}")
         out.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8, out.nbytes)
         return
-    if len(data) < 16 + CRC_BYTES or _sizes(data, 4) != (out.nbytes, len(data) - CRC_BYTES):
+    decompress(data, out, CRC_BYTES)
+
+
+def decompress(data: bytes, out: NDArray[Any], behind: int = 0) -> None:
+    """Fill the C-contiguous ``out`` from a Blosc buffer with ``behind`` bytes behind it, or raise DamagedError."""
+    if len(data) < 16 + behind or _sizes(data, 4) != (out.nbytes, len(data) - behind):
         raise DamagedError("its Blosc header does not fit the chunk")
     try:
         blosc.decompress(data, out)

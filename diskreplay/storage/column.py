@@ -1,12 +1,13 @@
-"""The column of a stream on disk: where its chunks stand, how they are read, how new ones are written.
+"""The array of a stream: the chunks in its shards, the rows in RAM that the tail holds, and how both grow.
 
-Reading: chunk ``k`` holds rows ``[k * chunk_rows, (k + 1) * chunk_rows)``; in a column that is not resident it exists
-once for each environment (its *group*), in a resident one once for all. The chunk directory, a ring in RAM, gives
-the offset and bytes of every chunk of the retained shards.
+Reading: chunk ``k`` holds rows ``[k * chunk_rows, (k + 1) * chunk_rows)``; it exists once for each *group* of
+``chunk_envs`` environments. The chunk directory, a ring in RAM, gives the offset and bytes of every chunk of the
+retained shards. The shards hold the rows below ``stored_rows``. All rows
+from there on, and the newest next observation behind the last of them, are in RAM: the tail holds them on disk.
 
 Writing: rows gather in a write buffer; every ``chunk_rows`` rows it is *sealed*: compressed by background threads and
-kept in RAM until a commit appends it to its shard. The commit also appends the partly filled last chunk, which
-is written again when it has more rows; the bytes of its older version stay in the shard as a hole.
+kept in RAM until a commit appends it to its shard. A chunk that closing appended partly filled is appended again when
+it has more rows; the bytes of its older version stay in the shard as a hole.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import operator
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -23,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import workers
-from diskreplay.errors import CorruptionError, EvictedError
-from diskreplay.schema.columns import Codec, Column
+from diskreplay.errors import CorruptionError, EvictedError, SchemaError
+from diskreplay.schema.columns import MAX_CHUNK_BYTES, Codec, Column, StoredColumn
 from diskreplay.schema.ring import Ring
 from diskreplay.storage import chunks, handles, metadata
 from diskreplay.storage import files as fs
-from diskreplay.storage.commit import Tail
+from diskreplay.storage.commit import Stored
 from diskreplay.storage.handles import Handles
 from diskreplay.workers import Task
 
@@ -36,8 +38,8 @@ GROUPS_A_TASK = 8
 MAX_BACKLOG_BYTES = 128 << 20
 HURRY_BYTES = 16 << 20
 """The decoded bytes that wait for their compression before it is made a light one; see docs/design/0002."""
-MAX_CHUNK_BYTES = 1 << 30
-"""The most decoded bytes of a chunk, of all its environments."""
+MOST_DEAD_BYTES = 1 << 16
+"""The bytes that may be dead in a shard in any case when its stream is closed."""
 
 Location = tuple[fs.Readable, int, int]
 """The place of a chunk: file, offset, bytes."""
@@ -78,6 +80,28 @@ def shard_number(name: str, column: Column) -> int | None:
     return int(digits) if digits.isdecimal() and shard_name(int(digits), column) == name else None
 
 
+@dataclasses.dataclass
+class Waiting:
+    """A chunk in RAM, with its values ``(groups, *chunk_shape)`` until it is compressed, its bytes from then on."""
+
+    values: NDArray[Any] | None
+    tasks: list[Task[list[bytes]]] = dataclasses.field(default_factory=list)
+    encoded: list[bytes] = dataclasses.field(default_factory=list)
+
+    def settle(self) -> list[bytes]:
+        """Wait for the compression, and return the bytes of each group."""
+        if self.values is not None:
+            self.encoded = [data for task in self.tasks for data in task.result()]
+            self.values = None
+            self.tasks = []
+        return self.encoded
+
+    @property
+    def done(self) -> bool:
+        """True if :meth:`settle` need not wait."""
+        return all(task.done for task in self.tasks)
+
+
 class ColumnReader:
     """The committed chunks of one column; all methods raise CorruptionError with the exact place."""
 
@@ -86,7 +110,7 @@ class ColumnReader:
         files: fs.Files,
         directory: str,
         stream: str,
-        column: Column,
+        column: StoredColumn,
         num_envs: int,
         identity: str = "",
         still_current: Callable[[], bool] = lambda: True,
@@ -102,10 +126,28 @@ class ColumnReader:
         self.files = files
         self.directory = directory
         self.stream = stream
-        self.column = column
         self.num_envs = num_envs
-        self.groups = 1 if column.resident else num_envs
-        self.group_envs = num_envs if column.resident else 1
+        self.identity = identity
+        self.lay_out(column)
+        self.stored: Stored | None = None
+        """What the shards hold, or None as long as there is none."""
+        self.stored_rows = 0
+        """One past the last row that shards hold."""
+        self.end = self.committed = 0
+        """One past the last row; of those that a commit has."""
+        self.needed_from = 0
+        """The first row that has to be there."""
+        self.handles = Handles()
+        self.waiting: dict[int, Waiting] = {}
+        """The chunks in RAM, by number, with rows from ``stored_rows`` on."""
+        self._rows: list[tuple[int, NDArray[Any]]] = []
+        """The rows from ``stored_rows`` on that were read from the tail: the first, and ``(n, num_envs, *shape)``."""
+
+    def lay_out(self, column: StoredColumn) -> None:
+        """Take the layout of the array, which has no chunk yet."""
+        self.column = column
+        self.groups = self.num_envs // column.chunk_envs
+        self.group_envs = column.chunk_envs
         self.shard_chunks = column.shard_rows // column.chunk_rows
         self.chunk_items = column.chunk_rows * self.group_envs
         """The number of values of a chunk."""
@@ -113,48 +155,91 @@ class ColumnReader:
         self.decoded_bytes = self.chunk_items * column.item_bytes
         if self.decoded_bytes > MAX_CHUNK_BYTES:
             raise CorruptionError(
-                f"{directory!r}: a chunk of {num_envs} environments has {self.decoded_bytes} bytes, above "
-                f"{MAX_CHUNK_BYTES}", file=directory, stream=stream, column=column.name,
+                f"{self.directory!r}: a chunk of {self.group_envs} environments has {self.decoded_bytes} bytes, above "
+                f"{MAX_CHUNK_BYTES}", file=self.directory, stream=self.stream, column=column.name,
             )  # fmt: skip
         self.entries = Ring((self.groups, 2), np.int64)
-        self.identity = identity
-        self.tail = Tail(0, 0)
-        self.end = 0
-        self.committed = 0
-        self.handles = Handles()
-        self._sizes: dict[int, int] = {}
-        """The bytes of the shards before the tail when their indexes were read; compaction changes them."""
 
     @property
     def index_bytes(self) -> int:
         return chunks.index_bytes(self.shard_chunks * self.groups)
 
-    def load(self, first_row: int, end_row: int, tail: Tail) -> None:
-        """Read the indexes of the shards that hold rows ``[first_row, end_row)``, but for what is known already.
+    def load(self, stored: Stored | None, needed_from: int, end: int, *, again: bool = False) -> None:
+        """Read the indexes of the shards that hold needed rows, but for what is known already.
 
         The caller asks afterwards, of all columns at once, whether it is :attr:`still_current`.
+
+        Args:
+            stored: what the shards hold.
+            needed_from, end: the rows of the array that have to be there, half-open.
+            again: True if the last shard may be another file than the one that is open.
         """
-        first_shard = first_row // self.column.shard_rows
-        # The tail of an empty window: its shard, if not full, is what the next rows are added to.
-        if (end_row > first_row or end_row % self.column.shard_rows) and tail != self.tail:
-            known = self.tail.shard  # its shards below the old tail do not change any more
+        if stored is not None and stored != self.stored:
+            if self.stored is None and (column := stored.column(self.column)) != self.column:
+                self.lay_out(column)
+                self.waiting.clear()
+            first_shard = min(needed_from // stored.shard_rows, stored.shard)
+            known = first_shard if self.stored is None else self.stored.shard
+            if again:
+                self.handles.files.pop(known, None)
             if known < first_shard or not self.entries.end:
                 known = first_shard
                 self.entries.restart(known * self.shard_chunks)
             self.entries.end = known * self.shard_chunks
-            for shard in range(known, (end_row - 1) // self.column.shard_rows + 1):
-                size = tail.size if shard == tail.shard else None
-                self.entries.extend(self.read_index(shard, size, end_row, ask=False))
-            self.tail = tail
-        self.end = self.committed = end_row
-        self.trim(first_row)
+            for shard in range(known, stored.shard + 1):
+                size = stored.size if shard == stored.shard else None
+                self.entries.extend(self.read_index(shard, size, stored.rows, ask=False))
+            self.stored, self.stored_rows = stored, stored.rows
+        self.end = self.committed = end
+        self.trim(needed_from)
 
-    def trim(self, first_row: int) -> None:
-        """Forget the shards that hold only rows below ``first_row``."""
-        shard = min(first_row // self.column.shard_rows, self.tail.shard)
-        self.handles.drop_below(shard)
-        self._sizes = {known: size for known, size in self._sizes.items() if known >= shard}
-        self.entries.trim(min(shard * self.shard_chunks, self.entries.end))
+    def put(self, first: int, values: NDArray[Any]) -> None:
+        """Take in rows ``(n, num_envs, *shape)`` from ``first`` on that the tail holds; later ones count."""
+        self._rows.append((first, values))
+        rows = self.column.chunk_rows
+        for chunk in range(first // rows, -(-(first + len(values)) // rows)):
+            self.waiting.pop(chunk, None)
+
+    def forget_held(self) -> None:
+        """Forget the rows of the tail: another one is read from its beginning."""
+        self._rows.clear()
+        self.waiting.clear()
+
+    def trim(self, needed_from: int) -> None:
+        """Forget the shards that hold only rows below ``needed_from``, and rows in RAM that shards hold."""
+        self.needed_from = needed_from
+        if self.stored is not None:
+            shard = min(needed_from // self.column.shard_rows, self.stored.shard)
+            self.handles.drop_below(shard)
+            self.entries.trim(min(shard * self.shard_chunks, self.entries.end))
+        least = max(needed_from, self.stored_rows)
+        self._rows = [(first, values) for first, values in self._rows if first + len(values) > least]
+        for chunk in [chunk for chunk in self.waiting if (chunk + 1) * self.column.chunk_rows <= self.stored_rows]:
+            del self.waiting[chunk]
+
+    @property
+    def in_ram(self) -> int:
+        """The first chunk that is read from RAM."""
+        if self.stored_rows >= self.end and not self._rows:
+            return -(-self.stored_rows // self.column.chunk_rows)
+        return self.stored_rows // self.column.chunk_rows
+
+    def held(self, chunk: int) -> Waiting:
+        """Return a chunk from :attr:`in_ram` on; what of it shards hold is read now."""
+        found = self.waiting.get(chunk)
+        if found is None:
+            values = np.zeros((self.groups, *self.chunk_shape), self.column.dtype)
+            first, stop = chunk * self.column.chunk_rows, (chunk + 1) * self.column.chunk_rows
+            if first < self.stored_rows:
+                for group in range(self.groups):
+                    self.read_chunk(chunk, group, values[group])
+            slots = values.swapaxes(0, 1)
+            for begin, rows in self._rows:
+                low, high = max(begin, first, self.stored_rows), min(begin + len(rows), stop)
+                if low < high:
+                    slots[low - first : high - first] = rows[low - begin : high - begin].reshape(-1, *slots.shape[1:])
+            found = self.waiting[chunk] = Waiting(values)
+        return found
 
     def shard_path(self, shard: int) -> str:
         return os.path.join(self.directory, shard_name(shard, self.column))
@@ -182,8 +267,6 @@ class ColumnReader:
             # Asked once, after the last: then all of them were opened before any going back.
             if ask and not self.still_current():
                 raise self.damage(next(iter(opened)), None, "the stream has gone back to a checkpoint; refresh")
-            for shard in opened.keys() & self._sizes.keys():
-                self._renew(shard, held[shard])
             self.handles.keep(opened)
         return held
 
@@ -197,17 +280,6 @@ class ColumnReader:
             if error.errno in fs.NO_DESCRIPTORS and not needed:
                 return None
             raise fs.unreadable(self.shard_path(shard), error) from error
-
-    def _renew(self, shard: int, file: fs.File) -> None:
-        """Read the index of a shard again if another process has compacted it: the same chunks stand elsewhere."""
-        size = self._size(file, shard)
-        if size == self._sizes[shard]:
-            return
-        first = shard * self.shard_chunks
-        index = self._read_index(file, shard, size, (shard + 1) * self.column.shard_rows)
-        low, high = max(first, self.entries.begin), min(first + self.shard_chunks, self.entries.end)
-        self.entries.array[np.arange(low, high) % self.entries.length] = index[low - first : high - first]
-        self._sizes[shard] = size  # last: an interrupt before it makes the next opening read the index again
 
     def _size(self, file: fs.File, shard: int) -> int:
         try:
@@ -232,10 +304,7 @@ class ColumnReader:
         file = self._hold([shard], ask=ask)[shard]
         if size is not None:
             return self._read_index(file, shard, size, end)
-        size = self._size(file, shard)
-        index = self._read_index(file, shard, size, end)
-        self._sizes[shard] = size
-        return index
+        return self._read_index(file, shard, self._size(file, shard), end)
 
     def _read_index(self, file: fs.File, shard: int, size: int, end: int) -> NDArray[np.int64]:
         """Return the index as :meth:`read_index`, from an open file."""
@@ -297,11 +366,19 @@ class ColumnReader:
         self.decode(self.locate(np.array([chunk]), np.array([group]))[0], out, chunk)
 
     def read_rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return a copy of committed rows ``[start, stop)``, ``(rows, num_envs, *shape)``."""
-        out = np.empty((stop - start, self.num_envs, *self.column.shape), self.column.dtype)
+        """Return a copy of rows ``[start, stop)``, ``(rows, num_envs, *shape)``, that a commit has."""
+        out = np.zeros((stop - start, self.num_envs, *self.column.shape), self.column.dtype)
+        if (stored := min(stop, self.stored_rows)) > start:
+            self._read_stored(start, stored, out)
+        if (first := max(start, self.stored_rows)) < stop:
+            self._copy_held(first, stop, out[first - start :])
+        return out
+
+    def _read_stored(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Fill ``out`` with rows that shards hold."""
         rows = self.column.chunk_rows
         scratch = np.empty(self.chunk_shape, self.column.dtype)
-        wanted = np.arange(start // rows, -(-stop // rows) if stop > start else start // rows)
+        wanted = np.arange(start // rows, -(-stop // rows))
         chunk, group = np.repeat(wanted, self.groups), np.tile(np.arange(self.groups), len(wanted))
         while len(chunk):
             places = self.locate(chunk, group)
@@ -311,9 +388,27 @@ class ColumnReader:
                 envs = slice(group[at] * self.group_envs, (group[at] + 1) * self.group_envs)
                 out[low - start : high - start, envs] = scratch[low - one * rows : high - one * rows]
             chunk, group = chunk[len(places) :], group[len(places) :]
-        if self.column.resident:
-            self.close_files()  # read once, and from then on in RAM
-        return out
+
+    def _copy_held(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Fill ``out`` with rows that the tail holds."""
+        for first, values in self._rows:
+            low, high = max(start, first), min(stop, first + len(values))
+            if low < high:
+                out[low - start : high - start] = values[low - first : high - first]
+
+    def check_held(self, end: int) -> None:
+        """Raise CorruptionError if a needed row below ``end`` is neither in the shards nor in the tail."""
+        reached = max(self.needed_from, self.stored_rows)
+        for first, values in sorted(self._rows, key=operator.itemgetter(0)):
+            if first > reached:
+                break
+            reached = max(reached, first + len(values))
+        if reached < end:
+            raise CorruptionError(
+                f"row {reached} of column {self.column.name!r} in stream {self.stream!r} is neither in the shards, "
+                f"which end at row {self.stored_rows}, nor in the tail; run 'diskreplay verify' for the whole extent",
+                file=self.directory, stream=self.stream, column=self.column.name, rows=(reached, end),
+            )  # fmt: skip
 
     def shards_on_disk(self) -> Iterator[tuple[int, str]]:
         """Yield the number and path of every shard's file in the array's directory."""
@@ -336,52 +431,50 @@ class ColumnReader:
         )  # fmt: skip
 
 
-@dataclasses.dataclass
-class SealedChunk:
-    """A full chunk on its way to the disk, with its values until it is compressed, its bytes from then on."""
-
-    values: NDArray[Any] | None
-    tasks: list[Task[list[bytes]]]
-    encoded: list[bytes] = dataclasses.field(default_factory=list)
-
-    def settle(self) -> list[bytes]:
-        """Wait for the compression, and return the bytes of each group."""
-        if self.values is not None:
-            self.encoded = [data for task in self.tasks for data in task.result()]
-            self.values = None
-            self.tasks = []
-        return self.encoded
-
-    @property
-    def done(self) -> bool:
-        """True if :meth:`settle` need not wait."""
-        return all(task.done for task in self.tasks)
+def array_reader(files: fs.Files, directory: str, stream: str, column: StoredColumn, length: int) -> ColumnReader:
+    """Return a reader of an array of one environment that is complete, with ``length`` rows."""
+    reader = ColumnReader(files, directory, stream, column, 1)
+    if length:
+        last = (length - 1) // column.shard_rows
+        size = files.size(reader.shard_path(last)) or 0
+        reader.load(Stored.of(column, last, size, length), 0, length)
+    return reader
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardAppend:
-    """The addition of a commit to a shard: parts from ``offset`` on, and the directory entries and tail that follow."""
+    """The addition of a commit to a shard: parts from ``offset`` on, and what follows from it.
+
+    Attributes:
+        chunks, entries: the chunks, and their directory entries.
+        stored: what the shards hold with it.
+    """
 
     shard: int
     offset: int
     parts: list[bytes]
     chunks: list[int]
     entries: NDArray[np.int64]
-    tail: Tail
+    stored: Stored
 
 
 class ColumnWriter(ColumnReader):
     """A column that grows, not thread-safe: the stream serialises its writers."""
 
     def __init__(
-        self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int, identity: str
+        self, files: fs.Files, directory: str, stream: str, column: StoredColumn, num_envs: int, identity: str
     ) -> None:
         super().__init__(files, directory, stream, column, num_envs, identity)
-        self.sealed: dict[int, SealedChunk] = {}
-        self._unsettled: collections.deque[SealedChunk] = collections.deque()
+        if 1 < self.group_envs < num_envs:
+            raise SchemaError(
+                f"column {column.name!r} of stream {stream!r} has chunks of {self.group_envs} of {num_envs} "
+                "environments, to which rows cannot be added"
+            )
+        self.append_at = 0
+        """The bytes of the last shard's file: what is added stands behind them."""
+        self._unsettled: collections.deque[Waiting] = collections.deque()
         self._counted = 0, 0
         """The first chunk that :meth:`waiting_bytes` has not counted yet, and the bytes of those before it."""
-        self._fresh()
 
     def _fresh(self) -> None:
         """Make a new write buffer, for the chunk of row ``end``."""
@@ -390,19 +483,57 @@ class ColumnWriter(ColumnReader):
     def _write_into(self, buffer: NDArray[Any]) -> None:
         """Make ``buffer`` (groups, *chunk_shape) the write buffer; ``slots[i]`` takes row ``i``, all environments."""
         self.buffer = buffer
-        slots = buffer[0] if self.column.resident else buffer[:, :, 0].swapaxes(0, 1)
+        self.waiting[self.end // self.column.chunk_rows] = Waiting(buffer)
+        slots = self._slots(buffer)
         self.slots: NDArray[Any] = slots
         self.single: NDArray[Any] = slots[:, 0] if self.num_envs == 1 else slots
         """The slots, without the environment's axis when there is only one environment."""
 
-    def resume(self, end: int) -> None:
-        """Go on after the committed row ``end``: the last chunk's rows come back into the write buffer."""
-        self.end = self.committed = end
+    def _slots(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return a view ``(chunk_rows, num_envs, *shape)`` of the values ``(groups, *chunk_shape)`` of a chunk."""
+        return values[0] if self.groups == 1 else values[:, :, 0].swapaxes(0, 1)
+
+    @property
+    def in_ram(self) -> int:
+        return self.stored_rows // self.column.chunk_rows
+
+    def resume(self, newest: bool) -> None:
+        """Go on after the rows of the commit that was loaded; ``newest`` tells that a next observation is behind them.
+
+        What the tail holds goes to write buffers, together with the rows of the last chunk that a shard holds.
+        """
+        end, rows = self.end, self.column.chunk_rows
+        first = max(self.stored_rows, min(self.needed_from, end)) // rows * rows
+        values = self.read_rows(first, end + newest)
+        self._rows.clear()
+        self.waiting.clear()
+        self.end = first
+        self._fresh()
+        self.append(values[: end - first, 0] if self.num_envs == 1 else values[: end - first])
+        if newest:
+            self.slots[end % rows] = values[-1]
+        self.committed = end
+        self.append_at = self.stored.size if self.stored is not None else 0
         self._count_anew()
-        filled = end % self.column.chunk_rows
-        if filled:
-            for group in range(self.groups):
-                self.read_chunk(end // self.column.chunk_rows, group, self.buffer[group])
+
+    def _copy_held(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Fill ``out`` with rows in RAM: until :meth:`resume`, with those that were read from the tail."""
+        if not self.waiting:
+            return super()._copy_held(start, stop, out)
+        rows = self.column.chunk_rows
+        for chunk in range(start // rows, -(-stop // rows)):
+            low, high = max(start, chunk * rows), min(stop, (chunk + 1) * rows)
+            slots = self._slots(self._values(chunk))
+            out[low - start : high - start] = slots[low - chunk * rows : high - chunk * rows]
+
+    def _values(self, chunk: int) -> NDArray[Any]:
+        """Return the values ``(groups, *chunk_shape)`` of a chunk in RAM, decoded if it is only compressed."""
+        waiting = self.waiting[chunk]
+        if (values := waiting.values) is None:
+            values = np.empty_like(self.buffer)
+            for group, data in enumerate(waiting.encoded):
+                chunks.decode(self.column.codec, data, values[group])
+        return values
 
     def advance(self, hurry: bool = False) -> None:
         """Go on to the next slot once row ``end`` is in its own, and seal the chunk when it is full.
@@ -416,8 +547,8 @@ class ColumnWriter(ColumnReader):
         batches = [values[i : i + GROUPS_A_TASK] for i in range(0, self.groups, GROUPS_A_TASK)]
         behind = hurry and len(self._unsettled) * values.nbytes > HURRY_BYTES
         codec = self.column.codec.lightest if behind else self.column.codec
-        sealed = SealedChunk(values, [workers.submit(functools.partial(_encode, codec, batch)) for batch in batches])
-        self.sealed[self.end // self.column.chunk_rows - 1] = sealed
+        sealed = self.waiting[self.end // self.column.chunk_rows - 1]
+        sealed.tasks = [workers.submit(functools.partial(_encode, codec, batch)) for batch in batches]
         self._unsettled.append(sealed)
         while self._unsettled and (self._unsettled[0].done or len(self._unsettled) * values.nbytes > MAX_BACKLOG_BYTES):
             self._unsettled[0].settle()
@@ -438,54 +569,58 @@ class ColumnWriter(ColumnReader):
                 self.end += len(part)
 
     def waiting_bytes(self) -> int:
-        """Return the encoded bytes in RAM of the chunks that are compressed and wait for a commit."""
+        """Return the encoded bytes in RAM of the chunks that are compressed and in no shard."""
         chunk, count = self._counted
-        while (sealed := self.sealed.get(chunk)) is not None and sealed.values is None:
+        while (sealed := self.waiting.get(chunk)) is not None and sealed.values is None:
             count += sum(map(len, sealed.encoded))
             chunk += 1
         self._counted = chunk, count
         return count
 
     def _count_anew(self) -> None:
-        """Begin to count waiting bytes at the first chunk that is not committed whole."""
-        self._counted = self.committed // self.column.chunk_rows, 0
+        """Begin to count waiting bytes at the first chunk in RAM."""
+        self._counted = min(self.waiting), 0
 
     def rewind(self, end: int) -> None:
         """Take back the rows from ``end`` on, none of which is committed; interrupted, it can be done again."""
         self._count_anew()
         first = end // self.column.chunk_rows
-        if first in self.sealed:  # its chunk was filled: it becomes the write buffer again
-            sealed = self.sealed[first]
-            values = np.empty_like(self.buffer) if sealed.values is None else sealed.values
-            if sealed.values is None:
-                for group, data in enumerate(sealed.encoded):
-                    chunks.decode(self.column.codec, data, values[group])
+        if first < self.end // self.column.chunk_rows:  # its chunk was filled: it becomes the write buffer again
+            values = self._values(first)
+            self.end = end
             self._write_into(values)
-            for chunk in sorted((chunk for chunk in self.sealed if chunk >= first), reverse=True):
-                del self.sealed[chunk]
+            for chunk in [chunk for chunk in self.waiting if chunk > first]:
+                del self.waiting[chunk]
         self.end = min(self.end, end)
 
-    def stage(self) -> list[ShardAppend]:
-        """Return what a commit must append so that every row below ``end`` is on disk; nothing is changed."""
-        if self.end == self.committed:
-            return []
-        waiting = [(chunk, sealed.settle()) for chunk, sealed in self.sealed.items()]
+    def full(self) -> list[tuple[int, list[bytes]]]:
+        """Return the chunks in RAM that are full, and the bytes of each group."""
+        full = self.end // self.column.chunk_rows
+        return [(chunk, sealed.settle()) for chunk, sealed in sorted(self.waiting.items()) if chunk < full]
+
+    def partial(self) -> list[tuple[int, list[bytes]]]:
+        """Return the last chunk, and the bytes of each group, if it has rows that no shard holds."""
         filled = self.end % self.column.chunk_rows
-        if filled:
-            partial = self.buffer.copy()
-            partial[:, filled:] = 0
-            waiting.append((self.end // self.column.chunk_rows, _encode(self.column.codec, partial)))
+        if not filled or self.end == self.stored_rows:
+            return []
+        values = self.buffer.copy()
+        values[:, filled:] = 0
+        return [(self.end // self.column.chunk_rows, _encode(self.column.codec, values))]
+
+    def stage(self, added: list[tuple[int, list[bytes]]]) -> list[ShardAppend]:
+        """Return what a commit must append so that these chunks are in shards; nothing is changed."""
         shards: dict[int, list[tuple[int, list[bytes]]]] = {}
-        for chunk, encoded in waiting:
+        for chunk, encoded in added:
             shards.setdefault(chunk // self.shard_chunks, []).append((chunk, encoded))
         return [self._append(shard, new) for shard, new in shards.items()]
 
     def _append(self, shard: int, new: Sequence[tuple[int, list[bytes]]]) -> ShardAppend:
-        offset = self.tail.size if shard == self.tail.shard else 0
+        goes_on = self.stored is not None and shard == self.stored.shard
+        offset = self.append_at if goes_on else 0
         first = shard * self.shard_chunks
         index = np.full((self.shard_chunks, self.groups, 2), -1, np.int64)
         low, high = max(first, self.entries.begin), min(first + self.shard_chunks, self.entries.end)
-        if low < high:
+        if goes_on and low < high:
             index[low - first : high - first] = self.entries.span(low, high)
         sizes = np.array([[len(data) for data in encoded] for _, encoded in new], np.int64)
         ends = offset + np.cumsum(sizes).reshape(sizes.shape)
@@ -493,26 +628,44 @@ class ColumnWriter(ColumnReader):
         entries = np.stack([ends - sizes, sizes], axis=2)
         index[np.array(numbers) - first] = entries
         parts = [data for _, encoded in new for data in encoded]
-        parts.append(chunks.encode_index(index, self.seal(shard, self.end)))
-        tail = Tail(shard, offset + sum(map(len, parts)))
-        return ShardAppend(shard, offset, parts, numbers, entries, tail)
+        rows = min(self.end, (numbers[-1] + 1) * self.column.chunk_rows)
+        parts.append(chunks.encode_index(index, self.seal(shard, rows)))
+        stored = Stored.of(self.column, shard, offset + sum(map(len, parts)), rows)
+        return ShardAppend(shard, offset, parts, numbers, entries, stored)
+
+    def mostly_dead(self, appended: ShardAppend) -> bool:
+        """Tell whether more than half of a shard, and 64 kB, would be dead with what is appended."""
+        first = appended.shard * self.shard_chunks
+        low, high = max(first, self.entries.begin), min(appended.chunks[0], self.entries.end)
+        alive = self.entries.span(low, high)[:, :, 1].clip(0).sum() if low < high else 0
+        alive += appended.entries[:, :, 1].sum() + self.index_bytes
+        return bool(appended.stored.size - alive > max(MOST_DEAD_BYTES, appended.stored.size // 2))
 
     def publish(self, appended: list[ShardAppend], end: int) -> None:
-        """Take the staged rows below ``end`` for durable: reads go to the disk from now on."""
+        """Take the rows below ``end`` for durable, and read those that were appended from shards from now on."""
         for append in appended:
-            self.entries.write(append.chunks[0], append.entries)
-            self.tail = append.tail
+            first = append.chunks[0]
+            if first > self.entries.end or not self.entries.end:  # the chunks before it were never needed
+                begin = append.shard * self.shard_chunks
+                if first // self.shard_chunks * self.shard_chunks > self.entries.end:
+                    self.entries.restart(begin)
+                self.entries.extend(np.full((first - self.entries.end, self.groups, 2), -1, np.int64))
+            self.entries.write(first, append.entries)
+            self.stored, self.append_at = append.stored, append.stored.size
         self.committed = end
-        # Only now: until here these rows were read from RAM.
-        for append in appended:
-            for chunk in append.chunks:
-                self.sealed.pop(chunk, None)
+        if appended:
+            self.stored_rows = appended[-1].stored.rows  # only now: until here these rows were read from RAM
+            for chunk in [chunk for chunk in self.waiting if chunk <= appended[-1].chunks[-1]]:
+                if (chunk + 1) * self.column.chunk_rows <= self.stored_rows:
+                    del self.waiting[chunk]
         self._count_anew()
 
-    def grow(self, shard: int) -> None:
-        """Make the array's shape hold ``shard``."""
+    def describe(self, shard: int) -> None:
+        """Make the array's document hold ``shard``, and its layout, before its first shard has a name."""
         rows = (shard + 1) * self.column.shard_rows
-        metadata.write(self.files, self.directory, metadata.array_document(self.column, self.num_envs, rows))
+        document = metadata.array_document(self.column, self.num_envs, rows)
+        if self.stored is not None or metadata.read(self.files, self.directory) != document:
+            metadata.write(self.files, self.directory, document)
 
 
 def _encode(codec: Codec, groups: NDArray[Any]) -> list[bytes]:

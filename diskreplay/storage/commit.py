@@ -1,7 +1,8 @@
 """The commit record, one small JSON object that says what of a stream is durable, and is replaced atomically.
 
-It stands in the ``zarr.json`` of the stream's group, under ``attributes["diskreplay"]``. Readers trust it for the last
-shard of each array, never the file's length; the shards before it are complete and do not change.
+It stands in the ``zarr.json`` of the stream's group, under ``attributes["diskreplay"]``. It says which rows of each
+table there are, which of them the shards of each array hold, and which file, the tail, holds all others. Readers trust
+it for the last shard and for the tail, never a file's length; the shards before the last do not change.
 """
 
 from __future__ import annotations
@@ -9,12 +10,23 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from diskreplay.checks import check_count, checked_number
+from diskreplay.checks import check_count, check_flag, checked_number
 from diskreplay.errors import CorruptionError, FormatVersionError, InputError
-from diskreplay.schema.columns import ITEMS, LOGS, PATCH_TABLE, Column
+from diskreplay.schema.columns import (
+    CUTS,
+    INFO,
+    ITEMS,
+    LATER_TABLE,
+    MAX_SET_ROWS,
+    PATCH_TABLE,
+    Codec,
+    Column,
+    StoredColumn,
+)
+from diskreplay.schema.layout import laid_out
 
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
@@ -25,6 +37,8 @@ MAX_ITEMS = 1 << 48
 MAX_SAMPLED = 1 << 62
 MAX_NUMBER = 1 << 48
 """The largest number of a checkpoint; those after it share it."""
+MAX_SHARD_CHUNKS = 1 << 24
+"""The most chunks of a shard that a record may have, of each group of environments."""
 OPTIONAL = {"sampled": MAX_SAMPLED, "last_checkpoint": MAX_NUMBER}
 """The counts that a record lacks if they are 0, and the most that each may be."""
 
@@ -43,32 +57,73 @@ NO_START = LimiterStart(0, 0, 0, 0, 0.0)
 """Of a stream whose writer has no rate limiter."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Tail:
-    """The last shard of an array: its number and how many of its bytes are committed, the index last."""
-
-    shard: int
-    size: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """The part of one array that a commit needs.
+class Table(NamedTuple):
+    """The part of one table that a commit has: of the rows, the patches, a log of bytes, or the items of a column.
 
     Attributes:
-        begin, end: its rows, half-open; of the patch table's arrays, its patches; of the logs, bytes.
-        num_envs: environments that each of them holds.
-        tail: the last shard; of size 0 where the record names none.
+        begin, end: its rows, half-open; of the table of rows, the window's.
+        needed_from: the first one that has to be there; of the table of rows, the first row of the context.
     """
 
     begin: int
     end: int
-    num_envs: int
-    tail: Tail
+    needed_from: int
 
-    def ends_in_tail(self, column: Column) -> bool:
-        """Tell whether the last row is in the shard that the record names as the last."""
-        return self.tail.size > 0 and self.tail.shard == (self.end - 1) // column.shard_rows
+
+class Stored(NamedTuple):
+    """What the shards of one array hold, and how.
+
+    Attributes:
+        shard, size: the last shard, and how many of its bytes are committed, the index last.
+        rows: one past the last row that the shards hold; rows from it on stand in the tail.
+        chunk_rows, shard_rows, chunk_envs: rows of a chunk and of a shard, and environments of a chunk.
+        codec: the compression of the chunks, as text.
+    """
+
+    shard: int
+    size: int
+    rows: int
+    chunk_rows: int
+    shard_rows: int
+    chunk_envs: int
+    codec: str
+
+    @classmethod
+    def of(cls, column: StoredColumn, shard: int, size: int, rows: int) -> Stored:
+        """Return what shards hold of a column with its layout."""
+        return cls(shard, size, rows, column.chunk_rows, column.shard_rows, column.chunk_envs, str(column.codec))
+
+    def column(self, column: Column) -> StoredColumn:
+        """Return a column with this layout."""
+        return StoredColumn.of(column, self.chunk_rows, self.shard_rows, self.chunk_envs, Codec.parse(self.codec))
+
+
+class Tail(NamedTuple):
+    """The tail of a stream: the log of rows that no shard holds yet.
+
+    Attributes:
+        number: the number in the file's name; 0 as long as there is none.
+        size: how many bytes of the file are committed.
+        oldest: the least number of a tail that may still be there without a checkpoint that names it.
+    """
+
+    number: int
+    size: int
+    oldest: int
+
+
+NO_TABLE = Table(0, 0, 0)
+NO_TAIL = Tail(0, 0, 0)
+ROWS = "rows"
+"""The name of the table of rows."""
+TABLES = PATCH_TABLE, CUTS, INFO, LATER_TABLE
+"""The other tables, but for the items of each ragged column."""
+
+
+def table_of(path: str) -> str:
+    """Return the name of the table of an array, by the array's path below the stream's group."""
+    first = path.partition("/")[0]
+    return path if first == ITEMS else first if first in TABLES else ROWS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,15 +136,14 @@ class Commit:
         capacity: transitions its window holds; a stream can be resized.
         sequence: grows by one with each commit.
         timeline: grows by one when the stream returns to a checkpoint: rows from there on are other rows.
-        begin, end: the window's rows, half-open.
-        patch_begin, patch_end: the patches ``[patch_begin, patch_end)`` of the window.
-        logs: likewise the bytes of each log of :data:`~diskreplay.schema.columns.LOGS`, and the items of each ragged
-            column, that ``tails`` names, by its path.
-        tails: the tail of each array that has rows, by the array's path below the stream's group.
+        tables: the tables that have entries, by name.
+        arrays: what the shards of each array that has some hold, by the array's path below the stream's group.
+        tail: where the rows are that no shard holds.
         time: seconds since the epoch, for people; nothing depends on it.
         sampled: transitions that the process which writes the stream has drawn, as it counts them; for a rate limiter.
         last_checkpoint: greatest number of a checkpoint that the stream's writer began to make; 0 before the first.
         limiter: where the rate limiter by which that process draws began.
+        back: True while the stream goes back to a checkpoint.
     """
 
     stream: int
@@ -97,16 +151,14 @@ class Commit:
     capacity: int
     sequence: int = 0
     timeline: int = 0
-    begin: int = 0
-    end: int = 0
-    patch_begin: int = 0
-    patch_end: int = 0
-    tails: dict[str, Tail] = dataclasses.field(default_factory=dict)
+    tables: dict[str, Table] = dataclasses.field(default_factory=lambda: {ROWS: NO_TABLE})
+    arrays: dict[str, Stored] = dataclasses.field(default_factory=dict)
+    tail: Tail = NO_TAIL
     time: float = 0.0
     sampled: int = 0
     last_checkpoint: int = 0
     limiter: LimiterStart = NO_START
-    logs: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    back: bool = False
 
     @classmethod
     def first(cls, stream: int, num_envs: int, capacity: int) -> Commit:
@@ -116,39 +168,90 @@ class Commit:
     def next(self, **changes: Any) -> Commit:
         """Return the record that follows this one, with these changes, at this moment of the clock."""
         now = time.time()  # noqa: TID251  `inspect` shows it
-        return dataclasses.replace(self, sequence=self.sequence + 1, time=now, **changes)
+        return dataclasses.replace(self, sequence=self.sequence + 1, time=now, **{"back": False, **changes})
 
-    def resized(self, capacity: int) -> Commit:
+    @property
+    def begin(self) -> int:
+        """The first row of the window."""
+        return self.tables[ROWS].begin
+
+    @property
+    def end(self) -> int:
+        """One past the last row."""
+        return self.tables[ROWS].end
+
+    def table(self, name: str) -> Table:
+        """Return a table by its name; one without entries is there, too."""
+        return self.tables.get(name, NO_TABLE)
+
+    def of(self, path: str) -> Table:
+        """Return the table of an array."""
+        return self.table(table_of(path))
+
+    def envs(self, path: str) -> int:
+        """Return the environments of an array."""
+        return self.num_envs if table_of(path) == ROWS else 1
+
+    def stored_rows(self, path: str) -> int:
+        """Return one past the last row of an array that shards hold."""
+        stored = self.arrays.get(path)
+        return 0 if stored is None else stored.rows
+
+    def without_tail(self, arrays: Iterable[str], context: int) -> Commit:
+        """Return what shards alone hold of the commit; the last row of all columns is the newest next observation.
+
+        ``arrays`` are the paths of all that the stream has.
+        """
+        stored: dict[str, int] = {}
+        for path in arrays:
+            name = table_of(path)
+            stored[name] = min(stored.get(name, self.stored_rows(path)), self.stored_rows(path))
+        end = max(0, stored.pop(ROWS) - 1)
+        tables = {ROWS: rows_table(min(self.begin, end), end, context)}
+        for name, last in stored.items():
+            first = min(self.table(name).begin, last)
+            tables[name] = Table(first, last, first)
+        return dataclasses.replace(self, tables=tables, tail=NO_TAIL)
+
+    def column(self, path: str, column: Column) -> StoredColumn:
+        """Return a column of the schema as the array at ``path`` has it, or would have it now."""
+        stored = self.arrays.get(path)
+        if stored is not None:
+            return stored.column(column)
+        rows = table_of(path) == ROWS
+        window = self.rows if rows else self.of(path).end * self.rows // max(1, self.end)
+        return laid_out(column, rows, self.envs(path), window)
+
+    def resized(self, capacity: int, context: int) -> Commit:
         """Return the same commit with a window of another capacity; a smaller one drops the oldest rows."""
         resized = dataclasses.replace(self, capacity=check_size(self.num_envs, capacity))
-        return dataclasses.replace(resized, begin=max(self.begin, self.end - resized.rows))
+        begin = max(self.begin, self.end - resized.rows)
+        return dataclasses.replace(resized, tables={**self.tables, ROWS: rows_table(begin, self.end, context)})
 
-    def floor(self, context: int) -> int:
-        """Return the first row needed: ``context`` rows before the window, or before the newest row if it is empty."""
-        return max(0, min(self.begin, self.end - 1) - context)
-
-    def span(self, path: str, context: int) -> Span:
-        """Return what is needed of the array at ``path``, with ``context`` as for :meth:`floor`."""
-        tail = self.tails.get(path, Tail(0, 0))
-        if is_patch(path):
-            return Span(self.patch_begin, self.patch_end, 1, tail)
-        if spans_itself(path):
-            return Span(*self.log_span(path), 1, tail)
-        return Span(self.floor(context), self.end, self.num_envs, tail)
-
-    def log_span(self, path: str) -> tuple[int, int]:
-        """Return the bytes of a log, or the items, that are needed, half-open; (0, 0) if there are none."""
-        return self.logs.get(path, (0, 0))
+    def says_the_same(self, other: Commit) -> bool:
+        """Tell whether another commit differs at most in where the rows stand: closing a stream moves them."""
+        moved = dataclasses.replace(
+            self, arrays=other.arrays, tail=other.tail, sequence=other.sequence, time=other.time
+        )
+        return moved == other
 
     def evicted_since(self, older: Commit) -> bool:
-        """Tell whether what an older commit needed may be gone: rows, or the first bytes of a log."""
-        return self.begin > older.begin or any(
-            begin > older.log_span(path)[0] for path, (begin, _) in self.logs.items()
+        """Tell whether what an older commit needed may be gone."""
+        tail = older.tail.number
+        return 0 < tail < self.tail.oldest or any(
+            table.needed_from > older.table(name).needed_from for name, table in self.tables.items()
         )
 
-    def with_log(self, path: str, begin: int, end: int) -> Commit:
-        """Return the commit with another span of a log, or of items."""
-        return dataclasses.replace(self, logs={**self.logs, path: (begin, end)})
+    def outlasts(self, other: Commit) -> bool:
+        """Tell whether going back to another commit would give up entries of this one, or shards that it needs."""
+        if any(table.end > other.table(name).end for name, table in self.tables.items()):
+            return True
+        further = any(stored.rows > other.stored_rows(path) for path, stored in self.arrays.items())
+        return (
+            further
+            and self.end == other.end
+            and any(table.needed_from > other.table(name).needed_from for name, table in self.tables.items())
+        )
 
     @property
     def rows(self) -> int:
@@ -156,20 +259,12 @@ class Commit:
         return max(1, self.capacity // self.num_envs)
 
     def to_json(self) -> dict[str, Any]:
-        stored = dataclasses.asdict(self)
-        tails = {name: [tail.shard, tail.size] for name, tail in self.tails.items()}
-        del stored["logs"]
-        for path, name in LOGS.items():
-            if path in tails:  # apart from the others, whose names older programs know all of
-                begin, end = self.log_span(path)
-                stored[name] = {"begin": begin, "end": end, "tail": tails.pop(path)}
-        for name in (*OPTIONAL, "limiter"):
+        stored = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name in (*OPTIONAL, "limiter", "back"):
             if stored[name] in (0, NO_START):
                 del stored[name]
-        spans = {_of_items(path): span for path, span in self.logs.items() if path not in LOGS}
-        if spans:
-            stored["ragged"] = {name: {"begin": begin, "end": end} for name, (begin, end) in spans.items()}
-        return {"needs": [], **stored, "tails": tails}
+        tables = {name: table for name, table in self.tables.items() if name == ROWS or any(table)}
+        return {"needs": [], **stored, "tables": tables}
 
     @classmethod
     def from_json(cls, stored: Any, file: str) -> Commit:
@@ -177,88 +272,81 @@ class Commit:
         try:
             if stored["needs"] != []:
                 raise needs_more(stored["needs"], file)
-            counts = {
-                name: check_count(name, stored[name], least=0)
-                for name in ("stream", "sequence", "timeline", "begin", "end", "patch_begin", "patch_end")
-            }
+            counts = {name: check_count(name, stored[name], least=0) for name in ("stream", "sequence", "timeline")}
             for name, most in OPTIONAL.items():
                 if name in stored:
                     counts[name] = check_count(name, stored[name], least=0, most=most)
             counts["num_envs"] = check_count("num_envs", stored["num_envs"], most=MAX_ENVS)
             counts["capacity"] = check_count("capacity", stored["capacity"])
-            tails = {
-                str(name): Tail(check_count("shard", shard, 0), check_count("size", size, 0))
-                for name, (shard, size) in stored["tails"].items()
-            }
-            logs = {}
-            for path, field in LOGS.items():
-                if (log := stored.get(field)) is not None:
-                    shard, size = log["tail"]
-                    tails[path] = Tail(check_count("shard", shard, 0), check_count("size", size))
-                    logs[path] = check_count("begin", log["begin"], least=0), check_count("end", log["end"], least=0)
-            for name, span in stored.get("ragged", {}).items():
-                begin, end = (check_count(key, span[key], least=0, most=2 * MAX_ITEMS) for key in ("begin", "end"))
-                logs[f"{ITEMS}/{name}"] = begin, end
+            tables = {str(name): Table(*_counts(name, table, 3)) for name, table in stored["tables"].items()}
+            arrays = {str(path): _stored(path, array) for path, array in stored["arrays"].items()}
+            tail = Tail(*_counts("tail", stored.get("tail", NO_TAIL), 3))
             seconds = stored["time"]
             if not isinstance(seconds, int | float) or not math.isfinite(seconds):
                 raise ValueError(f"time must be finite, got {seconds!r}")
-            if counts["stream"] >= MAX_STREAMS or counts["end"] * counts["num_envs"] > MAX_IDS:
-                raise ValueError(f"there are at most {MAX_STREAMS} streams of {MAX_IDS} transitions")
             *whole, ratio = stored.get("limiter", NO_START)
             numbers = (check_count("limiter", each, least=0, most=MAX_SAMPLED) for each in whole)
             limiter = LimiterStart(*numbers, checked_number("limiter", ratio))  # type: ignore[call-arg]
-            found = cls(**counts, tails=tails, time=float(seconds), limiter=limiter, logs=logs)
-            spans = [(found.begin, found.end), (found.patch_begin, found.patch_end), *logs.values()]
-            if any(begin > end for begin, end in spans):
-                raise ValueError("begin must not pass end")
+            back = check_flag("back", stored.get("back", False))
+            found = cls(
+                **counts, tables=tables, arrays=arrays, tail=tail, time=float(seconds), limiter=limiter, back=back
+            )
+            if found.stream >= MAX_STREAMS or found.end * found.num_envs > MAX_IDS:
+                raise ValueError(f"there are at most {MAX_STREAMS} streams of {MAX_IDS} transitions")
+            if any(not table.needed_from <= table.begin <= table.end for table in tables.values()):
+                raise ValueError("of each table, needed_from must not pass begin, nor begin end")
             if found.end - found.begin > found.rows:
                 raise ValueError(f"the window must not hold more than {found.rows} rows, got {found.end - found.begin}")
+            for path, array in arrays.items():
+                if (
+                    not array.shard * array.shard_rows
+                    < array.rows
+                    <= min((array.shard + 1) * array.shard_rows, found.of(path).end)
+                ):
+                    raise ValueError(f"{path!r} cannot have rows to {array.rows} in shards to {array.shard}")
+                if found.envs(path) % array.chunk_envs:
+                    raise ValueError(f"{path!r} cannot have chunks of {array.chunk_envs} environments")
         except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
             raise _unreadable(file, error) from error
         return found
 
 
-def is_patch(path: str) -> bool:
-    """Tell whether an array, by its path below the stream's group, is one of the patch table, not a column."""
-    return path.startswith(f"{PATCH_TABLE}/")
+def rows_table(begin: int, end: int, context: int) -> Table:
+    """Return the table of rows; ``context`` rows before the window are needed, or before an empty one's newest row."""
+    return Table(begin, end, max(0, min(begin, end - 1) - context))
 
 
-def spans_itself(path: str) -> bool:
-    """Tell whether a record has a span of its own for an array: a log, or the items of a ragged column."""
-    return path in LOGS or path.startswith(f"{ITEMS}/")
-
-
-def needed_shards(commits: Iterable[Commit], arrays: Mapping[str, int], context: int) -> dict[str, set[int]]:
-    """Return the shards that commits need of each array, by its path below the stream's group.
-
-    Args:
-        commits: commits of one stream.
-        arrays: the rows of a shard of each array.
-        context: the context of the schema, in rows.
-    """
-    held, spans, found = list(commits), dict[str, list[tuple[int, int]]](), {}
-    for path, shard_rows in arrays.items():
-        alike = path if spans_itself(path) else f"{PATCH_TABLE}/" if is_patch(path) else ""  # all rows have one span
-        if alike not in spans:
-            each = (commit.span(alike, context) for commit in held)
-            spans[alike] = sorted({(span.begin, span.end) for span in each})
-        found[path] = _shards(spans[alike], shard_rows)
+def _counts(what: str, given: Any, length: int) -> list[int]:
+    found = [check_count(what, each, least=0, most=2 * MAX_ITEMS) for each in given]
+    if len(found) != length:
+        raise ValueError(f"{what} must be {length} numbers, got {given!r}")
     return found
 
 
-def _shards(spans: Iterable[tuple[int, int]], shard_rows: int) -> set[int]:
-    """Return the shards of ascending spans of rows, half-open; an empty span needs the shard that it lies within."""
+def _stored(path: str, given: Any) -> Stored:
+    *numbers, codec = given
+    shard, size, rows, chunk_rows, shard_rows, chunk_envs = _counts(path, numbers, 6)
+    found = Stored(shard, size, rows, chunk_rows, shard_rows, chunk_envs, str(Codec.parse(codec)))
+    if (
+        not min(found.size, found.rows, found.chunk_rows, found.chunk_envs)
+        or found.chunk_rows > MAX_SET_ROWS
+        or found.shard_rows % found.chunk_rows
+        or found.shard_rows // found.chunk_rows > MAX_SHARD_CHUNKS
+    ):
+        raise ValueError(f"{path!r} cannot have shards like {given!r}")
+    return found
+
+
+def needed_shards(commits: Iterable[Commit], path: str) -> set[int]:
+    """Return the shards of an array that commits of one stream need."""
+    spans = {(min(commit.of(path).needed_from, stored.rows - 1), stored.rows, stored.shard_rows)
+             for commit in commits if (stored := commit.arrays.get(path)) is not None}  # fmt: skip
     found: set[int] = set()
     reached = 0
-    for begin, end in spans:
-        found.update(range(max(begin, reached) // shard_rows, -(-end // shard_rows)))
+    for begin, end, rows in sorted(spans):
+        found.update(range(max(begin, reached) // rows, -(-end // rows)))
         reached = max(reached, end)
     return found
-
-
-def _of_items(path: str) -> str:
-    """Return the ragged column whose items stand in an array."""
-    return path.removeprefix(f"{ITEMS}/")
 
 
 def needs_more(needs: Any, path: str) -> FormatVersionError:

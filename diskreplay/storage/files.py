@@ -151,6 +151,10 @@ class Files(Protocol):
         """True if a read may wait for a network: then several batches are worth beginning at once."""
         return False
 
+    def room(self, path: str) -> int:
+        """Return how many bytes may still be written in a directory, as far as the system tells."""
+        return 1 << 62
+
     def forget(self, path: str) -> bool:
         """Give up the copy of a remote file whose bytes are damaged, and return True if that may help."""
         return False

@@ -245,6 +245,10 @@ class LocalFiles(Files):
             lock.release()
             raise
 
+    def room(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
     def elsewhere(self) -> dict[str, Any] | None:
         return {}
 

@@ -15,7 +15,7 @@ from typing import Any
 import google_crc32c
 
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema.columns import Codec, Column
+from diskreplay.schema.columns import Codec, Column, StoredColumn
 from diskreplay.storage import files as fs
 
 NAME = "zarr.json"
@@ -71,7 +71,7 @@ def blosc_configuration(codec: Codec, column: Column) -> dict[str, Any]:
     }
 
 
-def array_document(column: Column, num_envs: int, rows: int) -> dict[str, Any]:
+def array_document(column: StoredColumn, num_envs: int, rows: int) -> dict[str, Any]:
     """Return the array of a column with ``rows`` rows, a whole number of shards."""
     endian = {"configuration": {"endian": "little"}} if column.dtype.itemsize > 1 else {}
     chunk_codecs: list[dict[str, Any]] = [{"name": "bytes", **endian}]
@@ -79,7 +79,7 @@ def array_document(column: Column, num_envs: int, rows: int) -> dict[str, Any]:
         chunk_codecs.append({"name": "blosc", "configuration": blosc_configuration(column.codec, column)})
     chunk_codecs.append({"name": "crc32c"})
     sharding = {
-        "chunk_shape": [column.chunk_rows, num_envs if column.resident else 1, *column.shape],
+        "chunk_shape": [column.chunk_rows, column.chunk_envs, *column.shape],
         "codecs": chunk_codecs,
         "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
         "index_location": "end",

@@ -36,7 +36,7 @@ from diskreplay.errors import (
     StoreExistsError,
 )
 from diskreplay.schema.columns import Continuity, Schema
-from diskreplay.storage import attachments, checkpoint_arrays, metadata, root, stream, temporaries
+from diskreplay.storage import attachments, checkpoint_arrays, metadata, root, stream, tail, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
@@ -76,6 +76,8 @@ class Checkpoint:
         maker: the stream whose writer made it; None where a reader of a remote store did.
         attachments: files that it took along, by name.
         kept: True if newer ones of its maker that are made with ``keep`` drop it.
+        pending: True until its maker has looked whether other writers gave up what it pins: until then it pins, and is
+            none to readers.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Checkpoint:
     maker: str | None = None
     attachments: dict[str, Attachment] = dataclasses.field(default_factory=dict)
     kept: bool = False
+    pending: bool = False
 
     @property
     def order(self) -> tuple[int, str]:
@@ -106,13 +109,14 @@ class Checkpoint:
 
 
 class Made(NamedTuple):
-    """What a store remembers of a checkpoint: its place in the order, ``kept``, its maker, and some streams' commits.
+    """What a store remembers of a checkpoint: its place in the order, some of its facts, and some streams' commits.
 
     ``cuts`` has None for a stream that the checkpoint has not.
     """
 
     order: tuple[int, str]
     kept: bool
+    pending: bool
     maker: str | None
     cuts: dict[str, Commit | None]
 
@@ -234,7 +238,7 @@ class Store:
         """Return the newest commit of each stream by name, in the order of their numbers; a writer has its own."""
         own = {} if writer is None else {writer.name: writer.commit_record}
         others = (name for name in self._streams_there() if name not in own)
-        commits = own | {name: stream.read_commit(self.files, self.stream_path(name)) for name in others}
+        commits = own | {name: self.newest_commit(name) for name in others}
         numbers = sorted(commit.stream for commit in commits.values())
         if len(set(numbers)) != len(numbers):
             file = os.path.join(self.path, STREAMS)
@@ -282,7 +286,7 @@ class Store:
                 f"where that is meant, call resize({capacity}) of the open buffer, or run 'diskreplay resize "
                 f"{shlex.quote(self.path)} --stream {shlex.quote(name)} --capacity {capacity} --evict'"
             )
-        return commit if capacity == commit.capacity else commit.resized(capacity)
+        return commit if capacity == commit.capacity else commit.resized(capacity, self.schema.context)
 
     def create_stream(self, name: str, num_envs: int, capacity: int) -> None:
         """Add an empty stream, which appears whole, between two listings of any reader."""
@@ -338,8 +342,8 @@ class Store:
         return next(iter(self.newest_commits().values()))
 
     def newest_commit(self, name: str) -> Commit:
-        """Return the newest commit record of a stream, with errors as :func:`~.stream.read_commit`."""
-        return stream.read_commit(self.files, self.stream_path(name))
+        """Return the newest commit record of a stream, with errors as :func:`~.stream.newest_commit`."""
+        return stream.newest_commit(self.files, self.stream_path(name), self.schema)
 
     def read_stream(self, name: str, commit: Commit, timeline: int) -> StreamReader:
         """Return the stream as of a commit; ``timeline`` is that of the newest one.
@@ -367,15 +371,16 @@ class Store:
                 self.check_going_back(name, checkpoint)
 
         def choose(newest: Commit) -> Commit:
-            cut = self._grown(name, newest if checkpoint is None else checkpoint.cut[name], capacity)
-            if checkpoint is None or checkpoint.cut[name] == newest:
+            stays = checkpoint is None or newest.says_the_same(checkpoint.cut[name])
+            cut = self._grown(name, newest if checkpoint is None or stays else checkpoint.cut[name], capacity)
+            if stays:
                 return newest if cut == newest else cut.next()
             check()
             if may_go_back is not None:
-                may_go_back(newest.timeline + 1)
+                may_go_back(newest.timeline + 2)
             greatest = max(newest.last_checkpoint, cut.last_checkpoint)
             return dataclasses.replace(cut, sequence=newest.sequence, last_checkpoint=greatest).next(
-                timeline=newest.timeline + 1
+                timeline=newest.timeline + 2  # going back is announced by a timeline of its own
             )
 
         if self.root_copy is not None:
@@ -384,10 +389,18 @@ class Store:
             raise CheckpointError(
                 f"checkpoint {checkpoint.name!r} has no stream {name!r}, which was made later; open its last commit"
             )
-        return StreamWriter(
+        writer = StreamWriter(
             self.files, self.stream_path(name), self.schema, functools.partial(self.cuts, name), choose, check,
             self._locked,
         )  # fmt: skip
+        try:
+            for one in self._checkpoints_made():
+                if one.pending and one.maker == name:  # its maker was killed before it had looked
+                    self.drop_checkpoint(one.order[1], writer)
+        except BaseException:
+            writer.release()
+            raise
+        return writer
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:
         """Raise CheckpointError if other checkpoints need rows, or items, that going back to this one would discard.
@@ -395,13 +408,9 @@ class Store:
         ``dropped`` names those that are to be dropped before.
         """
         cut = checkpoint.cut[name]
-        # What a log has where the cut names none of it is spared; items are written from the cut's last one on.
-        items = (ragged.items.name for ragged in self.schema.ragged.values())
-        grown = {*items, *(path for path in cut.logs if path in cut.tails)}
         later = [
-            c.name for c in self.checkpoints() if name in c.cut and c.name not in dropped
-            and (c.cut[name].end > cut.end
-                 or any(c.cut[name].log_span(path)[1] > cut.log_span(path)[1] for path in grown))
+            one.name for one in self._checkpoints()
+            if name in one.cut and one.name not in dropped and one.cut[name].outlasts(cut)
         ]  # fmt: skip
         if later:
             raise CheckpointError(
@@ -411,13 +420,12 @@ class Store:
 
     def readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
         """Return readers of all columns of a stream by path below its group, with nothing loaded."""
-        path, columns = self.stream_path(name), self.schema.arrays
-        return stream.open_columns(self.files, path, self.schema, commit, ColumnReader, columns)
+        columns = self.schema.arrays | self.schema.logs
+        return stream.open_columns(self.files, self.stream_path(name), self.schema, commit, ColumnReader, columns)
 
-    def log_readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
-        """Return readers of the logs that a stream has at a commit, by path, with nothing loaded."""
-        path, logs = self.stream_path(name), stream.logs(self.schema, commit)
-        return stream.open_columns(self.files, path, self.schema, commit, ColumnReader, logs)
+    def read_tail(self, name: str, commit: Commit) -> list[tail.Part]:
+        """Return all that the tail of a commit holds; raise CorruptionError if it cannot be read."""
+        return stream.read_tail(self.files, self.stream_path(name), self.schema, commit)
 
     def cuts(self, name: str) -> list[Commit]:
         """Return the commits of a stream that checkpoints hold."""
@@ -434,7 +442,7 @@ class Store:
         What is made after this call needs no row that a record which is durable by now does not.
         """
         found: dict[str, list[Commit]] = {name: [] for name in names}
-        for checkpoint in self.checkpoints():
+        for checkpoint in self._checkpoints():
             for name in found.keys() & checkpoint.cut.keys():
                 cut = checkpoint.cut[name]
                 if found[name][-1:] != [cut]:  # of most of many streams nothing is new between two checkpoints
@@ -443,7 +451,7 @@ class Store:
 
     def checkpoint_names(self) -> list[str]:
         """Return the names of all checkpoints, oldest first."""
-        return [one.order[1] for one in self._checkpoints_made()]
+        return [one.order[1] for one in self._checkpoints_made() if not one.pending]
 
     def kept_checkpoint_names(self, maker: str | None) -> list[str]:
         """Return the names of those that a maker made with ``keep``, oldest first."""
@@ -453,14 +461,20 @@ class Store:
         """Return what is remembered of each checkpoint that is there now, oldest first."""
         streams = tuple(self._cut_streams)
         self._made = known = self._said(
-            lambda one: Made(one.order, one.kept, one.maker, {name: one.cut.get(name) for name in streams}), self._made
-        )
+            lambda one: Made(
+                one.order, one.kept, one.pending, one.maker, {name: one.cut.get(name) for name in streams}
+            ), self._made,
+        )  # fmt: skip
         made = sorted((one for _, one in known.values()), key=lambda one: one.order)
         self._greatest = max([self._greatest or 0, *(one.order[0] for one in made)])
         return made
 
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
         """Return all checkpoints, oldest first, or only those whose names are ``among`` these."""
+        return [one for one in self._checkpoints(among) if not one.pending]
+
+    def _checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
+        """Return checkpoints as :meth:`checkpoints`, and those that are pending."""
         found = sorted((one for _, one in self._said(lambda one: one, {}, among).values()), key=lambda one: one.order)
         if among is None:
             self._greatest = max([self._greatest or 0, *(one.number for one in found)])
@@ -504,13 +518,21 @@ class Store:
 
     def checkpoint(self, name: str) -> Checkpoint:
         """Return the checkpoint of that name; raise CheckpointError if there is none."""
+        found = self._checkpoint(name)
+        if found.pending:
+            raise self._no_checkpoint(name)
+        return found
+
+    def _checkpoint(self, name: str) -> Checkpoint:
+        """Return the checkpoint of that name, pending or not, with errors as :meth:`checkpoint`."""
         try:
             return read_checkpoint(self.files, os.path.join(self.path, CHECKPOINTS, check_key(name, "checkpoint")))
         except (FileNotFoundError, NotADirectoryError) as error:
             stream.check_there(self.files, self.path)
-            raise CheckpointError(
-                f"there is no checkpoint {name!r}; there are {self.checkpoint_names() or 'none'}"
-            ) from error
+            raise self._no_checkpoint(name) from error
+
+    def _no_checkpoint(self, name: str) -> CheckpointError:
+        return CheckpointError(f"there is no checkpoint {name!r}; there are {self.checkpoint_names() or 'none'}")
 
     def reading(self, checkpoint: Checkpoint | None) -> contextlib.AbstractContextManager[None]:
         """Return a block that raises CheckpointError if what is read in it has gone with the checkpoint it is of."""
@@ -572,8 +594,13 @@ class Store:
         """
         target = self.check_new_checkpoint(checkpoint.name)
         checkpoint = checkpoint.numbered(writer.commit_record.last_checkpoint, writer.name, values)
-        document = checkpoint_document(checkpoint)
-        with writer.fail_stop(f"writing the checkpoint {checkpoint.name!r} of"):
+        others = {name: commit for name, commit in checkpoint.cut.items() if name != writer.name}
+        document = checkpoint_document(dataclasses.replace(checkpoint, pending=bool(others)))
+        looked = checkpoint_document(checkpoint)
+        writing = f"writing the checkpoint {checkpoint.name!r} of"
+        with writer.fail_stop(writing):
+            for name in others:  # a record that was read may not be durable yet
+                self.files.sync_dir(self.stream_path(name))
             temporary = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}"))
             lay_out_checkpoint(self.files, temporary, document, values, staged)
             if moved := fs.allowed(self.files.rename, temporary, target, refusals=fs.TAKEN):
@@ -583,13 +610,15 @@ class Store:
         if not moved:
             self.check_new_checkpoint(checkpoint.name)
             raise CheckpointError(f"what is left of a dropped checkpoint is at {target!r}; choose another name")
-        for name, commit in checkpoint.cut.items():
-            if name == writer.name:
-                continue
+        for name, commit in others.items():
             newest = stream.read_commit(self.files, self.stream_path(name))
-            if newest.evicted_since(commit) or newest.timeline != commit.timeline:
+            if newest.evicted_since(commit) or newest.timeline != commit.timeline or commit.back:
                 self.drop_checkpoint(checkpoint.name, writer, staged)
                 return False
+        if others:
+            with writer.fail_stop(writing):
+                temporary = os.path.join(writer.scratch, ".tmp-looked")
+                fs.replace(self.files, os.path.join(target, metadata.NAME), looked, temporary)
         return True
 
     def drop_checkpoint(self, name: str, writer: StreamWriter, staged: Staged | None = None) -> None:
@@ -600,7 +629,7 @@ class Store:
         """
         action = f"dropping the checkpoint {name!r} of"
         writer.check_place(action)  # before another store's checkpoints are looked through
-        self.checkpoint(name)
+        self._checkpoint(name)
         place = os.path.join(self.path, CHECKPOINTS, name)
         writer.dropped = True
         with writer.fail_stop(action):
@@ -614,7 +643,7 @@ class Store:
                 self.files.sync_dir(place)  # without a document there is no checkpoint
                 writer.remove_half_made(place)
         if not moved:
-            self.checkpoint(name)  # raises if another process has just dropped it
+            self._checkpoint(name)  # raises if another process has just dropped it
             raise CheckpointError(f"the file system does not let {place!r} be moved or removed; mend its permissions")
 
 
@@ -646,10 +675,10 @@ def _checkpoint(folder: str, stored: dict[str, Any]) -> Checkpoint:
         if not isinstance(id, str) or not isinstance(maker, str | None):
             raise ValueError(f"id must be text, and maker text or null, got {id!r} and {maker!r}")
         beside = attachments.from_json(stored.get(attachments.GROUP, {}))
-        kept = check_flag("kept", stored.get("kept", False))
+        kept, pending = (check_flag(flag, stored.get(flag, False)) for flag in ("kept", "pending"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptionError(f"the checkpoint {file!r} cannot be read: {error!r}", file=file) from error
-    return Checkpoint(os.path.basename(folder), cut, *parts, number, id, maker, beside, kept)
+    return Checkpoint(os.path.basename(folder), cut, *parts, number, id, maker, beside, kept, pending)
 
 
 def checkpoint_document(checkpoint: Checkpoint, parent: str = CHECKPOINTS) -> bytes:
@@ -664,7 +693,7 @@ def checkpoint_document(checkpoint: Checkpoint, parent: str = CHECKPOINTS) -> by
         "id": checkpoint.id,
         "maker": checkpoint.maker,
         **({attachments.GROUP: attachments.to_json(checkpoint.attachments)} if checkpoint.attachments else {}),
-        **({"kept": True} if checkpoint.kept else {}),
+        **{flag: True for flag in ("kept", "pending") if getattr(checkpoint, flag)},
     }
     document = metadata.group_document(attributes, f"{parent}/{checkpoint.name}")
     return metadata.dump(document, f"the checkpoint {checkpoint.name!r}, with the sampler's state,")

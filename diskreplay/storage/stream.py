@@ -1,15 +1,16 @@
-"""One stream: a table of rows and a table of patches, their commit, recovery and eviction.
+"""One stream: its tables, their commit, recovery and eviction.
 
-A commit, in order: append the new chunks and indexes to the open shards, fsync them and, where files are new, their
-directories; replace the stream's ``zarr.json``, which holds the commit record; then unlink the shards that no row
-of the new window, no context row and no checkpoint needs; and take the new record over in RAM.
+A commit, in order: append full chunks, and an index of each shard, to the shards, if they are worth it, and fsync them;
+append to the tail a block with all rows that neither a shard nor the tail holds, and fsync it; replace the stream's
+``zarr.json``, which holds the commit record; take the new record over in RAM; then unlink the shards that no row of the
+new window, no context row and no checkpoint needs, and the tails that nobody reads any more.
 
 Every step that changes files, or publishes in RAM what became durable, runs inside :meth:`StreamWriter.fail_stop`: it
 holds signals back and marks the writer as failed first, and only a complete step clears the mark.
 
 Recovery, on opening to write: take the lock, sync the directories in which a killed writer may have renamed files, cut
-the open shards back to their committed bytes, remove shards that the record does not know, load the last chunks back
-into the write buffers.
+the tail and the last shards back to their committed bytes, or to those that checkpoints need, remove tails and shards
+that neither the record nor a checkpoint knows, load what the tail holds into the write buffers.
 Opening to read changes nothing.
 """
 
@@ -17,23 +18,48 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from diskreplay import forks
-from diskreplay.errors import CorruptionError, LockedError, StateError, StoreNotFoundError, WriteFailedError
+from diskreplay.errors import (
+    CorruptionError,
+    DamageWarning,
+    LockedError,
+    StateError,
+    StoreNotFoundError,
+    WriteFailedError,
+    warn_outside,
+)
 from diskreplay.interrupts import held_back
 from diskreplay.schema.columns import PATCH_TABLE, START, Column, Schema
+from diskreplay.storage import chunks, metadata, tail
 from diskreplay.storage import files as fs
-from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
-from diskreplay.storage.commit import NO_START, Commit, LimiterStart, Tail, needed_shards
+from diskreplay.storage.commit import (
+    NO_START,
+    NO_TAIL,
+    ROWS,
+    Commit,
+    LimiterStart,
+    Stored,
+    Table,
+    Tail,
+    needed_shards,
+    rows_table,
+    table_of,
+)
 from diskreplay.storage.temporaries import LOCK
 
+RECORD_BYTES = 1 << 13
+"""About the bytes of two commit records, and of what a block has beside its rows."""
 MAX_UNSYNCED = 16
 """The most files of a commit that are open at a time, before they are synced."""
+PUSHED_BYTES = 1 << 20
+"""The encoded bytes of an array that wait in the tail at most, if the stream is pushed."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
 TEMPORARY_STREAM = ".tmp-stream-"
 MOST_KNOWN = 4096
@@ -60,28 +86,27 @@ class _Stream(Generic[AnyColumn]):
         self.commit_record = commit
         self.logs = open_columns(files, path, schema, commit, make, schema.logs)
         """The logs by path: columns of bytes, which are on disk only once something was logged."""
-        self._columns = open_columns(files, path, schema, commit, make, schema.arrays) | self.logs
-        self.rows = {column.name: self._columns[column.name] for column in schema.columns}
-        self.patches = {column.name: self._columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
-        self.items = {name: self._columns[ragged.items.name] for name, ragged in schema.ragged.items()}
+        self.columns = open_columns(files, path, schema, commit, make, schema.arrays) | self.logs
+        self._tail = NO_TAIL
+        """The tail whose rows are in RAM, as far as it was read."""
+        self.rows = {column.name: self.columns[column.name] for column in schema.columns}
+        self.patches = {column.name: self.columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
+        self.items = {name: self.columns[ragged.items.name] for name, ragged in schema.ragged.items()}
         """The items of each ragged column, by its name."""
-        metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self._columns, *groups(schema))))
-
-    def columns(self) -> Iterable[tuple[str, AnyColumn]]:
-        """Return all columns by their path below the stream's group."""
-        return self._columns.items()
+        self._observed = {column.name for column in schema.obs_columns}
+        metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self.columns, *groups(schema))))
 
     def load(self, commit: Commit) -> None:
-        """Take over a commit record, and read the indexes that it adds."""
-        for path, column in self.columns():
-            span = commit.span(path, self.schema.context)
-            if span.end > span.begin and not span.ends_in_tail(column.column):
-                last = span.tail.shard if span.tail.size else None
-                raise CorruptionError(
-                    f"the commit record of {self.path!r} says {span.end} rows but shard {last} as last of {path!r}",
-                    file=os.path.join(self.path, metadata.NAME), stream=self.name, column=path,
-                )  # fmt: skip
-            column.load(span.begin, span.end, span.tail)
+        """Take over a commit record, and read the rows of the tail and the indexes that it adds."""
+        parts = self._read_tail(commit)
+        for path, column in self.columns.items():
+            table = commit.of(path)
+            stored = commit.arrays.get(path)
+            column.load(stored, table.needed_from, table.end, again=bool(commit.timeline))
+        for part in parts:
+            self._put(part)
+        for path, column in self.columns.items():
+            column.check_held(commit.of(path).end + self.has_newest(path, commit))
         if not self.rows[START].still_current():  # asked once, after the last
             raise CorruptionError(
                 f"{self.path!r} has gone back to a checkpoint; refresh", file=os.path.join(self.path, metadata.NAME),
@@ -89,9 +114,35 @@ class _Stream(Generic[AnyColumn]):
             )  # fmt: skip
         self.commit_record = commit
 
+    def has_newest(self, path: str, commit: Commit) -> bool:
+        """Tell whether an array has the newest next observation behind its last row."""
+        return commit.end > 0 and path in self._observed
+
+    def _read_tail(self, commit: Commit) -> list[tail.Part]:
+        """Return what a commit's tail holds beyond what is in RAM; it is opened before any other file."""
+        number, size, _ = commit.tail
+        known = self._tail.size if number == self._tail.number and size >= self._tail.size else 0
+        found = read_tail(self.files, self.path, self.schema, commit, known)
+        if not known:
+            for column in self.columns.values():
+                column.forget_held()
+        self._tail = commit.tail
+        return found
+
+    def _put(self, part: tail.Part) -> None:
+        """Take in rows of the tail."""
+        column = self.columns.get(part.path)
+        if column is None or column.stored_rows >= part.first + part.rows:
+            return
+        try:
+            column.put(part.first, part.values((column.num_envs, *column.column.shape), column.column.dtype))
+        except chunks.DamagedError as error:
+            path = os.path.join(self.path, SCRATCH, tail.name(self._tail.number))
+            raise CorruptionError(f"{path!r}: {error}", file=path, stream=self.name, column=part.path) from error
+
     def close_files(self) -> None:
         """Close the shards that are open; a later read opens them again."""
-        for _, column in self.columns():
+        for column in self.columns.values():
             column.close_files()
 
 
@@ -106,7 +157,7 @@ class StreamReader(_Stream[ColumnReader]):
 
         def still_current() -> bool:
             """Tell whether the stream has not gone back to a checkpoint since, when a shard may hold other rows."""
-            return read_commit(files, path).timeline == timeline
+            return newest_commit(files, path, schema).timeline == timeline
 
         # The columns must not refer to the stream: a reference cycle would keep their files open.
         make = functools.partial(ColumnReader, still_current=still_current)
@@ -139,6 +190,9 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._lock_store = lock_store
         self._lock: fs.FileLock | None = None
         self._cuts = cuts
+        self._opened = files, path, schema
+        self.pushed = False
+        """True if the stream goes to a remote store, to which a shard that grew goes whole."""
         self.dropped = False
         """True if a checkpoint was dropped here: the next commit looks at what the others need."""
         self.failure: WriteFailedError | None = None
@@ -148,6 +202,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         """The number of the last checkpoint that was begun; the next commit makes it durable."""
         self.limiter = NO_START
         """Where the rate limiter by which this process draws began; the next commit makes it durable."""
+        self._pinned_tails: list[int] = []
+        """The tails that checkpoints alone need."""
         self.cut_short = False
         """True if a block of :meth:`whole` ended early by something else than a failed write, such as an interrupt."""
         self.broken = False
@@ -159,21 +215,46 @@ class StreamWriter(_Stream[ColumnWriter]):
         try:
             self._lock = lock(files, path)
             self._settle(files, path)
-            newest = read_commit(files, path)
+            newest = newest_commit(files, path, schema)
+            lost = not self._has_record(path, newest)
             commit = choose(newest)
-            super().__init__(files, path, schema, commit, ColumnWriter)
-            # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
-            self._pinned_shards: dict[str, list[int]] = {path: [] for path, _ in self.columns()}
-            self.sampled, self.last_checkpoint, self.limiter = commit.sampled, commit.last_checkpoint, commit.limiter
-            self._first_shards = self._recover(newest, commit, check)
-            for path, column in self.columns():
-                column.resume(commit.span(path, schema.context).end)
             with fs.translate("recovering", path):
-                for path in self.logs:
-                    self._resume_log(path, commit)
+                # Before anything changes: a record that is wrong must cost nothing.
+                whole = self._takes(newest, commit)
+                self._clear_scratch()
+                self._recover(newest)
+                if commit.timeline != newest.timeline:
+                    self._go_back(newest, commit, check, whole)
+                elif commit != newest or newest.back or lost:  # resized, or what went back was stopped
+                    self._replace(commit if commit != newest else newest.next())
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
+
+    def _takes(self, newest: Commit, commit: Commit) -> bool:
+        """Load the newest commit; return False if it is damaged, and the older one to go back to is whole."""
+        try:
+            self._take(newest)
+        except CorruptionError:
+            if commit.timeline == newest.timeline:
+                raise
+            self._take(commit)
+            return False
+        return True
+
+    def _has_record(self, path: str, newest: Commit) -> bool:
+        """Tell whether the record is not from the tail; raise CorruptionError if a lost one may have said more."""
+        files, _, schema = self._opened
+        try:
+            read_commit(files, path)
+        except CorruptionError:
+            for below, column in open_columns(files, path, schema, newest, ColumnReader, schema.arrays).items():
+                stored = newest.arrays.get(below)
+                last = (stored.shard, stored.size) if stored else (-1, 0)
+                if any((shard, files.size(file) or 0) > last for shard, file in column.shards_on_disk()):
+                    raise
+            return False
+        return True
 
     def _settle(self, files: fs.Files, path: str) -> None:
         """Sync the directories in which a killed writer may have renamed something and not synced.
@@ -182,60 +263,129 @@ class StreamWriter(_Stream[ColumnWriter]):
         """
         streams = os.path.dirname(path)
         with fs.translate("recovering", path):
-            for directory in (path, streams, self._checkpoints):
+            for directory in (path, os.path.join(path, SCRATCH), streams, self._checkpoints):
                 files.sync_dir(directory)
             with contextlib.suppress(PermissionError):  # a store may stand where its user reads no names
                 files.sync_dir(os.path.dirname(os.path.dirname(streams)))
 
-    def _check_tails(self, commit: Commit) -> None:
-        """Raise CorruptionError if a file ends before its committed bytes."""
-        for path, column in self.columns():
-            tail = commit.tails.get(path)
-            size = self.files.size(column.shard_path(tail.shard)) if tail else None
-            if tail and size is not None and size < tail.size:
-                raise column.damage(tail.shard, size, f"the file ends before its {tail.size} committed bytes")
+    def _take(self, commit: Commit) -> None:
+        """Load a commit, and go on after its rows."""
+        files, path, schema = self._opened
+        super().__init__(files, path, schema, commit, ColumnWriter)
+        self.tail = tail.TailWriter(files, self.scratch, identity(schema, commit, "tail"))
+        for path, column in self.columns.items():
+            stored = commit.arrays.get(path)
+            size = files.size(column.shard_path(stored.shard)) if stored else None
+            if stored and size is not None and size < stored.size:
+                raise column.damage(stored.shard, size, f"the file ends before its {stored.size} committed bytes")
+        there = tail.on_disk(files, self.scratch)
+        self.load(commit)
+        for path, column in self.columns.items():
+            column.resume(self.has_newest(path, commit))
+        self.tail.go_on(commit.tail, self._parts, there)
+        for path, column in self.columns.items():
+            self.tail.logged[path] = column.end
+            if self.has_newest(path, commit):
+                self.tail.newest[path] = column.read_rows(column.end, column.end + 1).tobytes()
+        # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
+        self._pinned_shards: dict[str, list[int]] = {path: [] for path in self.columns}
+        self._first_shards = dict.fromkeys(self.columns, 0)
+        self.sampled, self.last_checkpoint, self.limiter = commit.sampled, commit.last_checkpoint, commit.limiter
 
-    def _recover(self, newest: Commit, commit: Commit, check: Callable[[], None]) -> dict[str, int]:
-        """Make ``commit`` the stream's, and the files what it says; return each column's lowest shard on disk."""
-        with fs.translate("recovering", self.path):
-            # Before anything changes: a record that is wrong must cost nothing.
-            self._check_tails(commit)
-            self.load(commit)
-            if commit.timeline != newest.timeline:
-                self._go_back(newest, commit, check)
-                self.close_files()  # other files stand in the places of shards
-            elif commit != newest:  # resized
-                self.replace_record(commit)
-            self._clear_scratch()
-            return {path: self._recover_column(commit, path, column) for path, column in self.columns()}
+    def _read_tail(self, commit: Commit) -> list[tail.Part]:
+        self._parts = super()._read_tail(commit)
+        return self._parts
 
-    def _go_back(self, newest: Commit, commit: Commit, check: Callable[[], None]) -> None:
-        """Make an older commit the newest, after what it leaves of the last shards was written: a disk may be full.
+    def _recover(self, record: Commit) -> None:
+        """Make the files what a record and the checkpoints say: first the tails, then the shards.
+
+        The documents of checkpoints are read only if something is behind what the record names.
+        """
+        cuts = functools.cache(self._cuts)
+        went = False
+        number, size, _ = record.tail
+        for there in tail.on_disk(self.files, self.scratch):
+            file = self.tail.path(there)
+            if there < number or (there == number and (self.files.size(file) or 0) <= size):
+                continue
+            named = max((cut.tail.size for cut in cuts() if cut.tail.number == there), default=0)
+            if there > number and not named:
+                self.files.unlink(file)
+                self.tail.gone(there)
+                went = True
+            elif there == number:
+                self._shorten(file, max(named, size))
+                self.tail.renew |= named > size
+        if went:  # before anything is appended: an old block of the highest tail would say an old record
+            self.files.sync_dir(self.scratch)
+        self._first_shards = {
+            path: self._recover_column(record, path, column, cuts) for path, column in self.columns.items()
+        }
+
+    def _shorten(self, file: str, size: int) -> None:
+        """Cut a file in place if it is longer."""
+        if (self.files.size(file) or 0) > size:
+            handle = self.files.open(file, write=True)
+            handle.truncate(size)
+            handle.sync()
+
+    def _go_back(self, newest: Commit, commit: Commit, check: Callable[[], None], whole: bool) -> None:
+        """Make an older commit the newest, which is damaged where it is not ``whole``: then its tail stays as it is.
 
         Another writer makes a checkpoint, then looks for a new timeline; this one begins a timeline, then looks for new
-        checkpoints. So one of them sees the other. If this one does, it gives way: no shard was changed yet.
+        checkpoints. So one of them sees the other. If this one does, it gives way: nothing was given up yet.
         """
+        kept = (self._kept(commit, path, ()) or 0 for path in commit.arrays)  # what goes to new files
+        if self.files.room(self.scratch) < 2 * newest.tail.size + commit.tail.size + sum(kept) + RECORD_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)  # before anything is written
+        put = functools.partial(self._replace, begin=True) if whole else self._say
+        put(newest.next(timeline=commit.timeline - 1, back=True))
+        try:
+            check()
+        except BaseException:
+            put(self.commit_record.next())
+            raise
+        cuts = self._cuts()
+        arrays = dict(commit.arrays)
+        for cut in cuts:  # of each array, what most of its rows are in
+            for path, stored in cut.arrays.items():
+                if cut.of(path).end == commit.of(path).end and cut.end == commit.end:
+                    arrays[path] = max(arrays.get(path, stored), stored, key=lambda one: one.rows)
+        oldest, sequence = self.commit_record.tail.oldest, self.commit_record.sequence
+        self._take(dataclasses.replace(commit, arrays=arrays))
+        record = dataclasses.replace(self.commit_record, sequence=sequence).next()
+        shorter = self._shorter(record, cuts)
+        self._replace(record, begin=True, oldest=oldest)
+        for temporary, file in shorter.items():
+            self.files.rename(temporary, file)
+        self.close_files()  # other files stand in the places of shards
+        self._recover(self.commit_record)
+
+    def _shorter(self, record: Commit, cuts: Collection[Commit]) -> dict[str, str]:
+        """Write what a record leaves of last shards, which it cuts, to temporary files: a disk may be full."""
         shorter: dict[str, str] = {}
         try:
-            for path, column in self.columns():
-                tail = commit.tails.get(path)
-                if tail and (self.files.size(file := column.shard_path(tail.shard)) or 0) > tail.size:
-                    temporary = os.path.join(self.path, SCRATCH, f".tmp-shard-{len(shorter)}")
-                    fs.write(self.files, temporary, read_first(self.files.open(file), tail.size))
+            for path, column in self.columns.items():
+                if (kept := self._kept(record, path, cuts)) is None:
+                    continue
+                file = column.shard_path(record.arrays[path].shard)
+                if (self.files.size(file) or 0) > kept:
+                    temporary = os.path.join(self.scratch, f".tmp-shard-{len(shorter)}")
+                    fs.write(self.files, temporary, read_first(self.files.open(file), kept))
                     shorter[temporary] = file
-            self.replace_record(commit)
-            try:
-                check()
-            except BaseException:
-                as_before = dataclasses.replace(newest, sequence=commit.sequence)
-                self.replace_record(as_before.next(timeline=commit.timeline + 1))
-                raise
         except BaseException:
             with contextlib.suppress(OSError):
                 self._clear_scratch()
             raise
-        for temporary, file in shorter.items():
-            self.files.rename(temporary, file)
+        return shorter
+
+    def _kept(self, record: Commit, path: str, cuts: Collection[Commit]) -> int | None:
+        """Return the bytes to keep of an array's last shard: those that the record or a checkpoint names."""
+        stored = record.arrays.get(path)
+        if stored is None:
+            return None
+        named = (cut.arrays[path].size for cut in cuts if path in cut.arrays and cut.arrays[path].shard == stored.shard)
+        return max(stored.size, *named, 0)
 
     def _clear_scratch(self) -> None:
         """Remove the temporary files that killed writers left."""
@@ -252,36 +402,27 @@ class StreamWriter(_Stream[ColumnWriter]):
         if self.files.size(self._maker_lock) is not None:  # of who made the store
             self.files.unlink(self._maker_lock)
 
-    def _recover_column(self, commit: Commit, path: str, column: ColumnWriter) -> int:
-        """Remove what no record names, and return the lowest shard on disk."""
-        tail = commit.tails.get(path)
+    def _recover_column(
+        self, record: Commit, path: str, column: ColumnWriter, cuts: Callable[[], Collection[Commit]]
+    ) -> int:
+        """Remove what neither the record nor a checkpoint names, and return the lowest shard on disk."""
+        stored = record.arrays.get(path)
         kept = []
-        spared: set[int] = set()
-        if tail is None and path in self.logs and any(column.shards_on_disk()):
-            # A writer that knows nothing of a log left a record without it; what checkpoints need of it is there still.
-            spared = self._needed([path])[path]
         if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
             self.files.unlink(temporary)
         for shard, file in column.shards_on_disk():
-            if (tail is None or shard > tail.shard) and shard not in spared:
+            if (stored is None or shard > stored.shard) and shard not in needed_shards(cuts(), path):
                 self.files.unlink(file)
                 continue
             kept.append(shard)
-            if tail and shard == tail.shard and (self.files.size(file) or 0) > tail.size:
-                self._cut(file, tail.size, in_place=not commit.timeline)
-                column.close_files()  # another file may stand in the shard's place
-        if tail and commit.timeline:  # a writer that was killed may have renamed a shard in :meth:`_cut`, no more
+            if stored and shard == stored.shard and (length := self.files.size(file) or 0) > stored.size:
+                column.append_at = self._kept(record, path, cuts()) or stored.size
+                if length > column.append_at:
+                    self._cut(file, column.append_at, in_place=not record.timeline)
+                    column.close_files()  # another file may stand in the shard's place
+        if stored and record.timeline:  # a writer that was killed may have renamed a shard in :meth:`_cut`, no more
             self.files.sync_dir(column.directory)
         return min(kept, default=0)
-
-    def _resume_log(self, path: str, commit: Commit) -> None:
-        """Have a log go on after the shards that checkpoints pin, if the record names none."""
-        log = self.logs[path]
-        there = [shard for shard, _ in log.shards_on_disk()]
-        if there and path not in commit.tails:
-            first = max(there) + 1
-            log.entries.restart(first * log.shard_chunks)
-            log.resume(first * log.column.shard_rows)
 
     def remove_half_made(self, path: str) -> None:
         """Remove a stream or a checkpoint without a document, but if a living process that makes one holds the lock."""
@@ -314,7 +455,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def waiting_bytes(self) -> int:
         """Return about how many encoded bytes in RAM wait for a commit."""
-        return sum(column.waiting_bytes() for _, column in self.columns())
+        return sum(column.waiting_bytes() for column in self.columns.values())
 
     def check(self) -> None:
         """Raise StateError if nothing can be committed any more, so that no rows are taken either."""
@@ -382,44 +523,109 @@ class StreamWriter(_Stream[ColumnWriter]):
     def commit(
         self,
         begin: int,
-        patch_begin: int,
+        needed: Mapping[str, int],
         publish: contextlib.AbstractContextManager[object],
-        begins: Mapping[str, int] | None = None,
         capacity: int | None = None,
+        *,
+        closing: bool = False,
     ) -> Commit:
         """Make every row durable and move the window's first row to ``begin``; ``publish`` guards the readers.
 
-        ``begins`` has the first byte or item that is needed of each log, and of the items of each ragged column, by
-        their paths; where it is lower than before it stays. So does the ``capacity`` if None.
+        Args:
+            needed: for each table but that of the rows, the first entry that is needed; where it is lower than before,
+                or missing, it stays.
+            capacity: the capacity of the window; it stays if None.
+            closing: True to have shards hold the chunks that are not full, too.
         """
         self.check()
-        staged = {path: appended for path, column in self.columns() if (appended := column.stage())}
-        record = self.commit_record.next(
-            capacity=self.commit_record.capacity if capacity is None else capacity,
-            begin=begin,
-            end=self.end,
-            patch_begin=patch_begin,
-            patch_end=next(iter(self.patches.values())).end,
-            tails={**self.commit_record.tails, **{path: appended[-1].tail for path, appended in staged.items()}},
+        before = self.commit_record
+        tables = {ROWS: rows_table(begin, self.end, self.schema.context)}
+        for path, column in self.columns.items():
+            if (table := table_of(path)) != ROWS:
+                first = max(needed.get(table, 0), before.table(table).begin)
+                tables[table] = Table(first, column.end, first)
+        record = dataclasses.replace(before, tables=tables, capacity=before.capacity if capacity is None else capacity)
+        staged = self._staged(record, closing)
+        record = record.next(
+            arrays={**before.arrays, **{path: appended[-1].stored for path, appended in staged.items()}},
             **self.counts,
         )
-        for path, log in {**self.logs, **{column.column.name: column for column in self.items.values()}}.items():
-            if path in record.tails:
-                # A log that goes on behind shards that checkpoints pin has nothing before them.
-                least = max(log.entries.begin * log.column.chunk_rows, self.commit_record.log_span(path)[0])
-                record = record.with_log(path, max((begins or {}).get(path, 0), least), log.end)
         with self.fail_stop("committing"):
             for path in self.logs:
                 if path in staged:
                     self._make_log(path)
             self._append(staged)
+            record = self._block(record)
             self.replace_record(record)
             with publish:
-                for path, column in self.columns():
+                for path, column in self.columns.items():
                     column.publish(staged.get(path, []), column.end)
                 self.commit_record = record
             self._evict(publish)
         return record
+
+    @property
+    def closing_adds(self) -> bool:
+        """True if chunks that are not full would go to shards when the stream is closed."""
+        return any(column.stored_rows < column.end for column in self.columns.values())
+
+    def _staged(self, record: Commit, closing: bool) -> dict[str, list[ShardAppend]]:
+        """Return what goes to shards: by table, all full chunks, if they outweigh their indexes or fill a shard."""
+        tables: dict[str, dict[str, ColumnWriter]] = {}
+        for path, column in self.columns.items():
+            if closing or record.of(path).end > self.commit_record.of(path).end:
+                tables.setdefault(table_of(path), {})[path] = column
+        staged: dict[str, list[ShardAppend]] = {}
+        for columns in tables.values():
+            full = {path: found for path, column in columns.items() if (found := column.full())}
+            for path in columns if closing else full:
+                if columns[path].stored is None and table_of(path) != ROWS:  # now it is known how many there will be
+                    columns[path].lay_out(record.column(path, columns[path].column))
+            if not (closing or _outweigh(columns, full, self.pushed)):
+                full = {}
+            for path in columns if closing else full:
+                chunks = full.get(path, [])
+                appended = columns[path].stage(chunks)
+                if closing and (last := columns[path].partial()):
+                    whole = columns[path].stage([*chunks, *last])
+                    appended = appended if columns[path].mostly_dead(whole[-1]) else whole
+                if appended:
+                    staged[path] = appended
+        return staged
+
+    def _block(self, record: Commit, begin: bool = False, oldest: int | None = None) -> Commit:
+        """Append a record's block to the tail, durably, and return the record with its place in the tail."""
+        live = {path: max(record.stored_rows(path), record.of(path).needed_from) for path in self.columns}
+        begin = self.tail.begins(live) or begin
+        number = None
+        if begin:
+            cuts = () if not self.tail.tail.number else self._cuts()
+            named = (cut.tail.number for cut in cuts)
+            number = max([record.tail.number, *named, *tail.on_disk(self.files, self.scratch)]) + 1
+        parts, logged, newest = [], {}, {}
+        for path, column in self.columns.items():
+            behind = -1 if begin else self.tail.logged.get(path, -1)
+            first, stop = max(live[path], behind), record.of(path).end
+            logged[path] = stop
+            if self.has_newest(path, record):
+                newest[path] = column.read_rows(stop, stop + 1).tobytes()
+                if first == behind and column.read_rows(first, first + 1).tobytes() == self.tail.newest.get(path):
+                    first += 1  # the newest next observation of the block before, which has become a row
+                stop += 1
+            if first < stop:
+                parts.append(tail.Part.of(path, first, column.read_rows(first, stop)))
+        placed = self.tail.append(record.to_json(), parts, number, oldest)
+        self.tail.logged, self.tail.newest = logged, newest
+        return dataclasses.replace(record, tail=placed)
+
+    def _replace(self, record: Commit, begin: bool = False, oldest: int | None = None) -> None:
+        """Make a record that has the same rows the commit of the stream, atomically and durably, with a block."""
+        self._say(self._block(record, begin, oldest))
+
+    def _say(self, record: Commit) -> None:
+        """Make a record that has the same rows the commit of the stream, atomically and durably."""
+        self.replace_record(record)
+        self.commit_record = record
 
     def _make_log(self, path: str) -> None:
         """Make the array of a log, if it is not there, and the group that it is in; both appear whole."""
@@ -441,11 +647,13 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def _append(self, staged: dict[str, list[ShardAppend]]) -> None:
         """Make the new chunks and indexes durable, which no record names yet."""
-        columns = dict(self.columns())
+        columns = self.columns
         written: list[fs.File] = []
         directories = set()
         for path, appended in staged.items():
             column = columns[path]
+            if appended[-1].shard != (column.stored.shard if column.stored else -1):
+                column.describe(appended[-1].shard)
             for append in appended:
                 if len(written) >= MAX_UNSYNCED:  # descriptors are few
                     _sync(written)
@@ -454,8 +662,6 @@ class StreamWriter(_Stream[ColumnWriter]):
                 written.append(file)
                 if append.offset == 0:
                     directories.add(column.directory)
-            if appended[-1].shard != column.tail.shard:
-                column.grow(appended[-1].shard)
         _sync(written)
         for directory in directories:
             self.files.sync_dir(directory)
@@ -474,8 +680,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Make :attr:`counts` durable if they changed; rows stay. ``publish`` as in commit."""
         if not self.counted:
             return
-        record = self.commit_record.next(**self.counts)
         with self.fail_stop("committing"):
+            record = self._block(self.commit_record.next(**self.counts))
             self.replace_record(record)
             with publish:
                 self.commit_record = record
@@ -502,30 +708,40 @@ class StreamWriter(_Stream[ColumnWriter]):
         The documents of checkpoints are read before that, and only if a shard has left the window, or one that
         checkpoints needed may not be needed any more because one was dropped here.
         """
-        begins = {path: self.commit_record.span(path, self.schema.context).begin for path, _ in self.columns()}
-        left = {path: found for path, column in self.columns() if (found := self._left(path, column, begins[path]))}
-        old = {path: shards for path in begins if (shards := [*self._pinned_shards[path], *left.get(path, ())])}
-        if not old or not (left or self.dropped or cuts is not None):
+        record = self.commit_record
+        left = {path: found for path, column in self.columns.items() if (found := self._left(path, column, record))}
+        old = {path: [*pinned, *left.get(path, ())] for path, pinned in self._pinned_shards.items()}
+        old = {path: shards for path, shards in old.items() if shards}
+        tails = self.tail.outdated()
+        if not (left or tails or ((self.dropped or cuts is not None) and (old or self._pinned_tails))):
             return
-        needed = self._needed(old, cuts)
+        cuts = self._cuts() if cuts is None else cuts
+        needed = {path: needed_shards(cuts, path) for path in old}
+        named = {cut.tail.number: cut.tail.size for cut in sorted(cuts, key=lambda cut: cut.tail.size)}
+        tails = [*tails, *self._pinned_tails]
         self._unlink(
-            [self._columns[path].shard_path(n) for path, shards in old.items() for n in shards if n not in needed[path]]
+            [self.columns[path].shard_path(n) for path, shards in old.items() for n in shards if n not in needed[path]]
+            + [self.tail.path(number) for number in tails if number not in named]
         )
+        for number in tails:
+            if number in named:
+                self._shorten(self.tail.path(number), named[number])
+            self.tail.gone(number)
+        self._pinned_tails = [number for number in tails if number in named]
         self.dropped = False
         for path, shards in old.items():
             self._pinned_shards[path] = [shard for shard in shards if shard in needed[path]]
             self._first_shards[path] = max(self._first_shards[path], *(shard + 1 for shard in shards))
-            with publish:
-                self._columns[path].trim(begins[path])
+        with publish:
+            for path, column in self.columns.items():
+                column.trim(record.of(path).needed_from)
 
-    def _left(self, path: str, column: ColumnWriter, row: int) -> range:
-        """Return the shards that hold only rows below ``row``, may be on disk, and were not looked at yet."""
-        return range(self._first_shards[path], min(row // column.column.shard_rows, column.tail.shard))
-
-    def _needed(self, paths: Iterable[str], cuts: Collection[Commit] | None = None) -> dict[str, set[int]]:
-        """Return the shards of some columns that checkpoints need now, or that ``cuts`` do."""
-        arrays = {path: self._columns[path].column.shard_rows for path in paths}
-        return needed_shards(self._cuts() if cuts is None else cuts, arrays, self.schema.context)
+    def _left(self, path: str, column: ColumnWriter, record: Commit) -> range:
+        """Return the shards that hold only rows nobody needs, may be on disk, and were not looked at yet."""
+        stored = record.arrays.get(path)
+        if stored is None:
+            return range(0)
+        return range(self._first_shards[path], min(record.of(path).needed_from // stored.shard_rows, stored.shard))
 
     def _unlink(self, shards: list[str]) -> None:
         """Unlink the files of shards that are there."""
@@ -586,6 +802,22 @@ def identity(schema: Schema, commit: Commit, path: str) -> str:
     return f"{schema.identity}/{commit.stream}/{path}"
 
 
+def _outweigh(
+    columns: Mapping[str, ColumnWriter], full: Mapping[str, list[tuple[int, list[bytes]]]], pushed: bool
+) -> bool:
+    """Tell whether full chunks of arrays outweigh the indexes that would follow them, or one fills its shard.
+
+    Where they are ``pushed``, whether those of one array are a quarter of a shard, or ``PUSHED_BYTES``.
+    """
+    if any((chunk + 1) % columns[path].shard_chunks == 0 for path, found in full.items() for chunk, _ in found):
+        return True
+    sizes = {path: sum(len(data) for _, encoded in found for data in encoded) for path, found in full.items()}
+    if pushed:
+        quarter = any(4 * len(found) >= columns[path].shard_chunks for path, found in full.items())
+        return quarter or any(size >= PUSHED_BYTES for size in sizes.values())
+    return sum(sizes.values()) > sum(columns[path].index_bytes for path in full) > 0
+
+
 def open_columns(
     files: fs.Files, path: str, schema: Schema, commit: Commit, make: Callable[..., AnyColumn],
     columns: Mapping[str, Column],
@@ -593,8 +825,8 @@ def open_columns(
     """Return some columns of the stream at ``path``, by path below its group, with nothing loaded."""
     return {
         below: make(
-            files, os.path.join(path, below), os.path.basename(path), column,
-            commit.span(below, schema.context).num_envs, identity(schema, commit, below),
+            files, os.path.join(path, below), os.path.basename(path), commit.column(below, column),
+            commit.envs(below), identity(schema, commit, below),
         )
         for below, column in columns.items()
     }  # fmt: skip
@@ -602,7 +834,15 @@ def open_columns(
 
 def logs(schema: Schema, commit: Commit) -> dict[str, Column]:
     """Return the logs that a stream has at a commit, by their paths below its group."""
-    return {path: log for path, log in schema.logs.items() if path in commit.tails}
+    return {path: log for path, log in schema.logs.items() if path in commit.arrays}
+
+
+def read_tail(files: fs.Files, path: str, schema: Schema, commit: Commit, known: int = 0) -> list[tail.Part]:
+    """Return what the tail of a commit holds behind its first ``known`` bytes; raise CorruptionError."""
+    if commit.tail.size == known:
+        return []
+    seal = identity(schema, commit, "tail")
+    return tail.read(files, os.path.join(path, SCRATCH), os.path.basename(path), seal, commit.tail, known)
 
 
 def groups(schema: Schema) -> list[str]:
@@ -619,9 +859,9 @@ def create(
         metadata.create_group(files, os.path.join(path, group))
     for below, column in schema.arrays.items():
         array = os.path.join(path, below)
-        num_envs = commit.span(below, schema.context).num_envs
         files.mkdir(array)
-        metadata.write(files, array, metadata.array_document(column, num_envs, column.shard_rows))
+        stored = commit.column(below, column)
+        metadata.write(files, array, metadata.array_document(stored, commit.envs(below), stored.shard_rows))
         files.sync_dir(os.path.dirname(array))
     for file, data in {LOCK: b"", **beside}.items():
         fs.write(files, os.path.join(path, SCRATCH, file), data)
@@ -652,12 +892,13 @@ def write_commit(files: fs.Files, path: str, record: Commit) -> None:
 
 def largest_record(schema: Schema) -> Commit:
     """Return a record with numbers as large as they can be, which the records of a store never exceed."""
-    most = 1 << 62
-    paths = [*schema.logs, *(ragged.items.name for ragged in schema.ragged.values())]
-    tails = dict.fromkeys([*schema.arrays, *schema.logs], Tail(most, most))
-    counts = {field.name: most for field in dataclasses.fields(Commit) if field.type == "int"}
+    most = 1 << 48
+    stored = Stored(most, most, most, most, most, most, "lz4hc:9")
+    tables = dict.fromkeys(map(table_of, schema.arrays | schema.logs), Table(most, most, most))
+    counts: dict[str, Any] = {field.name: most for field in dataclasses.fields(Commit) if field.type == "int"}
     start = LimiterStart(most, most, most, most, 1 / 3)
-    return Commit(**counts, tails=tails, time=1 / 3, limiter=start, logs=dict.fromkeys(paths, (most, most)))
+    arrays = dict.fromkeys([*schema.arrays, *schema.logs], stored)
+    return Commit(**counts, tables=tables, arrays=arrays, tail=Tail(most, most, most), time=1 / 3, limiter=start)
 
 
 def check_there(files: fs.Files, store: str) -> None:
@@ -666,6 +907,35 @@ def check_there(files: fs.Files, store: str) -> None:
         kinds = [files.kind(os.path.join(store, name)) for name in (STREAMS, metadata.NAME)]
     if kinds == [None, None]:
         raise StoreNotFoundError(f"there is no store at {store!r} any more: it was removed, or moved")
+
+
+def newest_commit(files: fs.Files, path: str, schema: Schema) -> Commit:
+    """Return the newest commit record as :func:`read_commit`, or the one in the tail, with a warning, if it is lost."""
+    try:
+        return read_commit(files, path)
+    except CorruptionError:
+        metadata.check_no_link(files, os.path.dirname(path), path, os.path.join(path, SCRATCH))
+        if (found := commit_in_tail(files, path, schema)) is None:
+            raise
+    warn_outside(
+        f"the commit record of {path!r} is missing or damaged: the one in the stream's tail is read in its place; "
+        "opening the store to write puts it back", DamageWarning,
+    )  # fmt: skip
+    return found
+
+
+def commit_in_tail(files: fs.Files, path: str, schema: Schema) -> Commit | None:
+    """Return the newest record in a stream's tails, or None if there is none, or shards do not end as it says."""
+    found = tail.newest_record(files, os.path.join(path, SCRATCH), schema.identity)
+    if found is None:
+        return None
+    with contextlib.suppress(CorruptionError):
+        record = dataclasses.replace(Commit.from_json(found[0], path), tail=found[1])
+        columns = open_columns(files, path, schema, record, ColumnReader, {**schema.arrays, **schema.logs})
+        for below, stored in record.arrays.items():
+            columns[below].read_index(stored.shard, stored.size, stored.rows)
+        return record
+    return None
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

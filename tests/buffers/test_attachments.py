@@ -20,7 +20,6 @@ import diskreplay as dr
 from diskreplay.engine import checkpointing
 from diskreplay.errors import CheckpointError, CorruptionError, DiskFullError, InputError, SchemaError, StateError
 from diskreplay.ops.checkpoints import checkpoints
-from diskreplay.ops.compact import compact
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 
@@ -323,14 +322,6 @@ def test_a_copy_by_plain_files_has_them(rb, path, tmp_path):
     shutil.copytree(path, tmp_path / "copy.replay")
     with dr.ReplayBuffer.open(tmp_path / "copy.replay", checkpoint="one") as copied:
         assert read(copied, "a") == b"weights"
-
-
-def test_they_survive_compaction(rb, path):
-    rb.checkpoint("one", attachments={"a": b"weights"})
-    rb.close()
-    compact(path)
-    with dr.ReplayBuffer.open(path, checkpoint="one") as again:
-        assert read(again, "a") == b"weights"
 
 
 def test_a_damaged_attachment_is_found_and_goes_with_its_checkpoint(rb, path):

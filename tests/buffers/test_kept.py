@@ -25,7 +25,6 @@ from helpers.threads import together
 import diskreplay as dr
 from diskreplay.compat import sampler_draws
 from diskreplay.errors import ClosedError, InputError, SamplerWarning, WriteFailedError
-from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
 from diskreplay.storage import metadata, saved_state
 
@@ -175,18 +174,6 @@ def test_a_checkpoint_changes_no_rows(path: str) -> None:
     with make(path) as buffer:
         buffer.checkpoint("here")
     assert files_below(folder(path)) == before
-
-
-def test_a_store_that_is_compacted_keeps_its_priorities(path: str) -> None:
-    buffer = make(path, chunk_rows=1, shard_rows=4)
-    for _ in range(9):
-        add(buffer, 1)
-        buffer.commit()
-    learn(buffer)
-    expected = chances_of(buffer).tolist()
-    buffer.close()
-    assert compact(path).shards
-    assert chances_in(path, chunk_rows=1, shard_rows=4) == expected
 
 
 # What is said

@@ -478,7 +478,7 @@ def test_a_crash_at_every_operation_of_a_checkpoint(tmp_path: pathlib.Path) -> N
     expected = {"one": [mixture.sample(3).index.tolist() for _ in range(3)]}
     for log, buffer in zip(logs, buffers, strict=True):
         log.add(buffer, 3)
-    images = images_of(disk, files, stride(29, "crash points of a mixture"))
+    images = images_of(disk, files, stride(7, "crash points of a mixture"))
     mixture.checkpoint("two")
     expected["two"] = [mixture.sample(3).index.tolist() for _ in range(3)]
     mixture.drop_checkpoint("one")

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers import residency
 from helpers.multi_agent_steps import KINDS, N_AGENTS, Kind, World
 from helpers.view_model import content
 
 import diskreplay as dr
 from diskreplay import errors
-from diskreplay.schema import columns as schemas
 
 GAMMA = 0.9
 
 
 def create(path: str, kind: Kind, *, on_disk: bool = False, **options: Any) -> dr.MultiAgentReplayBuffer:
     """A buffer whose columns are reached on disk, but for the engine's own, or all stand in RAM."""
-    limit = 1 if on_disk else schemas.RESIDENT_ROW_BYTES
-    with mock.patch.object(schemas, "RESIDENT_ROW_BYTES", limit):
-        return dr.MultiAgentReplayBuffer.create(
-            path, *kind.spaces(), **{"capacity": 40 * kind.num_envs, **kind.options(), **options}
-        )
+    if on_disk:
+        residency.hold_up_to(1)
+    return dr.MultiAgentReplayBuffer.create(
+        path, *kind.spaces(), **{"capacity": 40 * kind.num_envs, **kind.options(), **options}
+    )
 
 
 def check(batch: dr.MultiAgentBatch, at: tuple[Any, ...], expected: dict[str, Any]) -> None:

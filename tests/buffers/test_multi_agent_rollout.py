@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
+from helpers import residency
 from helpers.multi_agent_steps import KINDS, N_AGENTS, Kind, Step, World
 from helpers.view_model import content
 
 import diskreplay as dr
 from diskreplay import errors
-from diskreplay.schema import columns as schemas
 
 GAMMA, LAMBDA, STEPS = 0.9, 0.8, 25
 
 
 def create(path: str, kind: Kind, *, on_disk: bool = False, **options: Any) -> dr.MultiAgentRolloutBuffer:
-    with mock.patch.object(schemas, "RESIDENT_ROW_BYTES", 1 if on_disk else schemas.RESIDENT_ROW_BYTES):
-        return dr.MultiAgentRolloutBuffer.create(
-            path, *kind.spaces(),
-            **{"steps": STEPS, "gamma": GAMMA, "gae_lambda": LAMBDA, **kind.options(), **options},
-        )  # fmt: skip
+    if on_disk:
+        residency.hold_up_to(1)
+    return dr.MultiAgentRolloutBuffer.create(
+        path, *kind.spaces(),
+        **{"steps": STEPS, "gamma": GAMMA, "gae_lambda": LAMBDA, **kind.options(), **options},
+    )  # fmt: skip
 
 
 class Doubled:

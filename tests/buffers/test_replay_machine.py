@@ -160,17 +160,23 @@ class BufferMachine(RuleBasedStateMachine):
         self.check_shards(self.pick(second)[0])
 
     def check_shards(self, name: str) -> None:
-        """Right after a commit, a stream has the shards that its window and the checkpoints need, and no other."""
+        """Right after a commit, a stream has the shards that its window and the checkpoints need, and no other.
+
+        How many rows the shards hold says each record; all others must be in the tail.
+        """
         log = self.writers[name].log
-        schema = self.writers[name].buffer.schema
-        spans = [(cut[name].begin, cut[name].end) for cut in self.checkpoints.values() if name in cut]
+        schema, store = self.writers[name].buffer.schema, self.writers[name].buffer.engine.store
+        spans = [(cut[name].begin, cut[name].end, store.checkpoint(one).cut[name])
+                 for one, cut in self.checkpoints.items() if name in cut]  # fmt: skip
         for column in schema.columns:
-            rows = column.shard_rows
-            needed = {
-                shard
-                for begin, end in [(log.begin, log.end), *spans]
-                for shard in range(max(0, begin - schema.context) // rows, -(-end // rows))
-            }
+            rows = self.writers[name].buffer.engine.streams.written.disk.rows[column.name].column.shard_rows
+            needed = set()
+            for begin, end, record in [(log.begin, log.end, store.newest_commit(name)), *spans]:
+                assert (record.begin, record.end) == (begin, end)
+                if (stored := record.arrays.get(column.name)) is not None:
+                    assert end - rows <= stored.rows <= end, "a full shard is written"
+                    floor = max(0, min(begin, stored.rows - 1) - schema.context)
+                    needed |= set(range(floor // rows, stored.shard + 1))
             found = (self.folder / "a.replay/streams" / name / column.name).glob("c.*")
             assert {int(file.name.split(".")[1]) for file in found} == needed, column.name
 

@@ -477,6 +477,8 @@ def test_the_command_gives_up_rows_only_when_told(tmp_path: pathlib.Path) -> Non
             "stream b would keep 7 transitions (before: 40), 0 evicted",
         ]
         assert "is being written" in resized(path, "--capacity", 7, "--evict").output
+        assert records(path) == before
+    before = records(path)
     for refused in (("--capacity", 7), ("--capacity", 19, "--stream", "0"), ("--capacity", 1, "--json")):
         done = resized(path, *refused)
         assert done.exit_code == 2

@@ -9,12 +9,12 @@ import time
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers import residency
 from helpers.effort import examples
 from helpers.threads import over_and_over
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, NotEnoughDataError
-from diskreplay.schema import columns as schemas
 
 LENGTH = 7
 """Steps of an episode."""
@@ -51,7 +51,7 @@ def check(batch: dr.Batch, num_envs: int, stack: int) -> None:
 def test_adding_committing_and_sampling_at_once(
     path: str, monkeypatch: pytest.MonkeyPatch, cache_bytes: int, num_envs: int
 ) -> None:
-    monkeypatch.setattr(schemas, "RESIDENT_ROW_BYTES", 8 if num_envs == 1 else 2)
+    residency.hold_up_to(8 if num_envs == 1 else 2)
     stack = 3
     buffer = dr.ReplayBuffer.create(
         path, spaces.Box(0, 255, (4,), np.uint8), spaces.Discrete(5), capacity=120 * num_envs, num_envs=num_envs,

@@ -184,19 +184,6 @@ def test_who_speaks_of_damage_says_what_to_do(path: str, tmp_path: pathlib.Path)
     ]
 
 
-def test_compact(path: str) -> None:
-    images(path)
-    planned = facts("compact", path, "--dry-run")
-    assert planned["dry_run"]
-    assert "would become" in said("compact", path, "--dry-run")
-    shown = said("compact", path)
-    assert " became " in shown
-    assert "shards written anew" in shown
-    assert facts("compact", path)["bytes_before"] == planned["bytes_after"]
-    with diskreplay.ReplayBuffer.open(path):
-        assert "being written by" in failure("compact", path)
-
-
 def test_export(path: str, tmp_path: pathlib.Path) -> None:
     images(path)
     out = tmp_path / "a.hdf5"
@@ -286,7 +273,7 @@ def test_errors_speak_of_commands(path: str, tmp_path: pathlib.Path) -> None:
     images(path)
     with diskreplay.ReplayBuffer.open(path) as buffer:
         buffer.checkpoint("one")
-        assert failure("compact", path).endswith("; close that writer")
+        assert failure("resize", path, "--capacity", 90).endswith("; close that writer")
         fill(buffer, 5)
         buffer.checkpoint("two")
     later = failure("checkpoints", "restore", path, "one")

@@ -111,6 +111,6 @@ def test_short_help_is_a_whole_sentence() -> None:
 
 def test_the_commands() -> None:
     assert sorted(main.commands) == [
-        "checkpoints", "compact", "demo", "edit", "episodes", "export", "formats", "gc", "head", "import",
+        "checkpoints", "demo", "edit", "episodes", "export", "formats", "gc", "head", "import",
         "inspect", "merge", "pull", "push", "record", "relabel", "report", "resize", "show", "split", "verify", "view",
     ]  # fmt: skip

@@ -23,7 +23,6 @@ SETTINGS = {
 }
 COMMANDS = {
     "checkpoints": [["checkpoints", "list", "PATH"], ["checkpoints", "drop", "PATH", "é☃"]],
-    "compact": [["compact", "PATH"], ["compact", "--json", "PATH"]],
     "edit": [["edit", "PATH", "PATH-edited", "--steps", "0", "--later", "new", "--allow-loss"]],
     "episodes": [["episodes", "PATH"], ["episodes", "--csv", "PATH"], ["episodes", "--where", "é☃ > 1", "PATH"]],
     "export": [

@@ -63,7 +63,6 @@ def test_the_demo_is_clean_lines(tmp_path: pathlib.Path, columns: int) -> None:
         (("record", "CartPole-v1", "new.replay", "--steps", 300), nothing, 0),
         (("verify", "a.replay"), nothing, 0),
         (("verify", "a.replay"), damage, 1),
-        (("compact", "a.replay"), nothing, 0),
         (("export", "a.replay", "out.hdf5"), nothing, 0),
         (("import", "a.replay", "new.replay"), nothing, 0),
         (("merge", "a.replay", "new.replay"), nothing, 0),

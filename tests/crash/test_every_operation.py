@@ -95,23 +95,6 @@ def recoveries(story: Story) -> None:
     story.close()
 
 
-def compaction(story: Story) -> None:
-    """Shards with dead bytes are written anew, those that a checkpoint names excepted."""
-    story.create()
-    for _ in range(4):
-        story.add(3)
-        story.commit()
-    story.checkpoint("here")
-    story.add(3)
-    story.close()
-    assert story.compact()
-    story.open()
-    story.drop("here")
-    story.add(5)
-    story.close()
-    assert story.compact()
-
-
 def resized(story: Story) -> None:
     """Grown and shrunk, open, at opening, at a checkpoint and closed: rows that no commit holds come along."""
     story.create()
@@ -165,8 +148,6 @@ CASES: list[tuple[Callable[[Story], None], Config]] = [
     (wide_rows, FRAMES),
     (two_streams, VECTORS),
     (recoveries, VECTORS),
-    (compaction, STACKS),
-    (compaction, RAGGED),
     (resized, STACKS),
     (resized_streams, FRAMES),
 ]

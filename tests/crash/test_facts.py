@@ -7,13 +7,10 @@ from collections.abc import Callable
 
 import pytest
 from helpers import tale as tales
-from helpers.crashing import PATH
 from helpers.effort import examples, stride
 from helpers.testing import small_thresholds
 
 import diskreplay as dr
-from diskreplay.ops.compact import compact
-from diskreplay.schema import columns as schema
 
 
 class Tale(tales.Tale):
@@ -108,24 +105,11 @@ def going_back(tale: Tale) -> None:
     tale.close()
 
 
-def compaction(tale: Tale) -> None:
-    """Shards of facts with dead bytes are written anew."""
-    tale.create()
-    for _ in range(6):
-        tale.episode()
-        tale.commit()
-    tale.close()
-    assert compact(PATH, files=tale.files).shards or schema.INFO_SHARD_ROWS > 1 << 10
-    tale.open()
-    tale.episode()
-    tale.close()
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("small", [False, True], ids=["", "small thresholds"])
 @pytest.mark.parametrize(
     ("workload", "capacity"),
-    [(a_life, 1000), (evictions, 12), (many_words, 1000), (going_back, 1000), (compaction, 1000)],
+    [(a_life, 1000), (evictions, 12), (many_words, 1000), (going_back, 1000)],
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_facts_after_a_crash_at_every_operation(workload: Callable[[Tale], None], capacity: int, small: bool) -> None:

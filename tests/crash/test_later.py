@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import tale as tales
-from helpers.crashing import PATH
 from helpers.effort import examples, stride
 from helpers.testing import small_thresholds
 
 import diskreplay as dr
 from diskreplay.engine import engine
-from diskreplay.ops.compact import compact
 
 LATER: dict[str, Any] = {"state": ((2,), np.float32), "wide": ((300,), np.float32)}
 """One in RAM, one on disk."""
@@ -116,25 +114,11 @@ def going_back(tale: Tale) -> None:
     tale.close()
 
 
-def compaction(tale: Tale) -> None:
-    """Shards with dead bytes are written anew."""
-    tale.create()
-    for _ in range(5):
-        tale.rows(3)
-        tale.write(3)
-        tale.commit()
-    tale.close()
-    compact(PATH, files=tale.files)
-    tale.open()
-    tale.write(2)
-    tale.close()
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("small", [False, True], ids=["", "small thresholds"])
 @pytest.mark.parametrize(
     ("workload", "capacity"),
-    [(a_life, 1000), (evictions, 12), (the_same_rows, 1000), (going_back, 1000), (compaction, 1000)],
+    [(a_life, 1000), (evictions, 12), (the_same_rows, 1000), (going_back, 1000)],
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_values_after_a_crash_at_every_operation(workload: Callable[[Tale], None], capacity: int, small: bool) -> None:

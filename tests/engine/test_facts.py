@@ -23,9 +23,6 @@ from diskreplay.errors import InputError, MisuseWarning, NotEnoughDataError, Rea
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.ops.verify import verify
-from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.store import Store
-from diskreplay.storage.stream import write_commit
 
 
 def facts(buffer: dr.ReplayBuffer) -> list[dict[str, Any]]:
@@ -130,7 +127,7 @@ class Driver(driver.Driver):
     def weights(self) -> dict[Callable[[], None], float]:
         return {
             self.add: 8, self.begin: 4, self.annotate: 3, self.annotate_old: 2, self.commit: 3, self.reopen: 1,
-            self.checkpoint: 1, self.go_back: 1, self.read: 2, self.compact: 0.4,
+            self.checkpoint: 1, self.go_back: 1, self.read: 2,
         }  # fmt: skip
 
     def jump(self) -> None:
@@ -485,7 +482,7 @@ def test_the_log_of_facts_stays_small(tmp_path: pathlib.Path) -> None:
             buffer.annotate_episode(env=1, step=step, words="short " * 40)
             buffer.commit()
         record = buffer.engine.streams.writer.commit_record  # type: ignore[union-attr]
-        begin, end = record.log_span("info")
+        begin, end, _ = record.of("info")
         assert end > 600 * 1000
         assert end - begin < 250_000
         held = buffer.engine.streams.written.facts  # type: ignore[union-attr]
@@ -493,36 +490,6 @@ def test_the_log_of_facts_stays_small(tmp_path: pathlib.Path) -> None:
         newest = {episode.env: episode.facts["step"] for episode in buffer.episodes}
         assert newest == {0: 599, 1: 599}
     assert verify(path).problems == ()
-
-
-def without_facts(path: pathlib.Path) -> None:
-    """A commit as by a program that does not know of them."""
-    store = Store(str(path), LocalFiles())
-    record = store.newest_commit("0")
-    older = dataclasses.replace(record.without_log("info"), sequence=record.sequence + 1)
-    write_commit(store.files, store.stream_path("0"), older)
-
-
-def test_an_older_writer_leaves_the_facts_of_checkpoints(tmp_path: pathlib.Path) -> None:
-    """It knows neither the array nor the record's field: it keeps the other fields, and does not look there."""
-    path = tmp_path / "a.replay"
-    with create(path) as buffer:
-        buffer.begin_episode(seed=1)
-        play(buffer, 3, 0.0)
-        buffer.checkpoint("with facts")
-    without_facts(path)
-    with dr.ReplayBuffer.open(path, **OPEN) as buffer:
-        assert facts(buffer) == [{}]
-        buffer.begin_episode(seed=2)
-        play(buffer, 3, 50.0)
-        assert facts(buffer) == [{}, {"seed": 2}]
-    assert verify(path).problems == ()
-    assert facts_in(path, checkpoint="with facts") == [{"seed": 1}]
-    with dr.ReplayBuffer.open(path, checkpoint="with facts", **OPEN) as back:
-        assert facts(back) == [{"seed": 1}]
-        back.annotate_episode(success=True)
-    assert verify(path).problems == ()
-    assert facts_in(path) == [{"seed": 1, "success": True}]
 
 
 def test_a_store_without_facts_has_no_trace_of_them(tmp_path: pathlib.Path) -> None:
@@ -674,23 +641,6 @@ def test_facts_that_died_before_a_commit_are_forgotten(tmp_path: pathlib.Path) -
                 buffer.commit()
         assert [one["number"] for one in facts(buffer)] == [196, 197, 198, 199]
         assert len(buffer.engine.appender.facts) <= 30
-
-
-def test_a_reader_drops_facts_that_an_older_writer_dropped(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "store"
-    with create(path) as buffer:
-        for number in range(3):
-            buffer.begin_episode(value="old")
-            play(buffer, 2, 10 * number)
-    with dr.ReplayBuffer.open(path, mode="r") as reader:
-        assert [one["value"] for one in facts(reader)] == ["old"] * 3
-        without_facts(path)
-        reader.refresh()
-        assert facts(reader) == [{}] * 3
-        with dr.ReplayBuffer.open(path) as writer:
-            writer.annotate_episode(writer.episodes[0], value="new")
-        reader.refresh()
-        assert facts(reader) == [{"value": "new"}, {}, {}]
 
 
 @pytest.mark.parametrize(

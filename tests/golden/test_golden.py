@@ -24,7 +24,7 @@ DIGESTS = {
     "pong-v1": "4fbd217554e18cb61869ad7c43bcc53040f954c460ab36b842e56455d679865c",
     "pong-window-v1": "695a1b0acccee48865d654e62f640abd98bc7e6a26f9eb06a638f2020a305a9e",
     "cartpole-v1": "a917218a8abac3c8cff0b5143a0899ec4e947bb0ea35aab566354b9d6cb6b864",
-    "fetch-reach-v1": "62964b14e35824fe96f1bed3e6eccede5bc7b48238e3fdfd0f2aec800d101f16",
+    "fetch-reach-v1": "38667934e0408ef625c769da9c0feb92dfaa582a89191a98dab8fb4e4807a502",
     "simple-spread-v1": "30671b300d7a4733701a785dcb4492a1d8ee4d59798a4ecd5c7b551cf311868e",
 }
 """SHA-256 of all transitions of the window, as they were added."""
@@ -98,6 +98,8 @@ def test_all_transitions_are_read(name: str) -> None:
         assert digest(rb) == ALL[name]
 
 
+# In the store of two streams priorities were kept at a checkpoint that has one of them.
+@pytest.mark.filterwarnings("ignore:RankBased.* begins anew:diskreplay.errors.SamplerWarning")
 @pytest.mark.long(quick=6)
 @pytest.mark.parametrize("name", ALL)
 def test_a_copy_is_written_on(name: str, tmp_path: pathlib.Path) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
-from unittest import mock
 
 import numpy as np
 from gymnasium import spaces
+from helpers import residency
 from helpers.model import Leaf, Log, RaggedLeaf, Rng, Structure, to_space
 
 import diskreplay as dr
-from diskreplay.schema import columns as schemas
 from diskreplay.schema.spec import build
 
 
@@ -70,12 +68,6 @@ class Config:
             for name, (shape, dtype) in layouts
         }
 
-    @contextlib.contextmanager
-    def limits(self) -> Iterator[None]:
-        """While this holds, a new store keeps observations of more than ``resident_bytes`` on disk."""
-        with mock.patch.object(schemas, "RESIDENT_ROW_BYTES", max(self.resident_bytes, 8)):
-            yield
-
     def rows_of_files(self, names: list[str], wide: list[str]) -> dict[str, Any]:
         """The rows of chunks and shards as arguments of ``create``."""
         if not self.chunk_rows:
@@ -86,28 +78,28 @@ class Config:
         }
 
     def create(self, path: str, **options: Any) -> dr.ReplayBuffer:
-        """A new buffer of this kind."""
+        """A new buffer of this kind; observations of more than ``resident_bytes`` are on disk until the test ends."""
         space, action = to_space(self.obs), self.action_space()
-        with self.limits():
-            names = [c.name for c in build(space, action, capacity=8, columns=self.columns).columns]
-            wide = [name for name in names if name.startswith("obs") or name in self.columns]
-            options = {
-                "capacity": self.capacity,
-                "num_envs": self.num_envs,
-                "frame_stack": self.frame_stack,
-                "stack_axis": self.stack_axis,
-                "stack_padding": self.padding,
-                "columns": self.columns,
-                "codec": self.codec,
-                **self.rows_of_files(names, wide),
-                "view": dr.Transition(self.n_step, self.gamma),
-                "cache_bytes": self.cache_bytes,
-                "commit_rows": 1 << 20,
-                "commit_seconds": 1e9,
-                "seed": 7,
-                **options,
-            }
-            return dr.ReplayBuffer.create(path, space, action, **options)
+        residency.hold_up_to(max(self.resident_bytes, 8))
+        names = [c.name for c in build(space, action, capacity=8, columns=self.columns).columns]
+        wide = [name for name in names if name.startswith("obs") or name in self.columns]
+        options = {
+            "capacity": self.capacity,
+            "num_envs": self.num_envs,
+            "frame_stack": self.frame_stack,
+            "stack_axis": self.stack_axis,
+            "stack_padding": self.padding,
+            "columns": self.columns,
+            "codec": self.codec,
+            **self.rows_of_files(names, wide),
+            "view": dr.Transition(self.n_step, self.gamma),
+            "cache_bytes": self.cache_bytes,
+            "commit_rows": 1 << 20,
+            "commit_seconds": 1e9,
+            "seed": 7,
+            **options,
+        }
+        return dr.ReplayBuffer.create(path, space, action, **options)
 
 
 FRAME = (3, 4)

@@ -24,7 +24,6 @@ from helpers.testing import WRITES, Crash, FaultyFiles, Operation, SimulatedDisk
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
-from diskreplay.ops import compact as compaction
 from diskreplay.ops import verify as verification
 from diskreplay.ops.resize import resize
 
@@ -280,10 +279,6 @@ class Story:
         resized.resize(capacity)
         self.account.streams[name].append(resized)
 
-    def compact(self) -> int:
-        """Gives back dead bytes, with all streams closed; how many shards were written anew."""
-        return compaction.compact(PATH, files=self.files).shards
-
     def close(self, name: str = "0") -> None:
         with self.committing(name):
             self.buffers[name].commit()
@@ -436,26 +431,21 @@ def leftovers(disk: SimulatedDisk) -> list[str]:
 
 
 def check_shards(disk: SimulatedDisk, buffer: dr.ReplayBuffer, name: str, log: Log, account: Account) -> None:
-    """After a commit, a stream has the shards that its window and the checkpoints need, and no other."""
-    context = buffer.schema.context
-    there = set(buffer.checkpoints)
-    cuts = {label: cut for label, cut in (account.checkpoints | account.unsure).items() if label in there}
-    spans = [(log.begin, log.end), *((cut[name].begin, cut[name].end) for cut in cuts.values() if name in cut)]
-    for column in buffer.schema.columns:
-        rows = column.shard_rows
-        needed = {
-            shard for begin, end in spans for shard in range(max(0, begin - context) // rows, -(-end // rows)) if end
-        }
-        listed = disk.list(f"{PATH}/streams/{name}/{column.name}")
-        found = {int(one.split(".")[1]) for one in listed if one.startswith("c.")}
-        assert found == needed, f"{column.name}: shards {found} instead of {needed}"
-    cuts = [cut[name] for label in there for cut in [buffer.engine.store.checkpoint(label).cut] if name in cut]
-    commits = [buffer.engine.streams.commits[name], *cuts]
-    for ragged in buffer.schema.ragged.values():
-        rows, path = ragged.items.shard_rows, ragged.items.name
-        spans = [commit.log_span(path) for commit in commits]
-        needed = {shard for begin, end in spans for shard in range(begin // rows, -(-end // rows)) if end}
-        needed |= {commit.tails[path].shard for commit in commits if path in commit.tails}
-        listed = disk.list(f"{PATH}/streams/{name}/{path}")
-        found = {int(one.split(".")[1]) for one in listed if one.startswith("c.")}
+    """After a commit, a stream has the shards that its record and the checkpoints need, and no other."""
+    known = account.checkpoints | account.unsure
+    cuts = {label: buffer.engine.store.checkpoint(label).cut for label in buffer.checkpoints}
+    pairs = [((log.begin, log.end), buffer.engine.streams.commits[name])]
+    pairs += [
+        ((known[label][name].begin, known[label][name].end), cut[name]) for label, cut in cuts.items() if name in cut
+    ]
+    for (begin, end), commit in pairs:
+        floor = max(0, min(begin, end - 1) - buffer.schema.context)
+        assert commit.table("rows") == (begin, end, floor)
+    for path in {**buffer.schema.arrays, **buffer.schema.logs}:
+        needed = set()
+        for _, commit in pairs:
+            if (stored := commit.arrays.get(path)) is not None:
+                first = min(commit.of(path).needed_from, stored.rows - 1)
+                needed |= set(range(first // stored.shard_rows, stored.shard + 1))
+        found = {int(one.split(".")[1]) for one in disk.list(f"{PATH}/streams/{name}/{path}") if one.startswith("c.")}
         assert found == needed, f"{path}: shards {found} instead of {needed}"

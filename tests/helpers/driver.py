@@ -14,13 +14,11 @@ from helpers.line import OPEN
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError
-from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
 
 
 class Driver(abc.ABC):
-    """Commits, checkpoints, returns to them, kills, readers and compaction; what is written is the business of the
-    class over this one.
+    """Commits, checkpoints, returns to them, kills and readers; what is written is the business of the class over this.
 
     Attributes:
         model: what the buffer must hold; a ``copy()`` of it is what is there once that is committed.
@@ -122,12 +120,6 @@ class Driver(abc.ABC):
             self.reader = dr.ReplayBuffer.open(self.path, mode="r")
         self.reader.refresh()
         self.check(self.reader, self.committed)
-
-    def compact(self) -> None:
-        self.close()
-        compact(self.path)
-        self.open()
-        self.go_on(self.committed)
 
     def run(self, steps: int) -> None:
         weights = self.weights()

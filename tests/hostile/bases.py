@@ -11,10 +11,10 @@ from unittest import mock
 
 import numpy as np
 from gymnasium import spaces
+from helpers import residency
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError
-from diskreplay.schema import columns as schemas
 from diskreplay.schema.ragged import Padded
 
 IMAGE = spaces.Box(0, 255, (3, 4), np.uint8)
@@ -105,7 +105,8 @@ def make(name: str, folder: pathlib.Path) -> Base:
             lengths.setdefault(str(file.relative_to(path)), []).append(file.stat().st_size)
 
     identity = mock.patch("secrets.token_hex", return_value="0123456789abcdef")
-    with identity, mock.patch.object(schemas, "RESIDENT_ROW_BYTES", 8):
+    residency.hold_up_to(8)
+    with identity:
         MAKERS[name](path, noted)
     with dr.ReplayBuffer.open(path, mode="r", seed=0) as buffer:
         names = buffer.checkpoints

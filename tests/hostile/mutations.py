@@ -13,11 +13,13 @@ import numpy as np
 from hostile.bases import Base
 
 from diskreplay.schema.columns import Schema
-from diskreplay.storage import chunks, metadata, stream
+from diskreplay.storage import chunks, metadata, stream, tail
 from diskreplay.storage.column import shard_number
 from diskreplay.storage.commit import Commit
 
 Rng = np.random.Generator
+
+NAMES = "c.9.0.0.0", "c.3.0", "c.0.0", "c.01.0", "zarr.json.tmp", ".tmp-commit", "tail.9", "tail.01", "tail.0", "tail."
 
 HOSTILE: list[Any] = [
     None, True, False, 0, -1, 1, 2, 3, 255, 1 << 31, 1 << 47, (1 << 48) + 1, 1 << 63, 1 << 64, -(1 << 63), 10**400,
@@ -67,8 +69,8 @@ def pick(items: Any, rng: Rng) -> Any:
 
 
 def _file(store: pathlib.Path, rng: Rng) -> pathlib.Path:
-    """Documents and shards alike, though there are more shards."""
-    pattern = "zarr.json" if rng.random() < 0.35 else "c.*"
+    """Documents, tails, and shards alike, though there are more shards."""
+    pattern = pick(["zarr.json"] * 6 + ["c.*"] * 9 + ["tail.*"] * 4 + ["root.json"], rng)
     return pick(sorted(store.rglob(pattern)), rng)
 
 
@@ -172,7 +174,7 @@ def _duplicate(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng)
         return f"{folder} to {name}"
     one, other = _alike(store, rng)
     if rng.random() < 0.3:
-        other = one.with_name(pick(["c.9.0.0.0", "c.3.0", "c.0.0", "c.01.0", "zarr.json.tmp", ".tmp-commit"], rng))
+        other = one.with_name(pick(NAMES, rng))
     if one == other:
         return None
     shutil.copyfile(one, other)
@@ -305,17 +307,13 @@ def _forged_index(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: R
     schema = Schema.from_json(json.loads((store / "zarr.json").read_bytes())["attributes"]["diskreplay"]["schema"])
     folder = pick((store / "streams").glob("*/"), rng)
     record = Commit.from_json(json.loads((folder / "zarr.json").read_bytes())["attributes"]["diskreplay"], "")
-    path, column = pick(schema.arrays.items(), rng)
-    files = sorted(file for file in (folder / path).iterdir() if shard_number(file.name, column) is not None)
-    if not files:
-        return None
-    file = pick(files, rng)
+    path, stored = pick(record.arrays.items(), rng)
+    column = stored.column({**schema.arrays, **schema.logs}[path])
+    file = pick(sorted(file for file in (folder / path).iterdir() if shard_number(file.name, column) is not None), rng)
     shard = shard_number(file.name, column)
-    span = record.span(path, schema.context)
-    end = span.end
-    count, groups = column.shard_rows // column.chunk_rows, 1 if column.resident else span.num_envs
+    count, groups = column.shard_rows // column.chunk_rows, record.envs(path) // column.chunk_envs
     seal = stream.identity(schema, record, path)
-    seal = f"{seal}/{shard}/{min(end, (shard + 1) * column.shard_rows)}"
+    seal = f"{seal}/{shard}/{min(stored.rows, (shard + 1) * column.shard_rows)}"
     data = file.read_bytes()
     size = chunks.index_bytes(count * groups)
     index = np.frombuffer(data[-size:-4], "<u8").reshape(count, groups, 2).copy()
@@ -352,12 +350,43 @@ def _forged_chunk(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: R
     return f"{file}: {bytes(body[:16]).hex()}"
 
 
+def _forged_tail(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:
+    """A tail whose last block lies, with the right seal, and a record that names it, or none but the one in it."""
+    schema = Schema.from_json(json.loads((store / "zarr.json").read_bytes())["attributes"]["diskreplay"]["schema"])
+    folder = pick((store / "streams").glob("*/"), rng)
+    document = json.loads((folder / "zarr.json").read_bytes())
+    ours = document["attributes"]["diskreplay"]
+    record = Commit.from_json(ours, "")
+    file = folder / "start" / tail.name(record.tail.number)
+    data, seal = file.read_bytes(), f"{stream.identity(schema, record, 'tail')}/{record.tail.number}"
+    begin = [0, *(end for end, _, _ in tail.blocks(seal, 0, data))][-2]
+    said = begin + tail.HEAD.size
+    values = said + sum(tail.HEAD.unpack_from(data, begin)[:2])
+    listed = said + tail.HEAD.unpack_from(data, begin)[0]
+    parts = [json.loads(data[said:listed]), json.loads(data[listed:values])]
+    done = alter(pick(parts, rng), rng)
+    texts = [text_of(part, rng).encode("utf-8", "surrogatepass") for part in parts]
+    size = tail.HEAD.size + sum(map(len, texts)) + len(data) - values
+    head = [len(texts[0]), len(texts[1]), size]
+    if rng.random() < 0.2:
+        head[rng.integers(3)] = pick([0, 1, size - 1, size + 1, (1 << 32) - 1], rng)
+    forged = tail.HEAD.pack(*head) + b"".join(texts) + data[values : -chunks.CRC_BYTES]
+    forged += tail._sealed(seal, begin, forged)
+    file.write_bytes(data[:begin] + forged)
+    ours["tail"][1] = begin + len(forged)
+    ours["checksum"] = metadata.checksum(ours, f"streams/{folder.name}")
+    (folder / "zarr.json").write_text(json.dumps(document))
+    if rng.random() < 0.3:
+        (folder / "zarr.json").unlink()
+    return f"{file} {done}"
+
+
 KINDS = {
     "flipped": of_a_file(flip, _file), "overwritten": of_a_file(overwrite, _file),
     "truncated": of_a_file(truncate, _file), "stale": _stale, "extended": of_a_file(extend, _file),
     "deleted": _delete, "swapped": _swap, "duplicated": _duplicate, "linked": _link, "strange": _strange,
     "edited": _edited, "forged document": _forged_document, "forged index": _forged_index,
-    "forged chunk": _forged_chunk,
+    "forged chunk": _forged_chunk, "forged tail": _forged_tail,
 }  # fmt: skip
-_SHARES = [20, 6, 8, 3, 5, 6, 10, 6, 8, 5, 14, 10, 4, 4]
+_SHARES = [20, 6, 8, 3, 5, 6, 10, 6, 8, 5, 14, 10, 4, 4, 6]
 WEIGHTS = np.array(_SHARES) / sum(_SHARES)

@@ -13,19 +13,27 @@ from gymnasium import spaces
 from hostile.test_regressions import edit
 
 import diskreplay as dr
-from diskreplay.errors import CorruptionError, OpenError
+from diskreplay.errors import CorruptionError, DamageWarning, OpenError
 from diskreplay.ops.verify import verify
+from diskreplay.storage import tail
 
 COLUMNS = {"tokens": ((None,), np.int32)}
 SIZES = {"chunk_rows": {"tokens": 8, "obs": 8}, "shard_rows": {"tokens": 16, "obs": 16}}
 TEXT = spaces.Text(6, min_length=0, charset="abc")
 
 
-def make(path: pathlib.Path, rows: int = 19, forge: Callable[[Any], None] | None = None) -> pathlib.Path:
-    """Row ``i`` has four tokens and a text of three; of the first rows the window has left some."""
+def make(
+    path: pathlib.Path, rows: int = 19, forge: Callable[[Any], None] | None = None, jump: bool = False
+) -> pathlib.Path:
+    """Row ``i`` has four tokens and a text of three; of the first rows the window has left some.
+
+    With ``jump`` the last row does not begin with the next observation of the one before.
+    """
     with dr.ReplayBuffer.create(path, TEXT, spaces.Discrete(3), capacity=12, columns=COLUMNS, seed=0, **SIZES) as rb:
         for row in range(rows):
             texts = ["abc"[at % 3] + "abc"[at // 3 % 3] + "c" for at in (row, row + 1)]
+            if jump and row == rows - 2:
+                texts[1] = "ccc"
             rb.add(texts[0], 0, float(row), texts[1], row % 5 == 4, False, tokens=np.full(4, row))
             if row % 5 == 4 and row < rows - 1:
                 rb.commit()
@@ -79,13 +87,23 @@ def test_a_row_longer_than_the_longest(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("span", [(9, 7), (60, 9000), (-1, 1)], ids=str)
+def test_forged_spans_of_the_newest_observation(tmp_path: pathlib.Path, span: tuple[int, int]) -> None:
+    """Which stands behind the last row, in the tail."""
+
+    def forge(writer: Any) -> None:
+        set_span(writer.rows["obs"], 19, *span)
+
+    refused(make(tmp_path / "a", forge=forge), f"'obs' is {span[0]} to {span[1]}", "obs")
+
+
+@pytest.mark.parametrize("span", [(9, 7), (60, 9000), (-1, 1)], ids=str)
 def test_forged_spans_of_patches(tmp_path: pathlib.Path, span: tuple[int, int]) -> None:
-    """Of the newest observation, which stands in the patch table."""
+    """Of a next observation that is not the one of the next row."""
 
     def forge(writer: Any) -> None:
         set_span(writer.patches["obs"], writer.patches["obs"].end - 1, *span)
 
-    refused(make(tmp_path / "a", forge=forge), f"'obs' is {span[0]} to {span[1]}", "patches/obs")
+    refused(make(tmp_path / "a", forge=forge, jump=True), f"'obs' is {span[0]} to {span[1]}", "patches/obs")
 
 
 @pytest.mark.parametrize("name", ["tokens", "obs"])
@@ -116,11 +134,12 @@ def test_a_missing_document_of_items(tmp_path: pathlib.Path) -> None:
     assert any("ragged/tokens" in f"{problem.column} {problem.file}" for problem in verify(store).problems)
 
 
-def test_a_record_that_names_no_shard_of_spans(tmp_path: pathlib.Path) -> None:
+def test_a_record_that_names_no_shard_of_spans(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """verify raised EvictedError."""
-    store = make(tmp_path / "a")
-    edit(store / "streams/0/zarr.json", lambda ours: ours["tails"].pop("tokens"), "streams/0")
-    assert any("says shard None as the last" in problem.what for problem in verify(store).problems)
+    monkeypatch.setattr(tail, "DEAD_BYTES", 0)  # else the first tail holds all rows
+    store = make(tmp_path / "a", 60)
+    edit(store / "streams/0/zarr.json", lambda ours: ours["arrays"].pop("tokens"), "streams/0")
+    refused(store, "neither in the shards, which end at row 0, nor in the tail", "tokens")
 
 
 ROOTS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -128,7 +147,7 @@ ROOTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no dtype": lambda schema: schema["ragged"][1].update(dtype="object"),
     "shape": lambda schema: schema["ragged"][1].update(shape=[2]),
     "huge shape": lambda schema: schema["ragged"][1].update(shape=[1 << 40]),
-    "chunk_rows": lambda schema: schema["ragged"][1].update(chunk_rows=16),
+    "chunk_rows": lambda schema: schema["ragged"][1].update(chunk_rows=0),
     "longest": lambda schema: schema["ragged"][1].update(longest=-1),
     "longest of numbers": lambda schema: schema["ragged"][1].update(longest=2.5),
     "another name": lambda schema: schema["ragged"][1].update(name="reward"),
@@ -151,21 +170,47 @@ def test_forged_schemas(tmp_path: pathlib.Path, what: str) -> None:
 
 
 RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "absent": lambda record: record.pop("ragged"),
-    "one is missing": lambda record: record["ragged"].pop("tokens"),
-    "no list": lambda record: record.update(ragged=[1, 2]),
-    "end before": lambda record: record["ragged"]["tokens"].update(end=70),
-    "end beyond": lambda record: record["ragged"]["tokens"].update(end=200),
-    "begin beyond": lambda record: record["ragged"]["tokens"].update(begin=79),
-    "begin after end": lambda record: record["ragged"]["tokens"].update(begin=81),
-    "negative": lambda record: record["ragged"]["tokens"].update(begin=-1),
-    "huge": lambda record: record["ragged"]["tokens"].update(end=1 << 70),
-    "text": lambda record: record["ragged"]["tokens"].update(end="80"),
+    "absent": lambda record: record.pop("tables"),
+    "one is missing": lambda record: record["tables"].pop("ragged/tokens"),
+    "no rows": lambda record: record["tables"].pop("rows"),
+    "no list": lambda record: record["tables"].update({"ragged/tokens": 3}),
+    "begin after end": lambda record: change(record, begin=77),
+    "needed beyond": lambda record: change(record, needed_from=29),
+    "negative": lambda record: change(record, begin=-1),
+    "huge": lambda record: change(record, end=1 << 70),
+    "text": lambda record: change(record, end="80"),
+    "end before": lambda record: change(record, end=70),
+}  # fmt: skip
+LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "end beyond": lambda record: change(record, end=200),
+    "begin beyond": lambda record: change(record, begin=75, needed_from=75),
 }  # fmt: skip
 
 
+def change(record: dict[str, Any], **numbers: Any) -> None:
+    """Changes the table of the tokens, which are 28 to 76."""
+    table = dict(zip(("begin", "end", "needed_from"), record["tables"]["ragged/tokens"], strict=True))
+    record["tables"]["ragged/tokens"] = list({**table, **numbers}.values())
+
+
 @pytest.mark.parametrize("what", RECORDS)
-def test_forged_records(tmp_path: pathlib.Path, what: str) -> None:
+def test_forged_records_that_cannot_be_read(tmp_path: pathlib.Path, what: str) -> None:
+    """The one in the tail is read in its place; where there is none, nothing is."""
     store = make(tmp_path / "a")
     edit(store / "streams/0/zarr.json", RECORDS[what], "streams/0")
+    assert "streams/0/zarr.json" in str(verify(store).problems[0].file)
+    with pytest.warns(DamageWarning, match="the one in the stream's tail"):
+        reader = dr.ReplayBuffer.open(store, mode="r", ragged="lists")
+    with reader:
+        batch = reader.get(reader.items())
+        assert [row.tolist() for row in batch.extra["tokens"]] == [[int(at)] * 4 for at in batch.reward]
+        assert batch.reward.tolist() == list(range(7, 19))
+    (store / "streams/0/start/tail.1").unlink()
+    refused(store, ".", None)
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_forged_records(tmp_path: pathlib.Path, what: str) -> None:
+    store = make(tmp_path / "a")
+    edit(store / "streams/0/zarr.json", LIES[what], "streams/0")
     refused(store, ".", None)

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.errors import CorruptionError, DiskReplayError, ReadFailedError
+from diskreplay.errors import CorruptionError, DamageWarning, DiskReplayError, ReadFailedError
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 from diskreplay.storage import chunks, metadata
@@ -55,19 +56,19 @@ def swap(one: pathlib.Path, other: pathlib.Path) -> None:
     aside.rename(other)
 
 
-def refused(store: pathlib.Path, match: str) -> None:
+def refused(store: pathlib.Path, match: str, stream: str = "0") -> None:
     """Nobody gets a transition of it, and verify says where."""
-    with pytest.raises(CorruptionError, match=match), dr.ReplayBuffer.open(store, mode="r", cache_bytes=0) as buffer:
-        for _ in buffer.shuffled(8):
-            pass
-    with pytest.raises(CorruptionError, match=match), dr.ReplayBuffer.open(store) as buffer:
-        for _ in buffer.shuffled(8):
-            pass
+    for options in ({"mode": "r", "cache_bytes": 0}, {"stream": stream}):
+        with warnings.catch_warnings(), pytest.raises(CorruptionError, match=match):  # noqa: PT012
+            warnings.simplefilter("ignore", DamageWarning)  # of another stream
+            with dr.ReplayBuffer.open(store, **options) as buffer:
+                for _ in buffer.shuffled(8):
+                    pass
     assert any(problem.file for problem in verify(store).problems)
 
 
 def edit(file: pathlib.Path, change: Callable[[dict[str, Any]], Any], node: str | None = None) -> None:
-    """Changes our attributes of a document; with ``node``, of which the checksum is made to fit."""
+    """Changes our attributes of a document; with ``node``, its checksum is made to fit."""
     document = json.loads(file.read_bytes())
     ours = document["attributes"]["diskreplay"]
     change(ours)
@@ -138,10 +139,37 @@ def test_an_edited_root(store: pathlib.Path, change: Callable[[Any], Any]) -> No
     assert "checksum" in verify(store).problems[0].what
 
 
-@pytest.mark.parametrize("change", [{"stream": 1}, {"begin": 3}, {"capacity": 90}, {"end": 39}, {"patch_begin": 1}])
-def test_an_edited_commit_record(store: pathlib.Path, change: dict[str, int]) -> None:
-    edit(column(store, "zarr.json"), lambda ours: ours.update(change))
-    refused(store, "checksum")
+RECORD_CHANGES: dict[str, Callable[[Any], Any]] = {
+    "stream": lambda ours: ours.update(stream=1),
+    "begin": lambda ours: ours["tables"].update(rows=[3, 40, 3]),
+    "capacity": lambda ours: ours.update(capacity=90),
+    "end": lambda ours: ours["tables"].update(rows=[0, 39, 0]),
+    "patches": lambda ours: ours["tables"].update(patches=[1, 1, 1]),
+    "shard": lambda ours: ours["arrays"]["obs"].__setitem__(0, 3),
+    "tail": lambda ours: ours.update(tail=[0, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("what", RECORD_CHANGES)
+def test_an_edited_commit_record(store: pathlib.Path, what: str) -> None:
+    """The one in the tail is read in its place; where there is none, nothing is."""
+    edit(column(store, "zarr.json"), RECORD_CHANGES[what])
+    assert "checksum" in verify(store).problems[0].what
+    shown_from_the_tail(store, "r")
+    lost = shutil.copytree(store, store.with_name("lost"))
+    column(lost, "start/tail.1").unlink()
+    refused(lost, "checksum")
+    shown_from_the_tail(store, "r+")
+    assert verify(store).ok
+
+
+def shown_from_the_tail(store: pathlib.Path, mode: Any) -> None:
+    """All rows are right, with a warning."""
+    with pytest.warns(DamageWarning, match="the one in the stream's tail is read"):
+        buffer = dr.ReplayBuffer.open(store, mode=mode, cache_bytes=0)
+    with buffer:
+        batch = buffer.get(buffer.items())
+        assert batch.reward.tolist() == batch.action.tolist() == batch.obs[:, 0, 0].tolist() == list(range(40))
 
 
 def test_the_record_of_another_stream(store: pathlib.Path) -> None:
@@ -150,7 +178,10 @@ def test_the_record_of_another_stream(store: pathlib.Path) -> None:
         pass
     before = sorted(column(store, "obs").iterdir())
     swap(column(store, "zarr.json"), column(store, "zarr.json", "1"))
-    refused(store, "checksum")
+    refused(store, "checksum", stream="1")
+    assert sorted(column(store, "obs").iterdir()) == before
+    shutil.rmtree(store / "streams" / "1")
+    shown_from_the_tail(store, "r+")
     assert sorted(column(store, "obs").iterdir()) == before
 
 
@@ -250,8 +281,11 @@ def test_a_record_of_more_rows_than_any_disk_has(store: pathlib.Path) -> None:
     """verify and inspect went through the numbers of all shards."""
 
     def lie(ours: dict[str, Any]) -> None:
-        ours.update(end=1 << 46, begin=0, capacity=1 << 47)
-        ours["tails"] = {path: [((1 << 46) - 1) // 8, size] for path, (_, size) in ours["tails"].items()}
+        ours.update(capacity=1 << 47)
+        ours["tables"]["rows"] = [0, 1 << 46, 0]
+        for path, array in ours["arrays"].items():
+            if path != "cuts/place":
+                ours["arrays"][path] = [((1 << 46) - 1) // array[4], array[1], 1 << 46, *array[3:]]
 
     edit(column(store, "zarr.json"), lie, "streams/0")
     assert not verify(store).ok
@@ -261,11 +295,14 @@ def test_a_record_of_more_rows_than_any_disk_has(store: pathlib.Path) -> None:
 
 
 def test_a_record_of_more_environments_than_any_machine_has(store: pathlib.Path) -> None:
+    """At most a million can be named; with fewer, chunks of one environment each would be as many files' entries."""
+    edit(column(store, "zarr.json"), lambda ours: ours.update(num_envs=1 << 20, capacity=1 << 46), "streams/0")
+    refused(store, ".")
     edit(column(store, "zarr.json"), lambda ours: ours.update(num_envs=1 << 40, capacity=1 << 46), "streams/0")
-    for mode in ("r", "r+"):
-        with pytest.raises(CorruptionError):
-            dr.ReplayBuffer.open(store, mode=mode)  # type: ignore[arg-type]
     assert not verify(store).ok
+    shown_from_the_tail(store, "r")
+    column(store, "start/tail.1").unlink()
+    refused(store, "num_envs")
 
 
 def test_an_index_entry_of_more_bytes_than_a_chunk_has(store: pathlib.Path) -> None:
@@ -296,7 +333,12 @@ def test_a_checkpoint_of_a_stream_that_is_gone(store: pathlib.Path) -> None:
     make(store, stream="1", first=100)
     with dr.ReplayBuffer.open(store) as buffer:
         buffer.checkpoint("one")
-    (store / "streams" / "1" / "zarr.json").unlink()
+    column(store, "zarr.json", "1").unlink()
+    with pytest.warns(DamageWarning, match="the one in the stream's tail is read"):
+        buffer = dr.ReplayBuffer.open(store, mode="r", checkpoint="one")
+    with buffer:
+        assert sorted(buffer.get(buffer.items()).reward) == [*range(40), *range(100, 140)]
+    shutil.rmtree(store / "streams" / "1")
     with pytest.raises(CorruptionError, match="missing"):
         dr.ReplayBuffer.open(store, mode="r", checkpoint="one")
 
@@ -327,10 +369,12 @@ def test_a_directory_that_is_a_link_to_itself(store: pathlib.Path, below: str) -
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "9" * 5000, '"\\ud800"'])
 def test_numbers_that_are_none(store: pathlib.Path, text: str) -> None:
-    for name in ("end", "time", "num_envs"):
+    column(store, "start/tail.1").unlink()  # else the record in it is read in place of one that cannot be
+    for name in ("sequence", "time", "num_envs"):
         kept = column(store, "zarr.json").read_text()
         document = json.loads(kept)
         value = json.dumps(document["attributes"]["diskreplay"][name])
+        assert f'"{name}": {value}' in kept
         column(store, "zarr.json").write_text(kept.replace(f'"{name}": {value}', f'"{name}": {text}'))
         with pytest.raises(CorruptionError):
             dr.ReplayBuffer.open(store)
@@ -353,9 +397,8 @@ def test_the_end_of_a_file_is_not_taken_for_a_checkpoints(store: pathlib.Path) -
     with dr.ReplayBuffer.open(store) as buffer:
         buffer.checkpoint("one")
     make(store, rows=15, first=45)
-    shard, length = json.loads((store / "checkpoints" / "one" / "zarr.json").read_bytes())["attributes"]["diskreplay"][
-        "cut"
-    ]["0"]["tails"]["reward"]
+    attributes = json.loads((store / "checkpoints" / "one" / "zarr.json").read_bytes())["attributes"]
+    shard, length, *_ = attributes["diskreplay"]["cut"]["0"]["arrays"]["reward"]
     os.truncate(column(store, "reward") / f"c.{shard}.0", length)
     assert any(problem.column == "reward" for problem in verify(store).problems)
 
@@ -367,6 +410,7 @@ def test_a_store_without_checksums_or_identity_is_refused(store: pathlib.Path, m
         edit(store / "zarr.json", lambda ours: ours["schema"].pop("identity"), node="")
     else:
         edit(column(store, "zarr.json"), lambda ours: ours.pop("checksum"))
+        column(store, "start/tail.1").unlink()  # else the record in it is read
     for mode in ("r", "r+"):
         with pytest.raises(CorruptionError, match=missing):
             dr.ReplayBuffer.open(store, mode=mode)  # type: ignore[arg-type]

@@ -20,12 +20,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from helpers import residency
 from helpers.patience import PATIENCE
 from hostile.bases import SAMPLED, Base, Digests, digests, read_all
 from hostile.mutations import mutate
 
 import diskreplay as dr
-from diskreplay.errors import CorruptionError, DiskReplayError, NotEnoughDataError, ReadFailedError
+from diskreplay.errors import (
+    CorruptionError,
+    DamageWarning,
+    DiskReplayError,
+    NotEnoughDataError,
+    ReadFailedError,
+)
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import Verified, verify
 from diskreplay.reading import compiled
@@ -49,6 +56,8 @@ class Case:
         self.strict = damage
         self.cache_bytes = 0
         self.complaints: list[DiskReplayError] = []
+        self.told: list[warnings.WarningMessage] = []
+        self.streams = {folder.name for folder in (base.path / "streams").glob("*/")}
         self.written: Digests = dict(base.transitions)
         for one in base.checkpoints.values():
             self.written |= one.transitions
@@ -71,7 +80,9 @@ class Case:
         refused = [c for c in self.complaints if isinstance(c, CorruptionError | ReadFailedError)]
         if refused and found and found.ok:
             raise Violation(f"verify found nothing, but reading raised {refused[0]!r}")
-        ended = "refused" if self.complaints else "right"
+        if self.told and found and found.ok:
+            raise Violation(f"verify found nothing, but reading warned of {self.told[0].message}")
+        ended = "refused" if self.complaints else "warned" if self.told else "right"
         if number % 3:
             with self.complaining():
                 self.write()
@@ -92,6 +103,7 @@ class Case:
         """Reads all that can be read as of the newest commit, or of a checkpoint."""
         with (
             self.complaining(),
+            _warnings() as told,
             dr.ReplayBuffer.open(
                 self.store, mode="r", checkpoint=checkpoint, seed=0, cache_bytes=self.cache_bytes
             ) as buffer,
@@ -103,6 +115,10 @@ class Case:
                 expected = known.transitions if known else self.base.transitions
                 found = read_all(buffer, expected)
                 self.compare(found, expected)
+                self.told += [one for one in told if one.category is DamageWarning]
+                there = {folder.name for folder in (self.store / "streams").glob("*/")}
+                if self.strict and there == self.streams and not told and found.keys() != expected.keys():
+                    raise Violation(f"{len(expected) - len(found)} transitions are not shown, and nothing is said")
             strict = self.strict and checkpoint is not None and known is not None
             if strict and buffer.checkpoint_metadata(checkpoint) != known.metadata:
                 raise Violation("the checkpoint's metadata are other ones")
@@ -136,6 +152,13 @@ class Case:
             after = read_all(buffer, before)
             if self.strict:
                 self.compare({number: after[number] for number in after.keys() & before.keys()}, before)
+
+
+@contextlib.contextmanager
+def _warnings() -> Iterator[list[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", DamageWarning)
+        yield told
 
 
 def step(buffer: dr.ReplayBuffer) -> tuple[Any, ...]:
@@ -234,6 +257,7 @@ def main() -> None:
     pickled, folder, seed, first, stop = sys.argv[1:]
     base = pickle.loads(pathlib.Path(pickled).read_bytes())
     warnings.simplefilter("ignore")
+    residency.hold_up_to(8)
     compiled.LOAD_AFTER = 0  # batches are read by compiled code wherever it applies
     compiled.KERNEL.now()
     numbers = range(int(first), int(stop))

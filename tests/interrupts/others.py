@@ -13,12 +13,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from interrupts import own
-from interrupts.programs import Program, Replay
+from interrupts.programs import Program
 
 import diskreplay as dr
 from diskreplay.compat import frames, notebook, pearl, xuance, xuance_marl
 from diskreplay.compat.xuance import EpisodeBuffer
-from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
 
@@ -704,30 +703,6 @@ class GoalEnv(gymnasium.Env[Any, Any]):
 
     def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
         return np.asarray(achieved)[..., 0]
-
-
-# Operations on stores that nobody has open
-
-
-class Closed(Replay):
-    """A closed store, on which an operation is done that changes no row."""
-
-    def prepare(self) -> None:
-        super().prepare()
-        self.buffer.close()
-        self.committed = self.before = self.log.end
-        self.buffer = None
-
-    def look(self) -> None:
-        self.check_reader()
-
-    def go_on(self) -> None:
-        self.call()
-        self.check_reader()
-        super().go_on()
-
-    def compact(self) -> None:
-        compact(self.path, files=self.files)
 
 
 class Converting(Program):

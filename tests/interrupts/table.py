@@ -159,7 +159,6 @@ def other_operations() -> Iterator[Operation]:
         yield operation("several agents", call, others.Agents, call)
     for call in ("store", "finish"):
         yield operation("several agents' rollout", call, others.AgentsRollout, call)
-    yield operation("compact", "", others.Closed, VECTORS, [5, 4, 4, 7], others.Closed.compact)
     yield operation("export", "", others.Converting, "export")
     yield operation("import", "", others.Converting, "import_")
     for name, program, calls in (

@@ -16,7 +16,6 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.format import Holds
 from diskreplay.ops import combine
 from diskreplay.ops.combine import deal, merge, split
-from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.edit import edit
 from diskreplay.ops.verify import verify
@@ -194,7 +193,6 @@ def test_copies_keep_refused_values_and_ends_of_episodes(
     split(path, [0.5], [tmp_path / "part.replay", tmp_path / "rest.replay"])
     export(path, tmp_path / "out.replay", "store")
     import_dataset(path, tmp_path / "in.replay", "store")
-    compact(path)
     for copy in ("all", "part", "rest", "out", "in"):
         assert options(tmp_path / f"{copy}.replay") == wanted, copy
     assert options(path) == wanted

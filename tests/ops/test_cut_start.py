@@ -20,7 +20,6 @@ import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import NotEnoughDataError
 from diskreplay.ops.combine import merge, split
-from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.edit import edit
 from diskreplay.ops.inspect import inspect
@@ -72,7 +71,6 @@ def test_it_stays_cut(store: pathlib.Path, chain: tuple[str, ...]) -> None:
         assert lines(path) == CUT
     assert verify(path).ok
     assert inspect(path).episodes.facts == {"prompt": 3}
-    compact(path)
     with dr.ReplayBuffer.open(path) as buffer:
         buffer.annotate_episode(buffer.episodes[0], note="x")
         buffer.commit()

@@ -83,7 +83,7 @@ def test_several_streams_are_added_up(path: str) -> None:
 
 @pytest.mark.parametrize("column", ["obs", "reward"])
 def test_a_missing_shard_is_named(path: str, column: str) -> None:
-    images(path)
+    images(path, chunk_rows={"obs": 4, "reward": 4}, shard_rows={"obs": 16, "reward": 16})
     (file,) = pathlib.Path(path, "streams/0", column).glob("c.1.*")
     file.unlink()
     facts = inspect(path)
@@ -104,6 +104,7 @@ def test_a_short_last_shard_is_named(path: str) -> None:
 def test_an_unreadable_commit_record_is_named(path: str) -> None:
     images(path)
     pathlib.Path(path, "streams/0/zarr.json").write_text("{")
+    pathlib.Path(path, "streams/0/start/tail.1").unlink()  # else the record in the tail is taken
     facts = inspect(path)
     assert facts.streams == ()
     assert any("zarr.json" in problem for problem in facts.health)

@@ -170,32 +170,33 @@ def test_every_problem_is_named(store: pathlib.Path) -> None:
     assert sorted((p.column, p.rows) for p in verify(store).problems) == [
         ("obs", (0, 4)),
         ("obs", (16, 32)),
-        ("reward", (0, 16)),
+        ("reward", (0, 8192)),
     ]
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"end": 60}, "its seal does not match"),
-        ({"end": 70}, "with 70 rows"),
-        ({"begin": 51}, "begin must not pass end"),
-        ({"end": "50"}, "must be an integer"),
+        ({"tables": {"rows": [0, 60, 0]}}, "nor in the tail"),
+        ({"tables": {"rows": [51, 50, 0]}}, "nor begin end"),
+        ({"tables": {"rows": [0, "50", 0]}}, "must be an integer"),
         ({"capacity": 10}, "must not hold more than 5 rows"),
-        ({"patch_end": 100_000}, "with 100000 rows"),
-        ({"tails": {"obs": [3, 1 << 40]}}, "committed bytes"),
-        ({"num_envs": 3}, "instead of"),
+        ({"tables": {"patches": [0, 100_000, 0]}}, "nor in the tail"),
+        ({"arrays": {"obs": [3, 1 << 40, 50, 4, 16, 1, "zstd:1"]}}, "committed bytes"),
+        ({"tail": [1, 9, 1]}, "tail.1"),
+        ({"num_envs": 3}, "cannot have chunks of 2 environments"),
     ],
 )
 def test_an_edited_commit_record(store: pathlib.Path, change: dict[str, Any], expected: str) -> None:
     def put(document: dict[str, Any]) -> None:
         ours = document["attributes"]["diskreplay"]
-        ours.update({key: {**ours[key], **value} if key == "tails" else value for key, value in change.items()})
+        for key, value in change.items():
+            ours[key] = {**ours[key], **value} if isinstance(value, dict) else value
 
     edit(stream(store) / "zarr.json", put)
     result = verify(store)
     assert not result.ok
-    assert any(expected in problem.what for problem in result.problems)
+    assert any(expected in problem.what for problem in result.problems), [problem.what for problem in result.problems]
     assert all(problem.stream == "0" for problem in result.problems)
 
 
@@ -203,25 +204,33 @@ def test_an_edited_row_count_within_the_chunk(store: pathlib.Path) -> None:
     """Fewer rows than were written: no index of a column of rows has the seal of so many."""
 
     def put(document: dict[str, Any]) -> None:
-        document["attributes"]["diskreplay"]["end"] -= 1
+        ours = document["attributes"]["diskreplay"]
+        ours["tables"]["rows"][1] -= 1
+        for path in ("obs", "action", "reward", "terminated", "truncated", "valid", "start"):
+            ours["arrays"][path][2] -= 1
 
     edit(stream(store) / "zarr.json", put)
     found = {problem.column for problem in verify(store).problems}
     assert {"obs", "action", "reward", "terminated", "truncated", "valid", "start"} <= found
 
 
-@pytest.mark.parametrize("column", ["obs", "reward", "valid", "patches/place", "patches/obs"])
-def test_a_record_that_names_other_tails(store: pathlib.Path, column: str) -> None:
-    """Those of an older or a newer commit, or of none: an index knows of what rows it is."""
+@pytest.mark.parametrize("column", ["obs", "reward", "valid", "cuts/place"])
+def test_a_record_that_names_other_shards(store: pathlib.Path, column: str) -> None:
+    """Those of a newer commit, or of none: an index knows of what rows it is."""
     older = record_of(store)
     with dr.ReplayBuffer.open(store) as buffer:
         fill(buffer, 9, seed=3)
     newer = record_of(store)
-    tails = [older["tails"][column], [0, 0], [1, 17], [7, 100]]
-    for record, tail in ((older, newer["tails"][column]), *((newer, tail) for tail in tails)):
-        forged = {**record, "tails": {**record["tails"], column: tail}}
+    stored = newer["arrays"][column]
+    others = [[0, 1, *stored[2:]], [stored[0], 17, *stored[2:]], [7, 100, *stored[2:]]]
+    cases = [(newer, to) for to in others]
+    if stored != older["arrays"][column]:  # else closing kept the new rows of the column in the tail
+        cases.append((older, stored))
+    for record, to in cases:
+        forged = {**record, "arrays": {**record["arrays"], column: to}}
         edit(stream(store) / "zarr.json", lambda document, to=forged: document["attributes"].update(diskreplay=to))
-        assert column in {problem.column for problem in verify(store).problems}
+        found = verify(store).problems
+        assert column in {problem.column for problem in found} or repr(column) in found[0].what
 
 
 @pytest.mark.parametrize(
@@ -259,7 +268,7 @@ def test_damaged_checkpoints(store: pathlib.Path) -> None:
     file = store / "checkpoints" / "one" / "zarr.json"
     kept = file.read_bytes()
 
-    edit(file, lambda document: document["attributes"]["diskreplay"]["cut"]["0"].update(end=60))
+    edit(file, lambda document: document["attributes"]["diskreplay"]["cut"]["0"]["tables"].update(rows=[0, 60, 0]))
     assert "does not come before" in " ".join(p.what for p in verify(store).problems)
     file.write_bytes(kept)
     edit(file, lambda document: document["attributes"]["diskreplay"]["cut"].update(gone=record_of(store)))
@@ -360,16 +369,17 @@ PLAIN = {name: "none" for name in ("start", "valid", "terminated", "reward")}
 
 def forge(store: pathlib.Path, column: str, row: int, env: int, value: Any) -> None:
     """Replaces one value of an uncompressed resident column, checksum included."""
-    schema = json.loads((store / "zarr.json").read_bytes())["attributes"]["diskreplay"]["schema"]
-    layout = next(c for c in schema["columns"] if c["name"] == column)
-    count = layout["shard_rows"] // layout["chunk_rows"]
-    chunk, at = divmod(row, layout["chunk_rows"])
+    document = json.loads((stream(store) / column / "zarr.json").read_bytes())
+    dtype, sharding = document["data_type"], document["codecs"][0]["configuration"]
+    chunk_rows = sharding["chunk_shape"][0]
+    count = document["chunk_grid"]["configuration"]["chunk_shape"][0] // chunk_rows
+    chunk, at = divmod(row, chunk_rows)
     shard, chunk = divmod(chunk, count)
     file = stream(store) / column / f"c.{shard}.0"
     offset, size = index_of(store, column, shard, count, 1)[chunk, 0].tolist()
     data = bytearray(file.read_bytes())
-    values = np.frombuffer(bytes(data[offset : offset + size - 4]), layout["dtype"]).reshape(-1, 2).copy()
-    values = values.view(np.uint8) if layout["dtype"] == "bool" else values
+    values = np.frombuffer(bytes(data[offset : offset + size - 4]), dtype).reshape(-1, 2).copy()
+    values = values.view(np.uint8) if dtype == "bool" else values
     values[at, env] = value
     data[offset : offset + size] = chunks.seal(values.tobytes())
     file.write_bytes(data)

@@ -24,7 +24,7 @@ from diskreplay import formats, video
 from diskreplay.errors import CorruptionError, InputError, OpenError
 from diskreplay.formats.core import log_rows
 from diskreplay.formats.core.log_rows import LogRows
-from diskreplay.ops import combine, compact, convert, edit, episodes, inspect, resize
+from diskreplay.ops import combine, convert, edit, episodes, inspect, resize
 from diskreplay.ops.show import GAP_PIXELS, show
 from diskreplay.ops.verify import verify
 from diskreplay.reading import decoding
@@ -163,12 +163,9 @@ def test_stores_with_other_parameters_are_merged(path: str, tmp_path: pathlib.Pa
         assert {video.records(value)[0].parameters for value in values} == {1}
 
 
-def test_a_store_is_compacted_inspected_and_resized(path: str) -> None:
+def test_a_store_is_inspected_and_resized(path: str) -> None:
     make(path, commit_rows=3)
     want = rows(path)
-    compact.compact(path)
-    assert verify(path).ok
-    assert rows(path) == want
     assert inspect.inspect(path)
     resize.resize(path, capacity=8)
     assert rows(path) == want[-8:]

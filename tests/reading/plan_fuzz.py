@@ -14,7 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.index.addresses import COLUMN_FACTS, LOG_FACTS
+from diskreplay.index.addresses import (
+    CHUNK_ENVS,
+    CHUNK_ROWS,
+    COLUMN_FACTS,
+    FIRST_CHUNK,
+    GROUPS,
+    HELD,
+    IN_RAM,
+    LOG_FACTS,
+    STOP_CHUNK,
+)
 from diskreplay.reading import planner
 from diskreplay.schema.ids import STREAM_SHIFT
 
@@ -44,7 +54,7 @@ def any_of(rng: np.random.Generator, shape: Any, *likely: int) -> np.ndarray:
 
 
 def column(
-    rng: np.random.Generator, at_end: bool, groups: int, begin: int, stop: int
+    rng: np.random.Generator, at_end: bool, groups: int, group_envs: int, chunk_rows: int, begin: int, stop: int
 ) -> tuple[list[int], list[np.ndarray]]:
     """The facts of a column with about the chunks ``[begin, stop)`` whose rings hold anything."""
     if rng.random() < 0.3:
@@ -58,35 +68,36 @@ def column(
     in_ram = int(rng.choice([begin, stop - 1, 1 << 62]))
     addresses = [array.ctypes.data for array in (table, chunk, group)]
     facts = [
-        entries.ctypes.data, length, begin, stop, groups, in_ram, stop, addresses[0], slots, *addresses[1:], held,
+        chunk_rows, group_envs, int(rng.integers(1, 4)), entries.ctypes.data, length, begin, stop, groups, in_ram, stop,
+        addresses[0], slots, *addresses[1:], held,
     ]  # fmt: skip
     assert len(facts) == COLUMN_FACTS
     return facts, [entries, table, chunk, group]
 
 
-def check(rows: np.ndarray, patches: np.ndarray, found: Any, chunk_rows: int, patch_rows: int, size: int) -> None:
+def check(rows: np.ndarray, patches: np.ndarray, found: Any, size: int) -> None:
     """Each piece lies in its chunk, in a slot, or in a place of its column's."""
     _, pieces_and_places, ends, files, of_rows, short = found
     pieces, places = pieces_and_places[:7], pieces_and_places[7:]
     begin = 0
     for part, end in enumerate(ends):
-        facts, most = (rows, chunk_rows) if part < 3 else (patches, patch_rows)
+        facts = rows if part < 3 else patches
         for at in range(begin, end):
             place, _, row, count, chunk, group, stream = pieces[:, at].tolist()
             assert 0 <= place < size
             assert 0 <= stream < len(facts)
             assert row >= 0
             assert count > 0
-            assert row + count <= most
-            assert 0 <= group < facts[stream, 4]
+            assert row + count <= facts[stream, CHUNK_ROWS] * facts[stream, CHUNK_ENVS]
+            assert 0 <= group < facts[stream, GROUPS]
             if part % 3 == 0:
-                assert facts[stream, 2] <= chunk < facts[stream, 3]
+                assert facts[stream, FIRST_CHUNK] <= chunk < facts[stream, STOP_CHUNK]
                 assert 0 <= places[0, at] < (of_rows if part < 3 else files.shape[1] - of_rows)
                 assert places[1, at] >= 0
             elif part % 3 == 1:
-                assert 0 <= places[0, at] < facts[stream, 11]
+                assert 0 <= places[0, at] < facts[stream, HELD]
             else:
-                assert chunk >= facts[stream, 5]
+                assert chunk >= facts[stream, IN_RAM]
         begin = end
     assert begin == pieces.shape[1]
     assert (short[0] < size).all()
@@ -98,7 +109,6 @@ def one(rng: np.random.Generator) -> bool:
     count = int(rng.integers(1, 4))
     numbers = np.sort(rng.choice(6, count, replace=False))
     logs, rows, patches, kept = np.zeros((count, LOG_FACTS), np.int64), [], [], []
-    chunk_rows, patch_rows = int(rng.integers(1, 5)), int(rng.integers(1, 3))
     for at, number in enumerate(numbers.tolist()):
         envs, length = int(rng.integers(1, 3)), int(rng.integers(8, 30))
         floor = int(rng.integers(0, 40))
@@ -106,8 +116,12 @@ def one(rng: np.random.Generator) -> bool:
         next_patches = between_guards(any_of(rng, (length, envs), -1, -1, 0, 1, 5), at_end)
         end = floor + int(rng.integers(0, length + 1))
         logs[at] = number, envs, length, floor, end, starts.ctypes.data, next_patches.ctypes.data, 0, 6, 4
-        facts, arrays = column(rng, at_end, envs, floor // chunk_rows, end // chunk_rows + 1)
-        patch_facts, patch_arrays = column(rng, at_end, 1, 0, 5 // patch_rows + 1)
+        chunk_rows, patch_rows = int(rng.integers(1, 5)), int(rng.integers(1, 3))
+        group_envs = int(rng.choice([1, envs]))
+        facts, arrays = column(
+            rng, at_end, envs // group_envs, group_envs, chunk_rows, floor // chunk_rows, end // chunk_rows + 1
+        )
+        patch_facts, patch_arrays = column(rng, at_end, 1, 1, patch_rows, 0, 5 // patch_rows + 1)
         rows.append(facts)
         patches.append(patch_facts)
         kept += [starts, next_patches, *arrays, *patch_arrays]
@@ -125,12 +139,9 @@ def one(rng: np.random.Generator) -> bool:
     older = int(rng.integers(0, 4))
     first_step, last_step = (1, 1) if rng.random() < 0.2 else (-older, int(rng.integers(2)))
     row_facts, patch_facts = np.array(rows), np.array(patches)
-    found = planner.frames(
-        ids, np.arange(size), first_step, last_step, logs, row_facts, patch_facts, chunk_rows,
-        int(rng.integers(1, 4)), patch_rows, int(rng.integers(1, 4)),
-    )  # fmt: skip
+    found = planner.frames(ids, np.arange(size), first_step, last_step, logs, row_facts, patch_facts)
     if found[0]:
-        check(row_facts, patch_facts, found, chunk_rows, patch_rows, size)
+        check(row_facts, patch_facts, found, size)
     values = between_guards(rng.integers(0, 255, (30, 2, 3)).astype(np.uint8), at_end)
     arrays = np.full((count, 2), values.ctypes.data)
     tall = logs[:, 1] * logs[:, 2] <= 60

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from diskreplay.reading import cache as cache_module
 from diskreplay.reading import compiled
 from diskreplay.reading.cache import CachedColumn, ChunkCache
+from diskreplay.schema.columns import Codec, StoredColumn
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.local_files import LocalFiles
 
@@ -32,12 +33,10 @@ def column() -> ColumnReader:
 
     from diskreplay.schema.spec import build
 
-    config = Config("cache", Leaf((5,)), num_envs=ENVS)
-    with config.limits():
-        schema = build(
-            to_space(Leaf((WIDTH,))), config.action_space(), capacity=90, num_envs=ENVS, chunk_rows=2, shard_rows=4
-        )
-    reader = ColumnReader(LocalFiles(), "nowhere", "0", schema.obs_columns[0], ENVS)
+    action = Config("cache", Leaf((5,)), num_envs=ENVS).action_space()
+    schema = build(to_space(Leaf((WIDTH,))), action, capacity=90, num_envs=ENVS, chunk_rows=2, shard_rows=4)
+    stored = StoredColumn.of(schema.obs_columns[0], 2, 4, 1, Codec())
+    reader = ColumnReader(LocalFiles(), "nowhere", "0", stored, ENVS)
     reader.entries.reserve(64)
     return reader
 

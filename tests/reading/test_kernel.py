@@ -105,7 +105,7 @@ def test_as_python(path: str, config: Config) -> None:
     with config.create(path) as buffer:
         recording.add(buffer, 70, special=0.3)
         assert len(buffer) > 2
-    large = any(not column.resident for column in buffer.schema.columns)
+        large = bool(buffer.engine.streams.shown.large_columns())
     assert bool(sum(both(config, path))) == large
 
 

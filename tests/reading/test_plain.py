@@ -192,8 +192,8 @@ def test_what_is_not_plain_python_plans(path: str, way: str) -> None:
         assert planned[-1]  # Python has opened what was not open
 
 
-def test_a_chunk_of_several_environments_is_not_plain(path: str) -> None:
-    """As of a column that was small enough for RAM when the store was made."""
+def test_a_chunk_of_several_environments_is_plain(path: str) -> None:
+    """As of a column that was small enough for RAM before the window grew."""
     rng = np.random.default_rng(0)
     with dr.ReplayBuffer.create(
         path, spaces.Box(-1, 1, (30,), np.float32), spaces.Discrete(2), capacity=8, num_envs=2, seed=0
@@ -204,8 +204,11 @@ def test_a_chunk_of_several_environments_is_not_plain(path: str) -> None:
             buffer.add(obs[row], np.zeros(2, int), np.zeros(2), obs[row + 1], never, never)
         with mock.patch.object(schema, "RESIDENT_COLUMN_BYTES", 1000), counted() as planned:
             buffer.resize(40)
-            buffer.sample(4)
-            assert planned == [False]
+            batch = buffer.sample(8)
+            assert planned == [True]
+        at = np.divmod(batch.index, 2)
+        np.testing.assert_array_equal(batch.obs, obs[at])
+        np.testing.assert_array_equal(batch.next_obs, obs[at[0] + 1, at[1]])
 
 
 # Hostile rings

@@ -11,13 +11,13 @@ from unittest import mock
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers import residency
 from helpers.effort import examples
 from helpers.fuzzing import fuzzed
 from reading.test_plain import compare, counted
 
 import diskreplay as dr
 from diskreplay.reading import cache, compiled
-from diskreplay.schema import columns as schema
 
 Frames = np.ndarray
 ROWS = 90
@@ -83,11 +83,11 @@ CASES: dict[str, tuple[Frames, int, int, str]] = {
 
 def created(path: str, frames: Frames, chunk_rows: int, stack: int, **options: Any) -> dr.ReplayBuffer:
     given = {"capacity": 200, "shard_rows": 4 * chunk_rows, "commit_rows": 1 << 20, "commit_seconds": 1e9} | options
-    with mock.patch.object(schema, "RESIDENT_ROW_BYTES", 8):
-        return dr.ReplayBuffer.create(
-            path, spaces.Box(0, 255, frames.shape[1:], frames.dtype), spaces.Discrete(2), seed=0, frame_stack=stack,
-            chunk_rows=chunk_rows, **given,
-        )  # fmt: skip
+    residency.hold_up_to(8)
+    return dr.ReplayBuffer.create(
+        path, spaces.Box(0, 255, frames.shape[1:], frames.dtype), spaces.Discrete(2), seed=0, frame_stack=stack,
+        chunk_rows=chunk_rows, **given,
+    )  # fmt: skip
 
 
 @pytest.mark.long(quick=4)

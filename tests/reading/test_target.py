@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diskreplay import workers
 from diskreplay.reading import compiled
 from diskreplay.reading.target import Target
-from diskreplay.schema.columns import Codec, Column
+from diskreplay.schema.columns import CHOSEN, Column
 
 FRAMES, WIDTH, BATCH = 3, 5, 6
 SOURCE = np.arange(40 * WIDTH, dtype=np.int16).reshape(40, WIDTH)
@@ -56,7 +56,7 @@ def test_two_arrays_are_as_one(data: st.DataObject) -> None:
 
 CHUNK_ROWS = 4
 SLAB = SOURCE.reshape(-1, CHUNK_ROWS, WIDTH)
-COLUMN = Column("frames", (WIDTH,), np.dtype(np.int16), CHUNK_ROWS, CHUNK_ROWS, Codec(), False)
+COLUMN = Column("frames", (WIDTH,), np.dtype(np.int16), CHOSEN)
 BLOCKS = np.array([[chunk.ctypes.data, chunk.nbytes, 0] for chunk in SLAB])
 SLABS = np.array([[BLOCKS.ctypes.data, len(SLAB) - 2], [BLOCKS[2:].ctypes.data, len(SLAB) - 2]])
 """Two lists of chunks: all but the last two, and all but the first two."""

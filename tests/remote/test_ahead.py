@@ -32,6 +32,7 @@ from diskreplay.remote.objects import Object
 from diskreplay.remote.prefetcher import ShardPrefetcher
 from diskreplay.remote.remote_files import RemoteFiles
 
+TAIL = "streams/0/start/tail.1"
 SHARD = re.compile(r"streams/[^/]+/obs/c\.(\d+)\.")
 SHARD_ROWS, SHARDS = 16, 8
 
@@ -199,7 +200,7 @@ def test_the_budget_is_kept_and_a_full_mirror_is_not_churned(
     budget = 3 * size
     with reader(objects, tmp_path / "m", mirror_bytes=budget, seed=1) as buffer:
         mirror, received = files_of(buffer).mirror, 0
-        for _ in range(effort.examples(100, "batches from a mirror that is smaller than the store", least=30)):
+        for _ in range(effort.examples(100, "batches from a mirror that is smaller than the store", least=60)):
             batch = buffer.sample(2)
             rows_of(buffer, batch.index)
             join(buffer)
@@ -333,7 +334,7 @@ def test_a_shard_that_grew_is_downloaded_once_and_listed_once(tmp_path: pathlib.
     objects = FaultyObjects(inner)
     with reader(objects, tmp_path / "m", cache_bytes=0) as buffer:
         ids = rows_in(buffer, 2)
-        for _, column in buffer.engine.streams.all[0].disk.columns():
+        for column in buffer.engine.streams.all[0].disk.columns.values():
             column.close_files()
         for copy in (tmp_path / "m").glob("*@*"):
             copy.unlink()
@@ -349,17 +350,18 @@ def test_a_shard_that_grew_is_downloaded_once_and_listed_once(tmp_path: pathlib.
         assert len(objects.requests) == asked
 
 
-def test_of_a_shard_that_grew_the_new_bytes_are_downloaded(tmp_path: pathlib.Path) -> None:
+def test_of_a_shard_or_tail_that_grew_the_new_bytes_are_downloaded(tmp_path: pathlib.Path) -> None:
     life, inner = pushed(tmp_path / "b", 2 * SHARD_ROWS + 8, "c", capacity=SHARD_ROWS * SHARDS)
-    objects, (key,) = FaultyObjects(inner), [key for key in inner.data if "/obs/c.2." in key]
+    objects, (shard,), tail = FaultyObjects(inner), [key for key in inner.data if "/obs/c.2." in key], TAIL
     with reader(objects, tmp_path / "m") as buffer:
-        for count in (2, 1):
-            size = len(inner.data[key])
+        for count, grown in ((2, [shard, tail]), (1, [tail])):
+            sizes = {key: len(inner.data[key]) for key in (shard, tail)}
             life.add(count, to=inner)
             objects.heal()
             buffer.refresh()
-            spans = [one.span for one in objects.requests if one.name == "get" and one.key == key]
-            assert spans == [(size, len(inner.data[key]))]
+            for key, size in sizes.items():
+                spans = [one.span for one in objects.requests if one.name == "get" and one.key == key]
+                assert spans == [(size, len(inner.data[key]))] * (key in grown)
             assert sorted(rows_of(buffer)) == sorted(life.window())
         life.go_back("c")
         life.add(4, to=inner)

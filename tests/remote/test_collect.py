@@ -25,7 +25,7 @@ from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
 DAY = 86_400.0
-LAYOUT: dict[str, Any] = {"shard_rows": {"obs": 8, "action": 16, "reward": 16}, "chunk_rows": {"obs": 4, "action": 8}}
+LAYOUT: dict[str, Any] = {"shard_rows": {"obs": 2, "action": 16, "reward": 16}, "chunk_rows": {"obs": 2, "action": 8}}
 
 
 class Writer:

@@ -83,6 +83,7 @@ def _read(objects: SimulatedObjects, mirror: pathlib.Path, **options: Any) -> Ro
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:the commit record of .* in the stream's tail:diskreplay.errors.DamageWarning")
 def test_mutated_objects_give_the_rows_or_an_error(
     served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path
 ) -> None:

@@ -41,15 +41,14 @@ def test_shards_that_are_read_first_come_at_the_same_time(tmp_path: pathlib.Path
     """Regression: one came after another, so that opening took the time of ten requests for each stream."""
     objects = Meeting()
     life = lived(tmp_path / "a", 10)
-    others = [dr.ReplayBuffer.open(life.path, mode="a", stream=f"c{number}", capacity=60, **RUN) for number in (1, 2)]
-    writers = [life.buffer, *others]
+    row = life.buffer.get(life.buffer.items()[:1])
+    life.buffer.close()
 
     def go_on() -> None:
-        row = life.buffer.get(life.buffer.items()[:1])
-        for writer in writers:
-            writer.add(row.obs[0], row.action[0], row.reward[0], row.next_obs[0], False, True)
-            writer.commit()
-            life.push(objects, str(writer.stream))
+        for stream in ("0", "c1", "c2"):  # closed, it has shards of all columns
+            with dr.ReplayBuffer.open(life.path, mode="a", stream=stream, capacity=60, **RUN) as writer:
+                writer.add(row.obs[0], row.action[0], row.reward[0], row.next_obs[0], False, True)
+            life.push(objects, stream)
         objects.expected = TOGETHER
 
     go_on()
@@ -60,8 +59,6 @@ def test_shards_that_are_read_first_come_at_the_same_time(tmp_path: pathlib.Path
         buffer.refresh()
         assert not objects.expected
         assert len(rows_of(buffer)) == 16
-    for writer in writers:
-        writer.close()
 
 
 def test_a_root_document_that_is_missing_is_said_and_comes_back(tmp_path: pathlib.Path) -> None:

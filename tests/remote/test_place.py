@@ -108,7 +108,7 @@ def test_an_address_with_credentials_is_repeated_by_no_error(
     "words",
     [
         ("inspect", "{}"), ("verify", "{}"), ("episodes", "{}"), ("head", "{}"), ("push", "{}", "s3://bucket/x"),
-        ("push", "a.replay", "{}"), ("pull", "{}", "b.replay"), ("gc", "{}"), ("compact", "{}"),
+        ("push", "a.replay", "{}"), ("pull", "{}", "b.replay"), ("gc", "{}"), ("resize", "{}", "--capacity", "9"),
         ("export", "{}", "b.npz"), ("import", "{}", "b.replay"), ("checkpoints", "list", "{}"), ("report", "{}"),
         ("merge", "b.replay", "{}"), ("split", "{}", "0.5", "0.5"), ("edit", "{}", "b.replay", "--steps", "0"),
         ("edit", "a.replay", "{}", "--steps", "0"), ("relabel", "{}", "--reward", "math:sqrt"),
@@ -191,7 +191,7 @@ def test_rows_are_added_to_local_stores() -> None:
     with pytest.raises(InputError, match="to read a remote store, open its URL"):
         dr.ReplayBuffer.open("a.replay", mode="r", remote="s3://bucket/x")
     with pytest.raises(InputError, match="read only"):
-        local("s3://bucket/x", "compacting")
+        local("s3://bucket/x", "resizing")
 
 
 def test_push_needs_a_remote(tmp_path: pathlib.Path) -> None:
@@ -204,7 +204,7 @@ def test_push_needs_a_remote(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("compact", "s3://bucket/x"), ("push", "s3://bucket/x", "s3://b/y"),
+        ("resize", "s3://bucket/x", "--capacity", "9"), ("push", "s3://bucket/x", "s3://b/y"),
         ("gc", "a.replay"), ("pull", "a.replay", "b.replay"), ("gc", "s3://bucket/x", "--older-than", "soon"),
         ("import", "s3://bucket/x", "y.replay"), ("split", "s3://bucket/x", "0.5", "0.5"),
     ],

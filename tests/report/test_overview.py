@@ -13,7 +13,6 @@ from gymnasium import spaces
 from report import episodes as made
 
 import diskreplay as dr
-from diskreplay.ops.compact import compact
 from diskreplay.report import episode as shown
 from diskreplay.report import overview as facts_of
 from diskreplay.report.source import Snapshot
@@ -101,24 +100,15 @@ def test_large_actions_are_not_counted(path: str) -> None:
 
 
 @pytest.mark.own_thresholds  # a window's shards have as many rows as it says
-def test_holes_are_what_compact_gives_back(path: str) -> None:
+def test_evicted_bytes_are_those_of_rows_in_shards_that_stay(path: str) -> None:
     with made.create(path, capacity=10, shard_rows=4, chunk_rows=4) as buffer:
         for number in range(6):
             made.play(buffer, number, 3 + number % 2)
             buffer.commit()  # each writes the chunk that is not full yet anew
-    before = facts_of.overview(Snapshot(path)).holes
-    assert before is not None
-    would = compact(path, dry_run=True)
-    assert before.dead_bytes == would.bytes_before - would.bytes_after > 0
-    assert before.kept_bytes == would.kept_bytes
     shards = [int(one.name.split(".")[1]) for one in pathlib.Path(path, "streams/0/obs/camera").glob("c.*")]
     rows = sum(min(21, 4 * shard + 4) - 4 * shard for shard in shards)
     assert rows > 10
-    assert before.evicted["obs/camera"] == (rows - 10) * 20 * 24 * 3
-
-    compact(path)
-    after = facts_of.overview(Snapshot(path)).holes
-    assert after == dataclasses.replace(before, dead_bytes=0)
+    assert facts_of.overview(Snapshot(path)).evicted["obs/camera"] == (rows - 10) * 20 * 24 * 3
 
 
 def test_later_columns_are_in_the_schema_and_the_storage(path: str) -> None:
@@ -134,7 +124,6 @@ def test_later_columns_are_in_the_schema_and_the_storage(path: str) -> None:
         buffer.commit()
         buffer.annotate_episode(note="episode 2, once more")
     overview = facts_of.overview(Snapshot(path))
-    assert overview.holes is not None
     assert {(one.name, one.shape, one.dtype, one.space) for one in overview.schema if one.name in later} == {
         ("state", (300,), "float32", "written later, 5 known"),
         ("seen", (), "int64", "written later, 1 known"),
@@ -142,25 +131,17 @@ def test_later_columns_are_in_the_schema_and_the_storage(path: str) -> None:
     raw = {one.name: one.raw_bytes for one in Snapshot(path).facts.columns}
     block, place = 8, 8
     assert raw["later/values"] == 4 * (block + 5 * (place + 1200)) + block + place + 8
-    assert raw["later/values"] - overview.holes.evicted["later/values"] == 5 * (place + 1200) + place + 8
+    assert raw["later/values"] - overview.evicted["later/values"] == 5 * (place + 1200) + place + 8
     lines = [[5, 10, 0, {"note": "episode 1"}], [10, None, 0, {"note": "episode 2, once more"}]]
     living = sum(len(json.dumps(line, separators=(",", ":"))) + 1 for line in lines)
-    assert raw["info"] - overview.holes.evicted["info"] == living
-    assert overview.holes.evicted["info"] > 0
+    assert raw["info"] - overview.evicted["info"] == living
+    assert overview.evicted["info"] > 0
 
 
-def test_a_store_without_logs_has_no_holes_in_them(path: str) -> None:
+def test_a_store_without_logs_has_evicted_none_of_them(path: str) -> None:
     with made.create(path) as buffer:
         made.play(buffer, 0, 3)
-    holes = facts_of.overview(Snapshot(path)).holes
-    assert holes is not None
-    assert not {"info", "later/values"} & holes.evicted.keys()
-
-
-def test_holes_of_a_damaged_store_are_not_said(path: str) -> None:
-    made.make(path)
-    next(pathlib.Path(path, "streams/0/obs/state").glob("c.*")).write_bytes(b"")
-    assert facts_of.overview(Snapshot(path)).holes is None
+    assert not {"info", "later/values"} & facts_of.overview(Snapshot(path)).evicted.keys()
 
 
 def test_unusual_episodes() -> None:
@@ -428,7 +409,6 @@ def test_lengths_are_shown_of_ragged_values(path: str) -> None:
             buffer.add(text, 0, 1.0, "nothing" if end else rows[at + 1][0], end, False, tokens=tokens, points=points)
     source = Snapshot(path)
     overview = facts_of.overview(source)
-    assert overview.holes is not None
     found = {one.name: (one.labels, one.counts) for one in overview.distributions}
     assert found["tokens: length"] == (("0", "1", "3"), (1, 1, 2))
     assert found["obs: length"] == (("0", "2", "3", "5"), (1, 1, 1, 1))

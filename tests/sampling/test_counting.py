@@ -68,7 +68,7 @@ class Driver(driver.Driver):
     def weights(self) -> dict[Callable[[], None], float]:
         return {
             self.add: 6, self.draw: 8, self.draw_within: 3, self.commit: 2, self.reopen: 2, self.checkpoint: 1,
-            self.go_back: 1, self.read: 1, self.compact: 0.4, self.resize: 0.5,
+            self.go_back: 1, self.read: 1, self.resize: 0.5,
         }  # fmt: skip
 
     def jump(self) -> None:

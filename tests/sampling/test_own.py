@@ -15,7 +15,6 @@ from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, FormatVersionError, InputError, SamplerWarning
-from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
 
 CONFIG = Config("own sampler", Leaf((3,), np.float32), capacity=30)
@@ -50,7 +49,6 @@ def test_a_store_of_another_kind_of_sampler_is_opened_with_one(path: str) -> Non
     with pytest.raises(FormatVersionError, match=r"'Newest'.*sampler=\.\.\."):
         reopen(CONFIG, path)
     assert verify(path).ok
-    compact(path)
     with reopen(CONFIG, path, sampler=Newest(5)) as buffer:
         assert len(buffer.sample(3)) == 3
 

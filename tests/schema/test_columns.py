@@ -17,7 +17,7 @@ from diskreplay.errors import CorruptionError, SchemaError
 from diskreplay.schema import columns as schemas
 from diskreplay.schema.columns import Codec, Schema
 from diskreplay.schema.spec import build
-from diskreplay.storage.commit import is_patch
+from diskreplay.storage.commit import table_of
 
 DISCRETE = spaces.Discrete(6)
 
@@ -53,8 +53,8 @@ def spoil(change: Any) -> Any:
         lambda d: d["columns"][0].update(dtype="object"), lambda d: d["columns"][0].update(shape=[-1, 2]),
         lambda d: d["columns"][0].update(name="../../etc"), lambda d: d["columns"][0].update(name="obs/../x"),
         lambda d: d["columns"][0].update(chunk_rows=0), lambda d: d["columns"][0].update(shard_rows=5, chunk_rows=2),
-        lambda d: d["columns"][0].update(codec="gzip"), lambda d: d["columns"][0].update(resident="yes"),
-        lambda d: d["columns"][2].update(resident=False), lambda d: d.update(stacks=[]),
+        lambda d: d["columns"][0].update(codec="gzip"), lambda d: d["columns"][0].update(codec=3),
+        lambda d: d["columns"][0].update(shard_rows=True), lambda d: d.update(stacks=[]),
         lambda d: d["stacks"][0].update(frames=0), lambda d: d["stacks"][0].update(axis=1),
         lambda d: d["stacks"][0].pop("channels"), lambda d: d.update(padding="patches"),
         lambda d: d.update(padding="x"),
@@ -77,10 +77,8 @@ def test_small_columns_stay_in_ram_however_many_rows(monkeypatch: pytest.MonkeyP
     """Rewards and flags are looked at for every sample: they are resident even where they are large together."""
     monkeypatch.setattr(schemas, "RESIDENT_COLUMN_BYTES", 10)
     with dr.ReplayBuffer.create(path, spaces.Box(0, 1, (2,), np.float32), DISCRETE, capacity=50) as buffer:
-        resident = {column.name: column.resident for column in buffer.schema.columns}
-        assert not resident["obs"]
-        assert not resident["action"]
-        assert all(resident[name] for name in ("reward", "terminated", "truncated", "valid", "start"))
+        resident = buffer.engine.streams.shown.log.resident
+        assert set(resident) == {"reward", "terminated", "truncated", "valid", "start"}
         obs = np.zeros(2, np.float32)
         for step in range(70):
             buffer.add(obs + step, step % 6, step, obs + step + 1, False, False)
@@ -136,8 +134,10 @@ def test_columns_and_arrays_by_name() -> None:
     box = spaces.Box(0, 1, (2,), np.float32)
     schema = build(spaces.Dict(a=box, b=box), box, capacity=9, columns={"patches_of_mine": np.int8})
     assert [schema.column(column.name) for column in schema.columns] == list(schema.columns)
-    assert list(schema.arrays.values()) == [*schema.columns, *schema.patch_columns]
-    patches = [path for path in schema.arrays if is_patch(path)]
+    *arrays, cuts = schema.arrays.items()
+    assert [column for _, column in arrays] == [*schema.columns, *schema.patch_columns]
+    assert (cuts[0], cuts[1].shape) == ("cuts/place", (3,))
+    patches = [path for path in schema.arrays if table_of(path) == "patches"]
     assert patches == ["patches/place", "patches/obs/a", "patches/obs/b"]
     with pytest.raises(KeyError, match="obs/c"):
         schema.column("obs/c")

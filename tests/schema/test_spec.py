@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from diskreplay.errors import SchemaError
-from diskreplay.schema import columns as schemas
-from diskreplay.schema import spec as store_spec
-from diskreplay.schema.columns import Codec
+from diskreplay.schema import layout
+from diskreplay.schema.columns import CHOSEN, Codec, Column, Given
+from diskreplay.schema.layout import laid_out
 from diskreplay.schema.spec import build
 
+FLOATS = "lz4:9"
 DISCRETE = spaces.Discrete(6)
 
 
@@ -21,48 +25,68 @@ def frames(*shape: int) -> spaces.Box:
     return spaces.Box(0, 255, shape, np.uint8)
 
 
-@pytest.mark.parametrize("num_envs", [1, 8, 32])
-@pytest.mark.parametrize("capacity", [1_000, 100_000, 1 << 20])
-@pytest.mark.parametrize(
-    ("space", "options"),
-    [
-        (frames(84, 84), {"frame_stack": 4}), (frames(4, 84, 84), {"frame_stack": 4}),
-        (frames(84, 84, 4), {"frame_stack": 4}),
-        (frames(480, 640, 3), {}), (frames(210, 160, 3), {}), (spaces.Box(-1, 1, (3,), np.float32), {}),
-        (spaces.Box(-1, 1, (376,), np.float64), {}), (frames(1), {}), (frames(64, 64, 3), {"frame_stack": 2}),
-        (spaces.Box(-1, 1, (1000, 1000), np.float32), {}),
-    ],
-    ids=["84x84", "4x84x84", "84x84x4", "480x640x3", "210x160x3", "3 floats", "376 doubles", "byte", "64x64x3", "4 MB"],
-)  # fmt: skip
-def test_chunks_and_shards_suit_the_row(
-    space: spaces.Box, options: dict[str, Any], capacity: int, num_envs: int
+SHAPES = st.sampled_from([(), (3,), (17,), (60,), (84, 84), (376,), (3, 480, 640), (1000, 1000)])
+DTYPES = st.sampled_from(["uint8", "bool", "float32", "float64", "int64"])
+
+
+@given(shape=SHAPES, dtype=DTYPES, rows=st.booleans(), num_envs=st.integers(1, 5000), window=st.integers(1, 1 << 40))
+@settings(max_examples=examples(400))
+def test_each_limit_of_a_layout_holds_where_no_earlier_one_stands_against_it(
+    shape: tuple[int, ...], dtype: str, rows: bool, num_envs: int, window: int
 ) -> None:
-    schema = build(space, DISCRETE, capacity=capacity, num_envs=num_envs, **options)
-    for column in schema.columns:
-        width = column.item_bytes * (num_envs if column.resident else 1)
-        chunk_bytes = column.chunk_rows * width
-        assert column.chunk_rows == 1 or chunk_bytes <= store_spec.CHUNK_BYTES
-        most_rows = store_spec.MAX_CHUNK_ROWS if column.resident else store_spec.DISK_CHUNK_ROWS
-        assert chunk_bytes >= min(store_spec.CHUNK_BYTES // 2, width * min(column.shard_rows, most_rows))
-        assert column.chunk_rows <= most_rows
-        shard_bytes = column.shard_rows * column.item_bytes * num_envs
-        assert shard_bytes <= store_spec.SHARD_BYTES or column.shard_rows <= max(
-            16, capacity // num_envs // store_spec.MAX_SHARDS
-        )
-        assert column.shard_rows % column.chunk_rows == 0
-        rows = max(1, capacity // num_envs)
-        # What is kept beyond the window is a shard of it at most: little of the whole.
-        assert column.shard_rows <= max(16, rows // 4)
-        assert rows / column.shard_rows <= 2 * store_spec.MAX_SHARDS
-    obs = schema.obs_columns[0]
-    assert obs.codec == (Codec("zstd", 1) if obs.resident else Codec("lz4hc", 4))
-    assert obs.resident == (obs.item_bytes <= 1024 and obs.item_bytes * capacity <= schemas.RESIDENT_COLUMN_BYTES)
+    num_envs = num_envs if rows else 1
+    column = laid_out(Column("x", shape, np.dtype(dtype), CHOSEN), rows, num_envs, window)
+    row = column.item_bytes * num_envs
+    small = column.item_bytes <= layout.SMALL_BYTES
+    assert column.chunk_envs == (num_envs if small else 1)
+    chunk = column.chunk_rows * column.chunk_envs * column.item_bytes
+    assert column.chunk_rows == 1 or chunk <= layout.CHUNK_BYTES
+    assert column.chunk_rows <= layout.MAX_CHUNK_ROWS
+    assert small or column.chunk_rows <= (layout.FLOAT_ROWS if np.dtype(dtype).kind == "f" else layout.DISK_ROWS)
+    assert not rows or column.chunk_rows <= max(1, window // layout.WINDOW_CHUNKS)
+    count, size, one = column.shard_rows // column.chunk_rows, column.shard_rows * row, column.chunk_rows * row
+    assert column.shard_rows == count * column.chunk_rows
+    assert count.bit_count() == 1
+    assert size <= layout.MOST_SHARD_BYTES or column.shard_rows == 1
+    limits = [2 * size > layout.MOST_SHARD_BYTES]  # that stand against a larger shard
+    assert count <= layout.MOST_SHARD_CHUNKS
+    limits.append(count == layout.MOST_SHARD_CHUNKS)
+    assert size >= layout.LEAST_SHARD_BYTES or any(limits)
+    enough = size // 2 < layout.LEAST_SHARD_BYTES or window > layout.MOST_SHARDS * column.shard_rows // 2
+    assert (
+        count == 1 or enough or (size <= layout.SHARD_BYTES and layout.WINDOW_SHARDS * column.shard_rows <= window)
+    )  # no larger than it needs to be
+    assert window <= layout.MOST_SHARDS * column.shard_rows or any(limits)
+    larger = 2 * size <= layout.SHARD_BYTES and 2 * layout.WINDOW_SHARDS * column.shard_rows <= window
+    assert not larger or any(limits) or one > layout.SHARD_BYTES
 
 
 @pytest.mark.own_thresholds
-def test_the_design_page_is_followed_for_atari() -> None:
-    column = build(frames(84, 84), DISCRETE, capacity=1 << 20, frame_stack=4).obs_columns[0]
-    assert (column.chunk_rows, column.shard_rows, str(column.codec)) == (16, 8192, "lz4hc:4")
+@pytest.mark.parametrize(
+    ("shape", "dtype", "num_envs", "window", "expected"),
+    [
+        ((84, 84), "uint8", 1, 1 << 20, (16, 8192, 1, "lz4hc:4")),
+        ((84, 84), "uint8", 64, 10_000, (16, 128, 1, "lz4hc:4")),
+        ((17,), "float32", 1, 1_000_000, (1024, 32768, 1, "zstd:1")),
+        ((17,), "float32", 1, 2_000, (256, 1024, 1, "zstd:1")),
+        ((17,), "float32", 64, 10_000, (16, 512, 64, "zstd:1")),
+        ((17,), "float32", 1, 10_000_000, (128, 131072, 1, FLOATS)),
+        ((376,), "float32", 1, 1_000_000, (4, 4096, 1, FLOATS)),
+    ],
+)  # fmt: skip
+def test_layouts_of_usual_rows(shape: Any, dtype: str, num_envs: int, window: int, expected: Any) -> None:
+    column = laid_out(Column("x", shape, np.dtype(dtype), CHOSEN), True, num_envs, window)
+    assert (column.chunk_rows, column.shard_rows, column.chunk_envs, str(column.codec)) == expected
+
+
+@pytest.mark.own_thresholds
+@pytest.mark.parametrize("given", [Given(8, 24), Given(8), Given(shard_rows=100), Given(codec=Codec("none"))])
+def test_what_was_given_stays(given: Given) -> None:
+    column = laid_out(Column("x", (84, 84), np.dtype(np.uint8), given), True, 2, 1000)
+    assert column.chunk_rows == given.chunk_rows or 16 % column.chunk_rows == 0
+    assert column.shard_rows == given.shard_rows or (column.shard_rows // column.chunk_rows).bit_count() == 1
+    assert column.shard_rows % column.chunk_rows == 0
+    assert column.codec == (given.codec or Codec("lz4hc", 4))
 
 
 @pytest.mark.parametrize(
@@ -88,11 +112,10 @@ def test_settings_by_column() -> None:
         shard_rows={"obs/b": 18, "reward": 512}, frame_stack={"a": 3, "obs/b": 2},
     )  # fmt: skip
     columns = {column.name: column for column in schema.columns}
-    assert str(columns["obs/a"].codec) == "zstd:5"
-    assert str(columns["obs/b"].codec) == "lz4hc:4"
-    assert str(columns["action"].codec) == "none"
-    assert (columns["obs/b"].chunk_rows, columns["obs/b"].shard_rows) == (6, 18)
-    assert columns["reward"].shard_rows == 512
+    assert columns["obs/a"].given == Given(codec=Codec("zstd", 5))
+    assert columns["obs/b"].given == Given(6, 18)
+    assert columns["action"].given == Given(codec=Codec.parse("none"))
+    assert columns["reward"].given == Given(shard_rows=512)
     assert [stack.frames for stack in schema.stacks] == [3, 2]
     assert schema.context == 2
 

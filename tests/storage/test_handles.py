@@ -26,7 +26,6 @@ from helpers.threads import together
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, ReadFailedError, WriteFailedError
-from diskreplay.ops.compact import compact
 from diskreplay.reading import compiled, gather
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.storage import column, handles, local_files
@@ -424,7 +423,7 @@ def check_numbered(batch: dr.Batch) -> None:
 
 
 class Others:
-    """What another process may do with a store at any moment: adds and evicts, goes back, compacts."""
+    """What another process may do with a store at any moment: adds and evicts, goes back."""
 
     def __init__(self, path: str, seed: int) -> None:
         self.path = path
@@ -450,16 +449,14 @@ class Others:
             return
         self._busy = True
         try:
-            what = ("add", "compact", "go back")[len(self.done) % 3]
+            what = ("add", "go back")[len(self.done) % 2]
             self.done.append(what)
             if what == "add":
                 with dr.ReplayBuffer.open(self.path, **lives.OPTIONS) as buffer:
                     self._write(buffer, self._rng.randrange(1, 30))
-            elif what == "go back":
+            else:
                 with dr.ReplayBuffer.open(self.path, checkpoint="back", **lives.OPTIONS) as buffer:
                     self._write(buffer, self._rng.randrange(5, 20))
-            elif what == "compact":
-                compact(self.path)
         finally:
             self._busy = False
 
@@ -612,12 +609,10 @@ class Interrupt:
 @pytest.mark.long
 def test_an_interrupt_at_any_line(path: str) -> None:
     filled(path)
-    others = Others(f"{path}.second", 0)
-    compact(others.path)
     step = stride(23, "lines that are interrupted")
     with pool_of(3) as pool, reader(path) as buffer:
         for at in range(0, 1 << 30, step):
-            for _, one in next(iter(buffer.engine.streams)).disk.columns():
+            for one in next(iter(buffer.engine.streams)).disk.columns.values():
                 one.close_files()
             before = sys.gettrace()
             sys.settrace(Interrupt(at + at // step % step))

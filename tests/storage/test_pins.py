@@ -15,7 +15,7 @@ import diskreplay as dr
 from diskreplay.errors import CorruptionError
 from diskreplay.schema.columns import INFO
 from diskreplay.storage import metadata
-from diskreplay.storage.commit import Commit, needed_shards
+from diskreplay.storage.commit import Commit, Stored, Table, needed_shards
 
 PATH = "/a.replay"
 SHARD = 8
@@ -51,13 +51,17 @@ def documents_read(files: FaultyFiles) -> int:
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=8), st.integers(1, 7))
 def test_shards_that_are_needed_are_those_of_the_definition(given: list[tuple[int, int]], rows: int) -> None:
-    spans = [(begin, begin + length) for begin, length in given]
-    commits = [Commit.first(0, 1, 1).with_log(INFO, *span) for span in spans]
-    found = needed_shards(commits, {INFO: rows}, 0)[INFO]
-    need = {
-        shard for shard in range(70) for begin, end in spans if begin < (shard + 1) * rows and shard * rows < end
-    }  # fmt: skip
-    assert found == need
+    """A commit needs the shards from its first needed row on; the last that it names always, if only for its bytes."""
+    commits, need = [], set()
+    for begin, stored in given:
+        tables = {INFO: Table(begin, begin + stored, begin)}
+        last = max(stored - 1, 0) // rows
+        arrays = {INFO: Stored(last, 9, stored, rows, rows, 1, "zstd:1")} if stored else {}
+        commits.append(Commit(0, 1, 1, tables=tables, arrays=arrays))
+        need |= {
+            shard for shard in range(70) if stored and (begin < (shard + 1) * rows <= last * rows or shard == last)
+        }
+    assert needed_shards(commits, INFO) == need
 
 
 @pytest.fixture
@@ -201,10 +205,10 @@ def test_the_first_commit_after_a_drop_gives_the_space_back(disk: SimulatedDisk,
     if again:
         other.checkpoint("latest")
     add(own, 1)
-    assert shards(disk) == {0, 1, 3, 4, 5}, "another pins the same rows"
+    assert shards(disk) == {0, 1, 3, 4}, "another pins the same rows"
     own.drop_checkpoint("own")
     add(own, 1)  # no shard leaves the window with this commit
-    assert shards(disk) == {3, 4, 5}
+    assert shards(disk) == {3, 4}
     own.close()
     other.close()
 

@@ -158,7 +158,7 @@ class LogRows:
     def _read(self, env: int, rows: Array, forms: Forms = PADDED) -> Iterator[Samples]:
         """Yield samples of rows; the arrays that they return are complete at the end of the block."""
         ids = pack(self.log.stream, rows, env, self.log.num_envs)
-        samples = Samples(self.schema, [self.stream], ids, reads=Reads(forms=forms, reward=self.reward))
+        samples = Samples(self.schema, [self.stream], ids, reads=Reads(np.empty, forms=forms, reward=self.reward))
         try:
             yield samples
             samples.reads.finish()

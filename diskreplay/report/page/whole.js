@@ -70,12 +70,10 @@ function wholePage(overview, leftOut, written) {
   byId("charts").closest("section").hidden = !byId("charts").childNodes.length;
   byId("uncounted").replaceChildren(...overview.not_counted.map((one) => el("li", {}, one)));
 
-  const most = Math.max(1, ...facts.columns.map((one) => one.stored_bytes)), holes = overview.holes, gone = holes ? holes.evicted : {}, old = holes ? holes.dead_bytes + holes.kept_bytes : 0;
+  const most = Math.max(1, ...facts.columns.map((one) => one.stored_bytes)), gone = overview.evicted;
   byId("stored").replaceChildren(
     table(["Column", "#On disk", "#Raw", "#Evicted", "#Ratio", "Codec", "#Shards", "#Rows a chunk", "In RAM"], [...facts.columns].sort((a, b) => b.stored_bytes - a.stored_bytes).map((one) => [
       one.name, [bytes(one.stored_bytes), meter(one.stored_bytes / most)], bytes(one.raw_bytes), one.name in gone ? bytes(gone[one.name]) : "–", one.stored_bytes ? times(one.ratio) : "–", one.video ? one.video.codec : one.codec, whole(one.files), whole(one.chunk_rows), one.resident ? "yes" : "no"]), "Columns on disk"),
-    el("p", { class: "muted", id: "holes" }, !holes ? "How much space could be freed is unknown, as the store is damaged."
-      : !old ? "All space on disk is in use." : `${bytes(old)} on disk are no longer in use${holes.dead_bytes ? `; diskreplay compact would free ${bytes(holes.dead_bytes)} of them` : " and cannot be freed yet"}.`),
     table(["Stream", "#Transitions", "Window", "#Environments", "#No transition", "#Patches", "Last commit", "Writer"], facts.streams.map((one) => {
       const rows = (one.end - one.begin) * one.num_envs;
       return [one.name, one.transitions === null ? "?" : whole(one.transitions), [`rows ${whole(one.begin)} to ${whole(one.end)}`, meter(rows / one.capacity)], whole(one.num_envs),

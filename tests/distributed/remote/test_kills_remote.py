@@ -35,7 +35,7 @@ pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
 SEED = 1
 PATIENCE = 300
-LEAST, OPENING_BYTES, COLLECTING_BYTES, TRAINING_BYTES = 500, 2 << 20, 30 << 20, 1 << 20
+LEAST, OPENING_BYTES, COLLECTING_BYTES, TRAINING_BYTES = 500, 2 << 20, 30 << 20, 16 << 20
 """Of what passes on a wire before it is cut."""
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["diskreplay.buffers.replay", "helpers.pushing"])

@@ -15,7 +15,7 @@ power loss. Together they ask what is left of a program's data if it dies at any
 >>> rb.add([0, 0], 1, 0.5, [0, 1], False, False)
 >>> rb.commit()
 >>> rb.add([0, 1], 1, 0.5, [1, 1], True, False)
->>> files.crash_at(20)  # the 21st operation from here on that writes
+>>> files.crash_at(4)  # the fifth operation from here on that writes
 >>> try:
 ...     rb.commit()
 ... except Crash:

@@ -248,6 +248,9 @@ class SimulatedDisk(Files):
             else:
                 target.write_bytes(data)
 
+    def room(self, path: str) -> int:
+        return self.free_bytes()
+
     def free_bytes(self) -> int:
         """Return the number of bytes until ``capacity_bytes``."""
         if self.capacity_bytes is None:
