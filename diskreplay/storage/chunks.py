@@ -81,6 +81,13 @@ def decompress(data: bytes, out: NDArray[Any], behind: int = 0) -> None:
         raise DamagedError(f"Blosc cannot decode it: {error}") from error
 
 
+def decoded_bytes(data: bytes) -> int:
+    """Return the decoded bytes of a Blosc buffer by its header, or raise DamagedError if it has none."""
+    if len(data) < 16:
+        raise DamagedError("it has no Blosc header")
+    return int(_sizes(data, 4)[0])
+
+
 def is_whole(data: bytes) -> bool:
     """Tell whether the bytes end in their own checksum."""
     return bool(google_crc32c.value(data) == RESIDUE)

@@ -64,11 +64,11 @@ class Part(NamedTuple):
 
     def values(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return the rows, ``(rows, *shape)``; raise DamagedError if the bytes do not hold just these."""
+        size = chunks.decoded_bytes(self.data) if self.packed else len(self.data)
+        if size != self.rows * dtype.itemsize * int(np.prod(shape)):
+            raise chunks.DamagedError(f"{self.rows} rows of {self.path!r} cannot have {size} bytes")
         if not self.packed:
-            flat = np.frombuffer(self.data, np.uint8)
-            if flat.nbytes != self.rows * dtype.itemsize * int(np.prod(shape)):
-                raise chunks.DamagedError(f"{self.rows} rows of {self.path!r} cannot have {flat.nbytes} bytes")
-            return flat.view(dtype).reshape(self.rows, *shape)
+            return np.frombuffer(self.data, np.uint8).view(dtype).reshape(self.rows, *shape)
         out = np.empty((self.rows, *shape), dtype)
         chunks.decompress(self.data, out)
         return out
@@ -105,9 +105,14 @@ def _block(seal: str, offset: int, data: bytes) -> tuple[int, list[Part], bytes]
     if data[size - chunks.CRC_BYTES : size] != _sealed(seal, offset, body):
         raise chunks.DamagedError(f"the block at byte {offset} is damaged, or of another file")
     at, parts = HEAD.size + listed + said, []
-    for path, first, rows, length, encoding in json.loads(body[HEAD.size : HEAD.size + listed]):
-        parts.append(Part(path, first, rows, encoding == "lz4", body[at : at + length]))
-        at += length
+    try:
+        for path, first, rows, length, encoding in json.loads(body[HEAD.size : HEAD.size + listed]):
+            if {type(first), type(rows), type(length)} != {int} or min(first, rows, length) < 0:
+                raise ValueError(f"no part has rows {first!r:.50} and {rows!r:.50} more")
+            parts.append(Part(str(path), first, rows, encoding == "lz4", body[at : at + length]))
+            at += length
+    except (ValueError, TypeError, RecursionError) as error:
+        raise chunks.DamagedError(f"the parts of the block at byte {offset} cannot be read: {error}") from error
     return size, parts, body[HEAD.size + listed : HEAD.size + listed + said]
 
 

@@ -123,6 +123,7 @@ DAMAGES = {
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::diskreplay.errors.DamageWarning")  # of verify
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_any_one_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, damage: str, closed: bool) -> None:

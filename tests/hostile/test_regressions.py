@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.crashes import die
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, DamageWarning, DiskReplayError, ReadFailedError
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
-from diskreplay.storage import chunks, metadata
+from diskreplay.storage import chunks, metadata, tail
 
 BOX = spaces.Box(0, 255, (40, 40), np.uint8)
 
@@ -324,6 +326,46 @@ def test_deeply_nested_documents(store: pathlib.Path) -> None:
         (store / "zarr.json").write_text(text.replace('"padding": "zeros"', f'"padding": {deep}'))
         with pytest.raises(DiskReplayError):
             dr.ReplayBuffer.open(store)
+
+
+def forged_tail(store: pathlib.Path, parts: bytes) -> None:
+    """Gives the only block of a tail another list of parts, with the right seal, and a record that names it."""
+    file = column(store, "start/tail.1")
+    data, seal = file.read_bytes(), json.loads((store / "zarr.json").read_bytes())
+    listed, said, _ = tail.HEAD.unpack_from(data)
+    rest = data[tail.HEAD.size + listed : -chunks.CRC_BYTES]
+    size = tail.HEAD.size + len(parts) + len(rest) + chunks.CRC_BYTES
+    body = tail.HEAD.pack(len(parts), said, size) + parts + rest
+    identity = seal["attributes"]["diskreplay"]["schema"]["identity"]
+    file.write_bytes(body + tail._sealed(f"{identity}/0/tail/1", 0, body))
+    edit(column(store, "zarr.json"), lambda ours: ours["tail"].__setitem__(1, size), "streams/0")
+
+
+NO_NUMBERS = "x", None, -1, 1 << 40, 1 << 60, 10**400, 0.5, [1], {}, True
+NO_LISTS = "[" * 100_000, "3", "[3]", "[[]]", '{"a":1}', "null", '[[[],0,1,2,"raw"]]', "\ud800", '[["obs",0,1]]', "NaN"
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_forged_parts_of_a_tail(tmp_path: pathlib.Path, at: int) -> None:
+    """Of all parts the number at one place is another: rows, bytes, or nothing that can be one."""
+    store = tmp_path / "a"
+    with dr.ReplayBuffer.create(store, BOX, spaces.Discrete(300), capacity=100, commit_seconds=1e9) as buffer:
+        for row in range(9):
+            buffer.add(np.full((40, 40), row), row, float(row), np.full((40, 40), row + 1), False, False)
+        buffer.commit()
+        die(buffer)
+    data = column(store, "start/tail.1").read_bytes()
+    parts = json.loads(data[tail.HEAD.size : tail.HEAD.size + tail.HEAD.unpack_from(data)[0]])
+    forged = [[[*part[:at], number, *part[at + 1 :]] for part in parts] for number in NO_NUMBERS]
+    for text in [*map(json.dumps, forged), *NO_LISTS]:
+        forged_tail(store, text.encode("utf-8", "surrogatepass"))
+        with pytest.raises(CorruptionError, match=r"tail\.1|neither in the shards"):
+            dr.ReplayBuffer.open(store)
+        with warnings.catch_warnings(), contextlib.suppress(CorruptionError):
+            warnings.simplefilter("ignore", DamageWarning)
+            with dr.ReplayBuffer.open(store, mode="r") as reader:
+                assert len(reader) == 0
+        assert not verify(store).ok
 
 
 # Named errors
