@@ -249,6 +249,7 @@ def test_a_full_disk_refuses_going_back_before_rows_are_given_up() -> None:
     assert 2 < refused < 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [1, None])
 def test_a_close_that_cannot_move_rows_to_shards_loses_nothing(times: int | None) -> None:
     """All rows are committed; their move may fail at each operation, once or for good, and close says nothing."""
