@@ -91,18 +91,19 @@ def blocks(seal: str, offset: int, data: bytes) -> Iterator[tuple[int, list[Part
     """
     at = 0
     while at < len(data):
-        end, parts, record = _block(seal, offset + at, data[at:])
-        at += end
+        size, parts, record = _block(seal, offset + at, data, at)
+        at += size
         yield offset + at, parts, record
 
 
-def _block(seal: str, offset: int, data: bytes) -> tuple[int, list[Part], bytes]:
-    """Return the size of the block with which ``data`` begins, its parts, and its record."""
-    listed, said, size = HEAD.unpack_from(data) if len(data) >= HEAD.size else (0, 0, 0)
-    if not HEAD.size + listed + said + chunks.CRC_BYTES <= size <= len(data):
+def _block(seal: str, offset: int, data: bytes, begin: int) -> tuple[int, list[Part], bytes]:
+    """Return size, parts and record of the block at ``begin`` of ``data``, byte ``offset`` of the file."""
+    listed, said, size = HEAD.unpack_from(data, begin) if len(data) - begin >= HEAD.size else (0, 0, 0)
+    if not HEAD.size + listed + said + chunks.CRC_BYTES <= size <= len(data) - begin:
         raise chunks.DamagedError(f"no block begins at byte {offset}")
-    body = data[: size - chunks.CRC_BYTES]
-    if data[size - chunks.CRC_BYTES : size] != _sealed(seal, offset, body):
+    end = begin + size - chunks.CRC_BYTES
+    body = data[begin:end]
+    if data[end : begin + size] != _sealed(seal, offset, body):
         raise chunks.DamagedError(f"the block at byte {offset} is damaged, or of another file")
     at, parts = HEAD.size + listed + said, []
     try:
