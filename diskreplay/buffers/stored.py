@@ -214,8 +214,9 @@ class StoredBuffer(Openable, Subscripted):
     def zarr(self) -> zarr.Group:
         """Return the committed store as zarr-python sees it, read-only.
 
-        ``rb.zarr()["streams/0/obs"]`` is an array ``(rows, num_envs, *shape)`` of single frames; rows that left the
-        window, and those past the last commit, read as zeros.
+        ``rb.zarr()["streams/0/obs"]`` is an array ``(rows, num_envs, *shape)`` of single frames. It shows whole chunks,
+        of each array up to another row: those that commits have moved to shards; closing moves all rows there. Others,
+        and rows that left the window, read as zeros.
         """
         with undisturbed():
             import zarr
