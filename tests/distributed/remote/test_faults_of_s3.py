@@ -101,6 +101,7 @@ def test_a_refusal_is_said_and_ends_with_its_cause(
     life.buffer.push(300)
     before = life.window()
     with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
+        assert rows_of(reader, reader.items()[:1])  # a copy of its shard is here from now on
         proxy.decide = lambda asked: answer
         with pytest.raises(RemoteError) as refused:
             reader.refresh()
