@@ -12,9 +12,9 @@ import dataclasses
 from diskreplay.errors import InputError
 from diskreplay.ops.result import Result
 from diskreplay.remote import local
-from diskreplay.schema.columns import PATCH_TABLE, PLACE
+from diskreplay.schema.columns import CUT_PLACES, PLACES
 from diskreplay.storage import files as fs
-from diskreplay.storage.commit import ROWS, Commit, check_size
+from diskreplay.storage.commit import ROWS, Commit, check_size, table_of
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import Store
@@ -80,15 +80,15 @@ def resize(
         for writer in writers:
             new = writer.commit_record.resized(capacity, context)
             if new != writer.commit_record:
-                needed = {PATCH_TABLE: _first_patch(writer, new)}
+                needed = {table_of(path): _first_entry(writer, path, new) for path in (PLACES, CUT_PLACES)}
                 writer.commit(new.begin, needed, contextlib.nullcontext(), capacity, closing=True)
             writer.reclaim(contextlib.nullcontext())
     sizes = ((one.capacity, capacity) for one in old)
     return [Resized(name, *size, count) for name, size, count in zip(names, sizes, gone, strict=True)]
 
 
-def _first_patch(writer: StreamWriter, commit: Commit) -> int:
-    """Return the first patch of a row that a commit needs."""
-    patches = commit.table(PATCH_TABLE)
-    rows = writer.patches[PLACE].read_rows(patches.begin, patches.end)[:, 0, 0]
-    return patches.begin + int((rows < commit.table(ROWS).needed_from).cumprod().sum())
+def _first_entry(writer: StreamWriter, path: str, commit: Commit) -> int:
+    """Return the first of the patches, or of the cuts, at a ``path`` that is of a row that a commit needs."""
+    table = commit.of(path)
+    rows = writer.columns[path].read_rows(table.begin, table.end)[:, 0, 0]
+    return table.begin + int((rows < commit.table(ROWS).needed_from).cumprod().sum())

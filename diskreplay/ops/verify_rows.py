@@ -153,6 +153,8 @@ class RowCheck:
         have = set(map(tuple, places[places[:, 2] < 0].tolist()))
         table = self.commit.table(CUTS)
         told = self.loaded(CUT_PLACES).read_rows(table.begin, table.end)[:, 0]
+        if len(told) and told[0, 0] < self.first:
+            self._report(f"the table {CUTS!r} says something of a row before the first one", CUT_PLACES, [table.begin])
         before = np.full((1, num_envs), self.first == 0)
         row, env, offset = places[: self.own].T
         told_by = row + (offset == 1)  # the row whose start code says whether there is such a patch
