@@ -4,7 +4,7 @@ For a sample at row ``r`` of one environment, step ``s`` is the frame of row ``r
 ``1 - k`` to 0. The next observation's stack is steps ``2 - k`` to 1. So one block of steps ``1 - k`` to 1 holds both.
 
 1. The steps in the same episode, and the next row's frame, are consecutive rows: one request.
-2. If the next observation stands in the patch table, as at an episode's end or at the newest row, step 1 is that patch.
+2. If the next observation stands in the patch table, as at an episode's end, step 1 is that patch.
 3. The steps before the episode's first step are zeros, the first frame repeated, or patches, as the start code says.
 4. If a next stack does not follow from its stack by one new frame, all its frames are patches.
 """
