@@ -2,8 +2,8 @@
 
 The log holds the rows ``[floor, end)``. Of these the window ``[begin, end)`` can be sampled. The rows before it are the
 context: the stacks of the window's first rows need their frames. Row ``end`` has not been added yet. But each row is
-added with its next observation. If this process writes the stream, the table also holds the small columns of that
-observation, at the position of row ``end``, and :attr:`StreamLog.pending` is True.
+added with its next observation. The table also holds the small columns of that observation, at the position of row
+``end``; then :attr:`StreamLog.pending` is True.
 
 The log has one table of rows, with one position for each row. There stand the values that the log holds of the row, and
 the number of the patch that holds the row's next observation. The numbers of patches with older frames stand outside
