@@ -205,7 +205,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._pinned_tails: list[int] = []
         """The tails that checkpoints alone need."""
         self.cut_short = False
-        """True if a block of :meth:`fail_stop` ended early by something else than a failed write, as by an interrupt."""
+        """True if a block of :meth:`fail_stop` ended early by something else than a failed write: an interrupt."""
         self.broken = False
         """True if a change in RAM was cut short: nobody knows what of it is there, and nothing is read any more."""
         self._process = forks.process
