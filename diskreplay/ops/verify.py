@@ -325,11 +325,19 @@ class _StoreCheck:
         return [newest, *(cut for cut in cuts if _before(cut, newest))]
 
     def columns(self, name: str, views: Sequence[Commit]) -> list[ColumnCheck]:
-        """Return a check of what views need of each column: of a log, those views that have it."""
-        checks = []
-        for path, reader in self.store.readers(name, views[0]).items():
-            spans = [(v.of(path).needed_from, v.arrays[path]) for v in views if path in v.arrays]
-            if spans or path not in LOGS:
+        """Return a check of what views need of each column: of a log, those views that have it.
+
+        Views that give an array other layouts are checked apart: at most one of them is right.
+        """
+        checks, newest = [], self.store.readers(name, views[0])
+        for path in newest:
+            layouts: dict[tuple[Any, ...], list[Commit]] = {}
+            for view in views:
+                if path in view.arrays:
+                    layouts.setdefault(view.arrays[path][3:], []).append(view)
+            for alike in layouts.values() or ([] if path in LOGS else [[views[0]]]):
+                reader = newest[path] if alike[0] is views[0] else self.store.readers(name, alike[0])[path]
+                spans = [(view.of(path).needed_from, view.arrays[path]) for view in alike if path in view.arrays]
                 checks.append(ColumnCheck(reader, path, spans, self.found, self._tick))
         return checks
 

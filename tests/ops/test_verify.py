@@ -301,6 +301,7 @@ def cut_file(file: pathlib.Path, part: float = 0.5) -> None:
     os.truncate(file, int(part * file.stat().st_size))
 
 
+@pytest.mark.filterwarnings("ignore:the root document .* its copy:diskreplay.errors.DamageWarning")
 @pytest.mark.long(quick=5)
 @pytest.mark.parametrize(
     ("below", "part", "expected"),

@@ -83,7 +83,7 @@ def _read(objects: SimulatedObjects, mirror: pathlib.Path, **options: Any) -> Ro
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:the commit record of .* in the stream's tail:diskreplay.errors.DamageWarning")
+@pytest.mark.filterwarnings("ignore::diskreplay.errors.DamageWarning")  # of the root, or a record
 def test_mutated_objects_give_the_rows_or_an_error(
     served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path
 ) -> None:
@@ -96,7 +96,10 @@ def test_mutated_objects_give_the_rows_or_an_error(
         done = [_mutate(objects, np.random.default_rng([seed, number])) for number in range(1 + seed % 2)]
         for options in ({}, {"checkpoint": "c"}):
             seen = _read(objects, tmp_path / "m", **options)
-            assert seen is None or isinstance(seen, DiskReplayError) or seen == right, (done, options)
+            if isinstance(seen, list) and any("start/tail." in one for one in done):
+                assert set(seen) <= set(right), (done, options)  # what the shards have, with a warning
+            else:
+                assert seen is None or isinstance(seen, DiskReplayError) or seen == right, (done, options)
             if isinstance(seen, DiskReplayError):
                 refused += 1
                 assert len(str(seen)) < 20_000, done
@@ -105,6 +108,7 @@ def test_mutated_objects_give_the_rows_or_an_error(
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::diskreplay.errors.DamageWarning")  # of the root, or a record
 def test_a_push_to_mutated_objects_ends_with_an_error_or_well(
     served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path
 ) -> None:
@@ -117,7 +121,10 @@ def test_a_push_to_mutated_objects_ends_with_an_error_or_well(
         except DiskReplayError:
             continue
         seen = _read(objects, tmp_path / "m")
-        assert seen is None or isinstance(seen, DiskReplayError) or seen == sorted(life.window()), done
+        if isinstance(seen, list) and "start/tail." in done:
+            assert set(seen) <= set(life.window()), done
+        else:
+            assert seen is None or isinstance(seen, DiskReplayError) or seen == sorted(life.window()), done
 
 
 @pytest.mark.filterwarnings("ignore:objects at .* have names like a store's:diskreplay.errors.RemoteWarning")
