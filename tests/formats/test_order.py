@@ -31,6 +31,7 @@ def test_numbers_decide_whatever_digits_they_have(numbers: list[list[int]], digi
     assert [names[name] for name in sorted(names, key=natural)] == sorted(names.values())
 
 
+@pytest.mark.long
 @given(st.text(), st.text())
 def test_any_two_names_have_an_order(one: str, two: str) -> None:
     assert (natural(one) < natural(two)) == (one != two and not natural(two) < natural(one))
