@@ -227,6 +227,7 @@ class BufferMachine(RuleBasedStateMachine):
             check_batch(batch, writer.logs(), self.config.n_step, self.config.gamma)
             assert len(batch) <= batch_size
             seen += batch.index.tolist()
+        self.went_on(writer)  # also where there was no batch: all that it had seen of another stream may be gone
         after = {i for log in writer.logs() for i in log.ids(self.config.n_step)}
         assert len(set(seen)) == len(seen)
         assert before & after <= set(seen) <= before, "what was evicted meanwhile may be missing, and nothing else"
