@@ -183,7 +183,7 @@ def sampling(path: pathlib.Path, size: int, cached: bool) -> tuple[dict[str, flo
 
 
 ADDING = {
-    "checks": (Arguments, "row"), "continuity": (Appender, "_look"),
+    "checks": (Arguments, "row"), "continuity": (Appender, "_find_break"),
     "written": (RowBuffers, "write"), "compiled": (RowBuffers, "add"), "pending": (RowBuffers, "put_pending"),
     "sealing": (ColumnWriter, "advance"), "commit": (Engine, "commit"),
 }  # fmt: skip

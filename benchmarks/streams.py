@@ -41,7 +41,7 @@ def fill(path: str, count: int, transitions: int) -> None:
     for number in range(1, count + 1):  # what `create_stream` does, which looks at all the others first
         name = f"collector-{number}"
         empty = Commit.first(number, ENVS, capacity // count)
-        streams.create(store.files, store.stream_path(name), store.schema, empty, name)
+        streams.create(store.files, store.stream_path(name), store.schema, empty, name, {})
     Store.newest_commits = lambda self: {}  # type: ignore[method-assign]  # nor that each looks at all the others
     rng = np.random.default_rng(0)
     rows = transitions // ENVS // count
